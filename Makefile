@@ -1,0 +1,75 @@
+# `make` prints this file's targets. Everything is installed into .venv in this folder and nowhere else.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TORCH := torch==2.13.0
+TORCH_CPU := https://download.pytorch.org/whl/cpu
+# Two test processes with one thread each: more threads on the same cores slow each other down.
+WORKERS ?= 2
+TESTS ?= tests
+CODE := $(wildcard src tests benchmarks docs)
+PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
+
+.PHONY: help install demo test test-slow check bench docs clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## .venv with fullrank (editable) and everything its tests need; again only when a version changed
+
+# torch first and by its exact version: asked for without it, pip fetches several GB of CUDA libraries.
+# On a machine without a GPU the small CPU build is taken from PyTorch's own index where that can be reached, or from
+# wherever pip is configured to look (find-links); 2.13.0+cpu counts as newer than 2.13.0, so pip prefers it.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "fullrank needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1);" \
+	            "name another one: make install PYTHON=python3.12"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt --upgrade pip
+	@index=""; \
+	if ! nvidia-smi -L >/dev/null 2>&1; then \
+	  if $(BIN)/python -c 'import urllib.request as r; r.urlopen("$(TORCH_CPU)/torch/", timeout=3)' 2>/dev/null; then \
+	    index="--extra-index-url $(TORCH_CPU)"; \
+	  else \
+	    echo "no GPU here and $(TORCH_CPU) cannot be reached: torch comes from where pip is configured to look"; \
+	  fi; \
+	fi; \
+	set -x; $(BIN)/python -m pip install -q -c constraints.txt $$index $(TORCH)
+	$(BIN)/python -m pip install -q -c constraints.txt -e . --group dev
+	@touch $@
+
+demo: $(STAMP)  ## a generated marketplace end to end: prepare, train, compare four recommenders (under 5 minutes)
+	$(BIN)/fullrank demo
+
+test: $(STAMP)  ## every test but the slow ones (one folder or file: make test TESTS=tests/metrics)
+	$(PYTEST) -m "not slow" $(TESTS)
+
+test-slow: $(STAMP)  ## the slow tests alone
+	$(PYTEST) -m slow $(TESTS)
+
+check: $(STAMP)  ## lint, format, types, import directions
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/python tests/arrows.py src/fullrank
+
+bench: $(STAMP)  ## every benchmark; each prints one JSON object (benchmarks/README.md says what is measured)
+	@for file in benchmarks/*.py; do \
+	  name=$$(basename $$file .py); \
+	  case $$name in _*|peers) continue;; esac; \
+	  echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name --json; \
+	done
+
+docs: $(STAMP)  ## the documentation as HTML in docs/_build/html; a warning is an error
+	$(BIN)/python docs/make_map.py
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+clean:  ## remove caches and built files; keeps .venv, data/ and runs/
+	rm -rf docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,65 @@
+"""fullrank trains, diagnoses, scales and serves transformer recommenders.
+
+    import fullrank as fr
+
+    data = fr.prepare(events, "data/shop")                  # a DataFrame or a file
+    run = fr.train("sasrec", data, "runs/sasrec")           # a recipe, an Experiment or a YAML file
+    print(fr.evaluate(run).metrics["ndcg@10"])
+    print(fr.recommend(run, {"me": [2, 3, 5]}, k=10))       # external ids in and out
+
+Names load on first use, so that ``import fullrank`` is fast and loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "prepare": "fullrank.data.prepare",
+    "Prepare": "fullrank.data.prepare",
+    "Store": "fullrank.data.pack",
+    "download": "fullrank.data.download",
+    "train": "fullrank.api",
+    "evaluate": "fullrank.api",
+    "experiment": "fullrank.api",
+    "recommend": "fullrank.api",
+    "compare": "fullrank.evaluation",
+    "Evaluation": "fullrank.evaluation",
+    "Experiment": "fullrank.experiment",
+    "Training": "fullrank.experiment",
+    "Recommender": "fullrank.recommender",
+    "Run": "fullrank.run",
+    "grow_catalog": "fullrank.grow",
+    "Spec": "fullrank.spec",
+    "UserError": "fullrank.errors",
+}
+
+__all__ = sorted(_WHERE)
+
+if TYPE_CHECKING:
+    from fullrank.api import evaluate, experiment, recommend, train
+    from fullrank.data.download import download
+    from fullrank.data.pack import Store
+    from fullrank.data.prepare import Prepare, prepare
+    from fullrank.errors import UserError
+    from fullrank.evaluation import Evaluation, compare
+    from fullrank.experiment import Experiment, Training
+    from fullrank.grow import grow_catalog
+    from fullrank.recommender import Recommender
+    from fullrank.run import Run
+    from fullrank.spec import Spec
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'fullrank' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,110 @@
+"""What a user calls: prepare, train, evaluate, compare, recommend, grow_catalog. The command line is a shell around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluated, Evaluation
+from fullrank.evaluation import evaluate as _evaluate
+from fullrank.experiment import Experiment
+from fullrank.recommend import recommend as _recommend
+from fullrank.retrieval.rank import Progress
+from fullrank.run import Run
+from fullrank.spec import Room, Spec, find, kinds
+
+
+def experiment(name: str | Path | Experiment, *settings: str) -> Experiment:
+    """An experiment by recipe name, from a YAML or JSON file, or as given; with dotted settings (`"model.dim=128"`)."""
+    if isinstance(name, Experiment):
+        return name.override(*settings)
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
+        try:
+            return Experiment.from_text(path.read_text(encoding="utf-8")).override(*settings)
+        except OSError as error:
+            raise UserError(f"cannot read the experiment {path}: {error.strerror or error}") from None
+    if str(name) not in kinds("recipes"):
+        from fullrank.errors import unknown
+
+        raise unknown("recipe", str(name), kinds("recipes"))
+    recipe: Any = find(str(name), "recipes")()
+    return recipe.build().override(*settings)
+
+
+def train(
+    what: str | Path | Experiment,
+    data: Store | str | Path,
+    out: str | Path,
+    *,
+    set: Sequence[str] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    init_from: Run | str | Path | None = None,
+    loggers: Sequence[str] = (),
+    progress: bool = True,
+) -> Run:
+    """Train a recipe (or an Experiment, or a YAML file) on a prepared store; returns the run folder, opened.
+
+    Any Experiment setting can be changed by `set=["training.max_epochs=5", "seed=1"]`. `resume` goes on with a run
+    that was cut off, `init_from` starts from another run's weights (its spec is taken where `what` is "same").
+    """
+    from fullrank.training.fit import train as fit
+
+    source = Run.open(init_from) if isinstance(init_from, str | Path) else init_from
+    spec = source.spec.override(*set) if source is not None and what == "same" else experiment(what, *set)
+    return fit(
+        spec, _store(data), out, resume=resume, overwrite=overwrite, init_from=source, loggers=tuple(loggers),
+        progress=progress,
+    )  # fmt: skip
+
+
+def evaluate(
+    run: Run | str | Path,
+    split: Literal["validation", "test"] = "test",
+    *,
+    data: Store | str | Path | None = None,
+    set: Sequence[str] = (),
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Evaluated:
+    """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
+
+    `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`); what changed is named in the result's protocol.
+    `progress` is called with (users done, users in all).
+    """
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    store = _store(data if data is not None else opened.manifest["data"]["path"])
+    if store.fingerprint != opened.manifest["data"]["split_fingerprint"]:
+        raise UserError(f"{store.path} is not the split that {opened.path} was trained on (the fingerprints differ)")
+    model: Any = opened.model().to(device)
+    return _evaluate(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
+
+
+def recommend(
+    run: Run | str | Path,
+    histories: Any,
+    *,
+    k: int = 10,
+    seen: Literal["exclude", "keep"] = "exclude",
+    unknown: Literal["skip", "error"] = "skip",
+    empty: Literal["popular", "error"] = "popular",
+    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    titles: bool = False,
+) -> Any:
+    """The k best items for each history, as a long frame (user, item, score, rank). See `fullrank.recommend.recommend`."""
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    return _recommend(
+        opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, columns=columns,
+        titles=titles,
+    )  # fmt: skip
+
+
+def _store(data: Store | str | Path) -> Store:
+    return Store.open(data) if isinstance(data, str | Path) else data
+
+
+__all__ = ["Evaluated", "Evaluation", "Experiment", "Room", "Run", "Spec", "Store", "evaluate", "experiment", "recommend", "train"]

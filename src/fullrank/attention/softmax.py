@@ -1,0 +1,82 @@
+"""Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1), causal or not, with optional RoPE.
+
+Differs: where every visible key is real (causal rows, right-padded), the kernel gets ``is_causal`` and no mask: the
+rows of valid queries are the same, and the mask of B x T x T is never made.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.attention import Projection, mask
+from fullrank.attention.rotary import rotate
+from fullrank.batch import Batch
+from fullrank.errors import UserError
+from fullrank.ops.initial import start_small
+from fullrank.spec import Spec
+
+
+class Softmax(Spec):
+    """Softmax attention."""
+
+    kind: Literal["softmax"] = "softmax"
+    heads: int = Field(2, ge=1)
+    """Heads; the width must divide by them."""
+    causal: bool = True
+    """A position sees itself and what came before it."""
+    rope: bool = False
+    """Turn queries and keys by their position (RoPE, base 10,000)."""
+    bias: bool = False
+    """Biases on the four projections."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the attention weights."""
+
+    def build(self, dim: int, max_length: int) -> SoftmaxAttention:
+        if dim % self.heads:
+            raise UserError(f"softmax attention: the width {dim} does not divide by {self.heads} heads")
+        if self.rope and (dim // self.heads) % 2:
+            raise UserError(f"softmax attention: RoPE needs an even width per head, not {dim // self.heads}")
+        return SoftmaxAttention(dim, self)
+
+
+class SoftmaxAttention(nn.Module):
+    def __init__(self, dim: int, spec: Softmax):
+        super().__init__()
+        self.heads, self.causal, self.rope, self.drop = spec.heads, spec.causal, spec.rope, spec.dropout
+        self.qkv = nn.Linear(dim, 3 * dim, bias=spec.bias)
+        self.output = nn.Linear(dim, dim, bias=spec.bias)
+        start_small(self)
+
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if self.rope:
+            q, k = rotate(q, positions), rotate(k, positions)
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Bool[Tensor, "B 1 T S"] | None) -> Tensor:
+        drop = self.drop if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=allowed is None, dropout_p=drop)
+        return self.output(y.transpose(1, 2).flatten(2))
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
+        q, k, v = self.project(x, batch.positions(from_end=False))
+        return self.attend(q, k, v, None if self.causal else mask(batch, causal=False))
+
+    def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
+        q, k, _ = self.project(x, batch.positions(from_end=False))
+        scores = (q @ k.mT).float() / q.shape[-1] ** 0.5
+        return scores.masked_fill(~mask(batch, causal=self.causal), float("-inf")).softmax(-1).to(x.dtype)
+
+    def apply_weights(self, weights: Float[Tensor, "B H T T"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        value = self.qkv(x).unflatten(-1, (3, self.heads, -1))[..., 2, :, :].transpose(1, 2)
+        return self.output((weights @ value).transpose(1, 2).flatten(2))
+
+    def matrices(self) -> Projection:
+        dim = self.output.out_features
+        value = self.qkv.weight[2 * dim :]
+        return value.unflatten(0, (self.heads, dim // self.heads)), self.output.weight

@@ -1,0 +1,145 @@
+"""The tensors that cross rooms, and the letters of their shapes.
+
+B users (rows), T positions, D width, H heads, V items, M queries, N negatives, G groups of queries, K list length.
+Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Histories of some users. `step` and `seed` with `rows` are the place that randomness is a function of."""
+
+    items: Int[Tensor, "B T"]
+    lengths: Int[Tensor, "B"]
+    rows: Int[Tensor, "B"] | None = None
+    """Row ids: which user (or which prefix of which user) each row is."""
+    times: Int[Tensor, "B T"] | None = None
+    """Seconds, where the data has times."""
+    hidden: Bool[Tensor, "B T"] | None = None
+    """Positions that a task covers up."""
+    seed: int = 0
+    step: int = 0
+    counts: Mapping[str, int] | None = None
+    """Queries per group over all shards of one optimizer step; None means this batch alone."""
+    filler: bool = False
+    """A shard without rows of its own: it takes part in the step and adds nothing."""
+
+    @property
+    def valid(self) -> Bool[Tensor, "B T"]:
+        return torch.arange(self.items.shape[1], device=self.items.device) < self.lengths[:, None]
+
+    def positions(self, *, from_end: bool) -> Int[Tensor, "B T"]:
+        """0 for the first event of a row (or, from the end, for the last valid one)."""
+        at = torch.arange(self.items.shape[1], device=self.items.device).expand(self.items.shape)
+        return (self.lengths[:, None] - 1 - at).clamp_min(0) if from_end else at
+
+    def to(self, device: torch.device | str) -> Batch:
+        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class States:
+    """What an encoder returns."""
+
+    tokens: Float[Tensor, "B T D"]
+    layers: tuple[Float[Tensor, "B T D"], ...] = ()
+    """The input of each block, then the output of the last."""
+    blocks: tuple[torch.nn.Module, ...] = ()
+    """The blocks passed through, in order."""
+    outputs: Mapping[str, Float[Tensor, "B D"]] = field(default_factory=dict)
+    """Named answers of a reasoner (`trained`, `answer`, one per step); empty for a plain encoder."""
+
+
+@runtime_checkable
+class Catalogue(Protocol):
+    """What queries search."""
+
+    @property
+    def size(self) -> int: ...
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]: ...
+    def all(self) -> Float[Tensor, "V D"]: ...
+    def log_q(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]: ...
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Vectors, what each should find, and the table that they search."""
+
+    name: str
+    vectors: Float[Tensor, "M D"]
+    targets: Int[Tensor, "M"]
+    catalogue: Catalogue
+    rows: Int[Tensor, "M"]
+    """Which row of the batch each query belongs to."""
+    positions: Int[Tensor, "M"]
+    """Which position of that row it answers for."""
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a loss made of some queries."""
+
+    losses: Float[Tensor, "M"]
+    positive: Float[Tensor, "M"] | None = None
+    negative: Float[Tensor, "M N"] | None = None
+    negative_ids: Int[Tensor, "M N"] | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Everything that one training step computed; weightings and penalties read it."""
+
+    model: torch.nn.Module
+    batch: Batch
+    states: States
+    queries: tuple[Queries, ...]
+    records: Mapping[str, Record] = field(default_factory=dict)
+    aux: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Answer(Protocol):
+    """A model's answer to some histories: retrieval asks it for the scores of one block of items at a time."""
+
+    @property
+    def size(self) -> int: ...
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]: ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """An answer by inner product: score = vectors @ table.T / temperature. Larger is better."""
+
+    vectors: Float[Tensor, "B D"]
+    table: Float[Tensor, "V D"]
+    temperature: float = 1.0
+
+    @property
+    def size(self) -> int:
+        return len(self.table)
+
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        return (self.vectors @ self.table[low:high].T) / self.temperature
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What retrieval, evaluation and serving need of any recommender, trained or not."""
+
+    max_length: int
+    """Longest history read; older events are dropped before `answer`."""
+    num_items: int
+
+    def answer(self, batch: Batch) -> Answer: ...

@@ -1,0 +1,68 @@
+"""`fullrank download`: the files of a public data set, from its publisher."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, Settings
+from fullrank.cli.screen import Screen
+from fullrank.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from fullrank.data.sources import Source
+
+DOWNLOADS = Path("downloads")
+"""Where files lie by default: downloads/SOURCE."""
+
+Folder = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Where the files go.  [default: downloads/SOURCE]")
+]
+
+
+def add(app: typer.Typer) -> None:
+    app.command("download")(download)
+
+
+def download(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A public data set; `fullrank list sources` names all.")],
+    out: Folder = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a public data set from its publisher.
+
+    Files are checked where the publisher gives a size or checksum.
+    Run it again to go on with a download that was cut off; files that are complete are kept. --set changes the
+    source's own settings (`fullrank schema --kind SOURCE` lists them).
+
+    \b
+    fullrank download movielens --set size=1m
+    fullrank prepare movielens --set source.size=1m --out data/ml-1m
+    """
+    from fullrank.data.download import download as fetch
+
+    screen = Screen(as_json)
+    spec = named_source(source, settings or [])
+    folder = out or DOWNLOADS / source
+    files = fetch(spec, folder, progress=sys.stderr.isatty())
+    if not files:
+        screen.say(f"{source} has no files to download: `fullrank prepare {source} --out data/{source}` makes it")
+    for file in files:
+        screen.say(f"{file}  {file.stat().st_size:,} bytes")
+    screen.finish({"source": spec.dump(), "folder": folder, "files": files})  # type: ignore[attr-defined]
+
+
+def named_source(name: str, settings: list[str]) -> Source:
+    """A source by kind, with dotted settings; `UserError` with the nearest name where there is none."""
+    from fullrank.spec import find, kinds
+
+    if name not in kinds("data.sources"):
+        raise unknown("source", name, kinds("data.sources"))
+    spec: Any = find(name, "data.sources")
+    if any(field.is_required() for field in spec.model_fields.values()):
+        raise UserError(f"the source {name!r} has settings without a default; choose them in Python")
+    return spec().override(*settings)

@@ -1,0 +1,147 @@
+"""`fullrank evaluate`: the metrics of a run, or two runs on the same users."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, RunFolder, Settings, chosen
+from fullrank.cli.screen import Screen, seconds
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.evaluation import Comparison, Evaluated
+    from fullrank.run import Run
+
+
+def add(app: typer.Typer) -> None:
+    app.command("evaluate")(evaluate)
+
+
+def evaluate(
+    run: RunFolder,
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[RUN2]", help="A second run: print the paired difference RUN2 - RUN.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")] = "test",
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME", help="Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Save evaluation.json and per_user.parquet there.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a run, or compare two on the same users.
+
+    Metrics: ndcg recall hit mrr map fair0.8 gini arp coverage novelty, at k = 1, 5, 10 and 20. --set changes how they
+    are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users, its
+    interval and p (at k = 10, or those of --metric); runs that were measured differently are refused.
+
+    \b
+    fullrank evaluate runs/sasrec --split test
+    fullrank evaluate runs/sasrec --split test --json
+    fullrank evaluate runs/popularity runs/sasrec --metric ndcg@10
+    fullrank evaluate runs/sasrec --set seen=keep --set ks=[10,50]
+    """
+    chosen("--split", split, ("validation", "test"))
+    chosen("--device", device, ("cpu", "cuda"))
+    if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
+        raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
+    screen = Screen(as_json)
+    changes = list(settings or ())
+    if metrics:
+        changes.append(f"metrics=[{', '.join(metrics)}]")
+    begun = time.perf_counter()
+    first, one = _one(screen, run, split, data, changes, device)
+    if other is None:
+        _save(one, out)
+        _single(screen, first, one, time.perf_counter() - begun)
+        return
+    second, two = _one(screen, other, split, data, changes, device)
+    rows = compared(one, two, all_of_them=any(change.startswith(("metrics", "ks")) for change in changes))
+    _save(one, None if out is None else out / "a")
+    _save(two, None if out is None else out / "b")
+    _pair(screen, (first, second), (one, two), rows, time.perf_counter() - begun)
+
+
+def compared(one: Evaluated, two: Evaluated, *, all_of_them: bool, k: int = 10) -> list[Comparison]:
+    """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all. `UserError` where the protocols differ."""
+    from fullrank.evaluation import compare
+
+    both = [name for name in one.metrics if name in two.metrics]
+    main = [name for name in both if name.endswith(f"@{k}") or name == "fair0.8@1"]
+    return [compare(one, two, name) for name in (both if all_of_them else main or both)]
+
+
+def _one(
+    screen: Screen, path: Path, split: Any, data: Path | None, changes: list[str], device: str
+) -> tuple[Run, Evaluated]:
+    from fullrank import api
+    from fullrank.run import Run
+
+    run = Run.open(path)
+    where = Path(run.manifest["data"]["path"])
+    if data is None and not where.is_dir():
+        raise UserError(f"the store {where} that {path} was trained on is not there; name it with --data")
+    with screen.progress(f"evaluate {path}") as tick:
+        return run, api.evaluate(run, split, data=data, set=changes, device=_device(device), progress=tick)
+
+
+def _device(name: str) -> str:
+    if name == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError("--device cuda: this machine has no GPU that torch can use (`fullrank doctor` tells more)")
+    return name
+
+
+def _save(found: Evaluated, out: Path | None) -> None:
+    if out is not None:
+        found.save(out)
+
+
+def grid(metrics: dict[str, float]) -> tuple[list[str], list[list[Any]]]:
+    """Metrics as a table: a row per metric, a column per k."""
+    ks = sorted({int(name.split("@")[1]) for name in metrics})
+    bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
+    return ["metric", *(f"@{k}" for k in ks)], [[base, *(metrics.get(f"{base}@{k}") for k in ks)] for base in bases]
+
+
+def _single(screen: Screen, run: Run, found: Evaluated, spent: float) -> None:
+    screen.table(*grid(found.metrics))
+    protocol = found.protocol
+    screen.say(
+        f"{protocol['users']:,} users of the {protocol['split']} split, {protocol['items']:,} items, "
+        f"candidates {protocol['candidates']}, seen items: {protocol['seen']}; in {seconds(spent)}"
+    )
+    main = run.spec.evaluation.selection
+    if main in found.interval and found.protocol["bootstrap"]["samples"]:
+        low, high = found.interval[main]
+        screen.say(f"{main} {found.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to {high:.4f}")
+    screen.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
+
+
+def _pair(
+    screen: Screen, runs: tuple[Run, Run], found: tuple[Evaluated, Evaluated], rows: list[Comparison], spent: float
+) -> None:
+    screen.say(f"A {runs[0].path}\nB {runs[1].path}")
+    cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p] for c in rows]
+    screen.table(("metric", "A", "B", "B - A", "95 % interval", "p"), cells)
+    screen.say(f"{rows[0].users if rows else 0:,} users, paired; in {seconds(spent)}")
+    screen.finish({
+        "runs": [str(run.path) for run in runs],
+        "metrics": {c.metric: c.dump() for c in rows},
+        "protocol": found[0].protocol,
+        "seconds": round(spent, 3),
+    })  # fmt: skip

@@ -1,0 +1,81 @@
+"""`fullrank list`: what there is to choose from, read from the source text, so that nothing heavy is imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank.cli.options import AsJson
+from fullrank.cli.screen import Screen
+from fullrank.errors import unknown
+
+
+def add(app: typer.Typer) -> None:
+    app.command("list")(list_)
+
+
+def list_(
+    room: Annotated[str | None, typer.Argument(metavar="ROOM", help="One room; without it, all of them.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what there is: recipes, losses, data sources, ...
+
+    Each room holds components that do the same job; a component's name is what `kind` takes in a YAML recipe
+    and in --set (`--set model.loss=bce`). Components of installed third parties are listed too.
+
+    \b
+    fullrank list              the rooms
+    fullrank list recipes      what `fullrank train` knows by name
+    fullrank list sources      what `fullrank download` and `prepare` know by name
+    """
+    from fullrank.spec import ROOMS, kinds
+
+    screen = Screen(as_json)
+    if room is None:
+        rows = [(name, len(kinds(name)), what) for name, what in ROOMS.items()]
+        screen.table(("room", "kinds", "what"), rows)
+        screen.say("\nfullrank list ROOM names the kinds of one room.")
+        screen.finish({"rooms": [{"room": name, "kinds": kinds(name), "what": what} for name, what in ROOMS.items()]})
+        return
+    full = full_room(room)
+    lines = {kind: first_line(full, kind) for kind in kinds(full)}
+    screen.table(("kind", "what"), list(lines.items()))
+    screen.finish({"room": full, "what": ROOMS[full], "kinds": [{"kind": k, "what": t} for k, t in lines.items()]})
+
+
+def full_room(given: str) -> str:
+    """A room by its full or last name (`losses` -> `objectives.losses`); `UserError` with the nearest where unknown."""
+    from fullrank.spec import ROOMS
+
+    for room in ROOMS:
+        if given in (room, room.split(".")[-1]):
+            return room
+    raise unknown("room", given, [*ROOMS, *(room.split(".")[-1] for room in ROOMS if "." in room)])
+
+
+def first_line(room: str, kind: str) -> str:
+    """The first line of the docstring of the module that declares a kind; empty where its source is out of reach."""
+    for name in (f"fullrank.{room}.{kind}", f"fullrank.{room}"):
+        text = _docstring(name)
+        if text and (name.endswith(f".{kind}")):
+            return text
+    for point in importlib.metadata.entry_points(group=f"fullrank.{room}"):
+        if point.name == kind:
+            return _docstring(point.module)
+    return ""
+
+
+def _docstring(module: str) -> str:
+    try:
+        found = importlib.util.find_spec(module)
+    except (ModuleNotFoundError, ValueError):
+        return ""
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        return ""
+    text = ast.get_docstring(ast.parse(Path(found.origin).read_text(encoding="utf-8"))) or ""
+    return text.strip().splitlines()[0] if text.strip() else ""

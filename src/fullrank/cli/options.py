@@ -1,0 +1,72 @@
+"""Options that several verbs share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank import __version__
+from fullrank.errors import UserError
+
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object as the last line of stdout; everything else goes to stderr."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change one setting, such as a.b=3; may be repeated."),
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
+
+
+def root(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; also accepted after the verb.")
+    ] = False,
+) -> None:
+    """Train, evaluate and use transformer recommenders.
+
+    From a table of events to recommendations in four commands:
+
+    \b
+    fullrank prepare events.parquet --items items.parquet --out data/shop
+    fullrank train sasrec --data data/shop --out runs/sasrec
+    fullrank evaluate runs/sasrec --split test
+    fullrank recommend runs/sasrec --history 2,3,5 --k 5
+
+    No data at hand? `fullrank demo` shows all of it on a generated marketplace. Every verb explains itself:
+    `fullrank train --help`. Every verb takes --json.
+    """
+    if version:
+        print(f"fullrank {__version__}")
+        raise typer.Exit
+
+
+def chosen(name: str, given: str, allowed: tuple[str, ...]) -> str:
+    """`given` where it is one of the allowed values of an option, else a `UserError` with the nearest."""
+    from fullrank.errors import nearest
+
+    if given not in allowed:
+        raise UserError(f"{name} {given!r} is unknown{nearest(given, allowed)} (allowed: {', '.join(allowed)})")
+    return given
+
+
+def shortcuts(given: dict[str, object], settings: list[str] | None) -> list[str]:
+    """Dotted settings from options that abbreviate them, then those of ``--set``. None means: option not given.
+
+    Raises `UserError` where both say the same setting: one of them would be without effect.
+    """
+    import json
+
+    asked = {setting.partition("=")[0].strip() for setting in settings or []}
+    made = []
+    for path, value in given.items():
+        if value is None:
+            continue
+        if path in asked:
+            raise UserError(f"{path} is given twice, by its own option and by --set {path}=; keep one")
+        made.append(f"{path}={json.dumps(value)}")
+    return made + list(settings or [])

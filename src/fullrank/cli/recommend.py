@@ -1,0 +1,147 @@
+"""`fullrank recommend`: histories of item ids in, ranked items with their titles out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, RunFolder, chosen
+from fullrank.cli.screen import Screen
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from fullrank.data.catalog import Catalog
+
+WRITERS = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
+SHOWN = 10
+"""Histories printed; the others are counted."""
+
+
+def add(app: typer.Typer) -> None:
+    app.command("recommend")(recommend)
+
+
+def recommend(
+    run: RunFolder,
+    history: Annotated[
+        list[str] | None,
+        typer.Option("--history", metavar="ID,ID,...", help="Items of one user, oldest first; may be repeated."),
+    ] = None,
+    histories: Annotated[
+        Path | None, typer.Option("--histories", metavar="FILE", help="A table of events (.parquet, .csv, .jsonl).")
+    ] = None,
+    k: Annotated[int, typer.Option("--k", "-k", metavar="K", help="Items per history.")] = 10,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
+    ] = None,
+    unknown: Annotated[
+        str, typer.Option("--unknown", metavar="skip|error", help="Items that the model does not know.")
+    ] = "skip",
+    empty: Annotated[
+        str, typer.Option("--empty", metavar="popular|error", help="Histories without a known item.")
+    ] = "popular",
+    seen: Annotated[
+        str, typer.Option("--seen", metavar="exclude|keep", help="Whether the history's own items may be recommended.")
+    ] = "exclude",
+    user: Annotated[str, typer.Option("--user-col", metavar="NAME", help="User column of --histories.")] = "user_id",
+    item: Annotated[str, typer.Option("--item-col", metavar="NAME", help="Item column of --histories.")] = "item_id",
+    when: Annotated[
+        str, typer.Option("--time-col", metavar="NAME", help="Time column of --histories; without it, rows are in order.")
+    ] = "timestamp",
+    as_json: AsJson = False,
+) -> None:
+    """Recommend items for histories, by your own item ids.
+
+    Users need not have been in the training data: a history is all that is asked for.
+
+    \b
+    fullrank recommend runs/sasrec --history 2,3,5 --k 5
+    fullrank recommend runs/sasrec --history 2,3,5 --history 7 --json
+    fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
+    """
+    chosen("--unknown", unknown, ("skip", "error"))
+    chosen("--empty", empty, ("popular", "error"))
+    chosen("--seen", seen, ("exclude", "keep"))
+    if (history is None) == (histories is None):
+        raise UserError("give histories by --history ID,ID,... or by --histories FILE, one of the two")
+    writer = _writer(out)
+    from fullrank import api
+    from fullrank.run import Run
+
+    screen = Screen(as_json)
+    opened = Run.open(run)
+    catalog = opened.catalog
+    columns = (user, item, when)
+    asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog)
+    missing = _unknown(asked, item, catalog)
+    answers = api.recommend(
+        opened, asked, k=k, seen=seen, unknown=unknown, empty=empty, columns=columns, titles=True  # type: ignore[arg-type]
+    )
+    if missing:
+        screen.say(f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}")
+    result: dict[str, Any] = {"run": opened.path, "k": k, "unknown_items": missing}
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        getattr(answers, writer)(out)
+        screen.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {out}")
+        screen.finish({**result, "out": out, "rows": len(answers)})
+        return
+    _print(screen, answers, named=histories is not None)
+    screen.finish({**result, "recommendations": answers.to_dicts()})
+
+
+def _writer(out: Path | None) -> str:
+    if out is None:
+        return ""
+    if out.suffix not in WRITERS:
+        raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(WRITERS)}")
+    return WRITERS[out.suffix]
+
+
+def _listed(history: list[str], catalog: Catalog) -> list[list[Any]]:
+    """Lists of external ids from `2,3,5`; an empty text is an empty history."""
+    words = [[word for word in text.split(",") if word.strip()] for text in history]
+    return [catalog.parse(some).to_list() if some else [] for some in words]
+
+
+def _table(path: Path | None, columns: tuple[str, str, str], catalog: Catalog) -> pl.DataFrame:
+    """The table of histories, its item ids in the catalogue's type (a CSV file knows text alone)."""
+    import polars as pl
+
+    from fullrank.data.frames import Source
+
+    source = Source(path, "histories")
+    for name, flag in zip(columns[:2], ("--user-col", "--item-col"), strict=True):
+        source.require(name, f"name it with {flag}")
+    frame = source.read([name for name in columns if name in source.columns])
+    if frame.is_empty():
+        raise UserError(f"{source.name} has no rows")
+    if source.typed:
+        return frame
+    ids = catalog.parse(frame[columns[1]].cast(pl.String).fill_null("").to_list()).alias(columns[1])
+    return source.infer(frame.with_columns(ids), keep_text=columns[0])
+
+
+def _unknown(asked: Any, item: str, catalog: Catalog) -> list[Any]:
+    """The distinct items that the catalogue does not have, at most 100."""
+    import polars as pl
+
+    flat = asked[item] if isinstance(asked, pl.DataFrame) else pl.Series([i for some in asked for i in some])
+    if not len(flat):
+        return []
+    return flat.filter(pl.Series(catalog.lookup(flat) < 0)).unique(maintain_order=True).head(100).to_list()
+
+
+def _print(screen: Screen, answers: pl.DataFrame, *, named: bool) -> None:
+    groups = answers.partition_by("user", maintain_order=True)
+    names = [name for name in ("rank", "item", "score", "title") if name in answers.columns]
+    for group in groups[:SHOWN]:
+        title = None if len(groups) == 1 and not named else f"user {group['user'][0]}"
+        cells = [[row["rank"], str(row["item"]), *(row[name] for name in names[2:])] for row in group.to_dicts()]
+        screen.table(names, cells, title=title)
+    if len(groups) > SHOWN:
+        screen.say(f"... and {len(groups) - SHOWN:,} more; --out FILE keeps them all")

@@ -1,0 +1,164 @@
+"""What a person or a program reads: sentences, tables and progress; or, with --json, one object on stdout.
+
+Sentences and tables are a verb's result and go to stdout, unless ``--json`` claims it: then they go to stderr.
+Progress always goes to stderr. Colour appears on a terminal only, and never where NO_COLOR is set.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+QUIET_SECONDS = 10.0
+"""Between two lines of progress where stderr is no terminal."""
+
+Tick = Callable[[int, int], None]
+"""Called with (done, in all)."""
+
+
+class Screen:
+    """The output of one verb."""
+
+    def __init__(self, as_json: bool):
+        self.as_json = as_json
+        self.silent = os.environ.get("RANK", "0") != "0"  # torchrun: the first process speaks for all
+
+    def say(self, text: str = "") -> None:
+        """One line or paragraph for a person."""
+        if not self.silent:
+            print(text, file=self._human, flush=True)
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
+        """Columns under headers; numbers are right-aligned, a long last column is wrapped at the terminal's width."""
+        if self.silent:
+            return
+        from rich.cells import cell_len
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for place, name in enumerate(headers):
+            column = [row[place] for row in rows]
+            numeric = bool(rows) and all(isinstance(value, int | float) or value is None for value in column)
+            last = place == len(headers) - 1
+            width = None if last else max(cell_len(text) for text in (name, *map(shown, column)))
+            table.add_column(name, justify="right" if numeric else "left", no_wrap=not last, min_width=width)
+        for row in rows:
+            table.add_row(*(Text(shown(value)) for value in row))
+        console = Console(file=self._human, highlight=False, markup=False, emoji=False)
+        if title is not None:
+            console.print(Text(title, style="bold"))
+        with console.capture() as captured:
+            console.print(table)
+        text = captured.get()
+        print(text if console.is_terminal else "\n".join(line.rstrip() for line in text.splitlines()), file=self._human, flush=True)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Tick]:
+        """Progress of one long thing: call it with (done, in all). A bar on a terminal, else a line now and then."""
+        if self.silent:
+            yield lambda done, total: None
+        elif sys.stderr.isatty():
+            with _bar(what) as tick:
+                yield tick
+        else:
+            yield _lines(what)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """The verb's result for a program: printed with --json, else not at all."""
+        if self.as_json and not self.silent:
+            print_json(result)
+
+    @property
+    def _human(self) -> TextIO:
+        return sys.stderr if self.as_json else sys.stdout
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """One line of JSON on the process's own stdout; numbers that do not exist (NaN, infinity) become null."""
+    out = REAL_STDOUT[-1] if REAL_STDOUT else sys.stdout
+    ascii_only = (getattr(out, "encoding", None) or "ascii").lower().replace("-", "") != "utf8"
+    print(json.dumps(plain(result), ensure_ascii=ascii_only, allow_nan=False), file=out, flush=True)
+
+
+REAL_STDOUT: list[TextIO] = []
+"""Where stdout went before `only_json` lent it to stderr."""
+
+
+@contextmanager
+def only_json() -> Iterator[None]:
+    """Whatever prints to stdout inside goes to stderr: stdout is kept for the one JSON object."""
+    REAL_STDOUT.append(sys.stdout)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = REAL_STDOUT.pop()
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: paths, dates and numpy scalars made plain, NaN and infinity made null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(inner) for inner in value]
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if hasattr(value, "item") and not isinstance(value, int | float):
+        return plain(value.item())
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return str(value)
+
+
+def shown(value: Any) -> str:
+    """A table's cell: floats with four decimals, nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else f"{value:.4f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def seconds(spent: float) -> str:
+    """A duration as a person says it: 4 s, 2 min 10 s."""
+    whole = round(spent)
+    return f"{spent:.1f} s" if spent < 10 else f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Tick]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def _lines(what: str) -> Tick:
+    last = [time.perf_counter()]
+
+    def tick(done: int, total: int) -> None:
+        now = time.perf_counter()
+        if now - last[0] >= QUIET_SECONDS:
+            last[0] = now
+            share = f" ({done / total:.0%})" if total else ""
+            print(f"{what}: {done:,}{f' of {total:,}' if total else ''}{share}", file=sys.stderr, flush=True)
+
+    return tick

@@ -1,0 +1,177 @@
+"""`fullrank sweep` and `fullrank tune`: many runs, their cost known before they start."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, Settings
+from fullrank.cli.screen import Screen, seconds
+
+if TYPE_CHECKING:
+    from fullrank.scaling.runner import Outcome
+
+Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FOLDER", help="Where runs and rows go; the same call again goes on there.")
+]
+MaxHours = Annotated[
+    float | None, typer.Option("--max-hours", metavar="H", help="Do not start runs that would not fit into this time.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, measure the cost, run nothing.")]
+COLUMNS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
+"""Metrics of the closing table, where they were computed."""
+
+
+def add(app: typer.Typer) -> None:
+    app.command("sweep")(sweep)
+    app.command("tune")(tune)
+
+
+def sweep(
+    grid: Annotated[Path, typer.Argument(metavar="GRID", help="YAML or JSON: cells, or base and axes; and seeds.")],
+    data: Data,
+    out: Out,
+    max_hours: MaxHours = None,
+    dry_run: DryRun = False,
+    results: Annotated[
+        Path | None,
+        typer.Option("--results", metavar="FILE", help="Keep grid, rows and means over seeds in this JSON file."),
+    ] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train and evaluate a grid of settings over seeds.
+
+    The cost is measured first (a few real steps of each cell). Every finished run leaves one row in FOLDER/rows.jsonl.
+    Cut off at any moment, the same call skips what is finished and goes on in the middle of the rest. --set changes
+    every cell. The exit code is 1 where a run failed; the others are done all the same.
+
+    \b
+    grid.yaml:
+      cells:
+        - {name: sasrec, recipe: sasrec}
+        - {name: wide, recipe: sasrec, set: {model.dim: 256}}
+        - popularity
+      seeds: [0, 1, 2]
+
+    \b
+    fullrank sweep grid.yaml --data data/shop --out runs/grid --dry-run
+    fullrank sweep grid.yaml --data data/shop --out runs/grid --max-hours 2 --results results/grid.json
+    """
+    from fullrank.data.pack import Store
+    from fullrank.scaling.grid import Grid
+    from fullrank.scaling.jobs import from_settings
+    from fullrank.scaling.records import summarise_seeds
+    from fullrank.scaling.sweep import run_sweep
+
+    screen = Screen(as_json)
+    found = Grid.read(grid)
+    if settings:
+        found = found.with_settings(from_settings(settings))
+    outcome = run_sweep(
+        found, Store.open(data), out, max_hours=max_hours, dry_run=dry_run, results=results, command=_command()
+    )  # fmt: skip
+    summary = summarise_seeds(outcome.newest)
+    _table(screen, summary)
+    _notes(screen, outcome, dry_run)
+    screen.finish({
+        "name": found.name, "summary": summary, "rows": outcome.newest,
+        "failed": [f"{row['cell']}-seed{row['seed']}" for row in outcome.failed], "not_run": outcome.not_run,
+        "estimate": outcome.estimate, "hours": outcome.hours, "out": out,
+    })  # fmt: skip
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+def tune(
+    space: Annotated[Path, typer.Argument(metavar="SPACE", help="YAML or JSON: cells, space and trials.")],
+    data: Data,
+    out: Out,
+    max_hours: MaxHours = None,
+    dry_run: DryRun = False,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for good settings on the validation split, the same budget for every cell.
+
+    Trial 0 of a cell is its defaults. A trial gets a third of the cell's epochs unless `epochs_share` says otherwise.
+    FOLDER/tuned.json holds the best settings, all trials and what they cost; FOLDER/grid.yaml is ready for
+    `fullrank sweep`. The test split is not looked at. --set changes every cell.
+
+    \b
+    space.yaml:
+      cells: [sasrec, gru4rec]
+      space:
+        training.lr: {log: [3.0e-4, 3.0e-3]}
+        model.dim: {choice: [64, 128]}
+      trials: 4
+
+    \b
+    fullrank tune space.yaml --data data/shop --out runs/tuned --max-hours 1
+    fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
+    """
+    from fullrank.data.pack import Store
+    from fullrank.scaling.jobs import from_settings
+    from fullrank.scaling.search import Search
+    from fullrank.scaling.tune import tune as search
+
+    screen = Screen(as_json)
+    asked = Search.read(space)
+    if settings:
+        asked = asked.with_settings(from_settings(settings))
+    found = search(asked, Store.open(data), out, max_hours=max_hours, dry_run=dry_run, command=_command())
+    if not dry_run:
+        rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]
+        screen.table(("cell", "trial", "validation", "defaults", "settings"), rows)
+        budget = found["budget"]
+        screen.say(
+            f"{budget['trials_counted']} of {budget['trials_asked']} trials for every cell, "
+            f"{seconds(3600 * sum(budget['hours'].values()))} in all"
+        )
+        screen.say(f"next: fullrank sweep {out / 'grid.yaml'} --data {data} --out FOLDER")
+    screen.finish(found)
+    if any(trial["error"] for trials in found["trials"].values() for trial in trials):
+        raise typer.Exit(1)
+
+
+def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, Any]]) -> list[Any]:
+    if best is None:
+        return [name, None, None, None, "no trial gave a score"]
+    chosen = "  ".join(f"{path}={value}" for path, value in best["set"].items()) or "defaults"
+    return [name, best["trial"], best["score"], trials[0]["score"], chosen]
+
+
+def _table(screen: Screen, summary: dict[str, Any]) -> None:
+    """Mean and standard deviation over seeds of a few metrics, one row per cell and split."""
+    rows = []
+    for cell, splits in summary.items():
+        for split, metrics in splits.items():
+            n = max((entry["n"] for entry in metrics.values()), default=0)
+            rows.append([cell, split, n, *(_spread(metrics.get(name)) for name in COLUMNS)])
+    if rows:
+        screen.table(("cell", "split", "seeds", *COLUMNS), rows)
+
+
+def _spread(entry: dict[str, Any] | None) -> str:
+    if entry is None:
+        return ""
+    return f"{entry['mean']:.4f}" + ("" if entry["sd"] is None else f" ± {entry['sd']:.4f}")
+
+
+def _notes(screen: Screen, outcome: Outcome, dry_run: bool) -> None:
+    if dry_run:
+        total = sum(entry["hours"] for entry in outcome.estimate)
+        screen.say(f"{len(outcome.estimate)} runs to do, at most {seconds(3600 * total)} on this machine")
+    for row in outcome.failed:
+        screen.say(f"failed: {row['cell']}-seed{row['seed']}: {row['error']}")
+    for entry in outcome.not_run:
+        screen.say(f"not run: {entry['cell']}-seed{entry['seed']}, at most {seconds(3600 * entry['hours'])}")
+
+
+def _command() -> str:
+    return shlex.join(["fullrank", *sys.argv[1:]])

@@ -1,0 +1,98 @@
+"""`fullrank train`: a recipe and a store to a run folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, Settings
+from fullrank.cli.screen import Screen, seconds
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.run import Run
+
+
+def add(app: typer.Typer) -> None:
+    app.command("train")(train)
+
+
+def train(
+    data: Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The run folder to write.")],
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RECIPE]",
+            help="A recipe's name (`fullrank list recipes`) or a YAML or JSON file; with --from it may be left out.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="Start from this run's weights; without RECIPE, with its settings."),
+    ] = None,
+    loggers: Annotated[
+        list[str] | None,
+        typer.Option("--logger", metavar="NAME", help="Log to tensorboard, csv, mlflow, wandb, ... too; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on a store and write a run folder.
+
+    The weights of the epoch with the best validation metric are kept. --set changes any setting of the recipe (`fullrank show RECIPE` prints them all), such as seed=1,
+    training.max_epochs=5 or model.dim=256. Several processes: `torchrun --nproc-per-node 2 -m fullrank train ...`.
+
+    \b
+    fullrank train sasrec --data data/shop --out runs/sasrec
+    fullrank train sasrec --data data/shop --out runs/seed1 --set seed=1 --set training.max_epochs=10
+    fullrank train mine.yaml --data data/shop --out runs/mine --logger tensorboard
+    fullrank train sasrec --data data/shop --out runs/sasrec --resume
+    fullrank train --from runs/sasrec --data data/shop-may --out runs/sasrec-may
+    """
+    if recipe is None and source is None:
+        raise UserError("name a recipe (`fullrank list recipes`), a YAML file, or a run by --from")
+    if resume and overwrite:
+        raise UserError("--resume goes on with the run and --overwrite throws it away: give one of them")
+    from fullrank import api
+
+    screen = Screen(as_json)
+    begun = time.perf_counter()
+    run = api.train(
+        recipe or "same", data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
+        loggers=loggers or (), progress=not screen.silent,
+    )  # fmt: skip
+    report(screen, run, time.perf_counter() - begun)
+
+
+def report(screen: Screen, run: Run, spent: float) -> None:
+    """What was trained, its best epoch, and what to do next."""
+    found = best(run)
+    screen.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(spent)}")
+    if found is not None:
+        screen.say(f"best epoch {found['epoch']:g}: validation {run.spec.evaluation.selection} {found['value']:.4f}")
+    screen.say(f"evaluate it: fullrank evaluate {run.path} --split test")
+    screen.finish({
+        "run": run.path, "recipe": run.spec.recipe, "seed": run.spec.seed, "parameters": run.manifest["parameters"],
+        "data": run.manifest["data"], "best": found, "epochs": epochs(run), "seconds": round(spent, 3),
+    })  # fmt: skip
+
+
+def best(run: Run) -> dict[str, Any] | None:
+    """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
+    name = f"validation/{run.spec.evaluation.selection}"
+    rows = [row for row in run.rows() if row.get("event") == "epoch" and name in row]
+    if not rows:
+        return None
+    top = max(rows, key=lambda row: row[name])
+    return {"epoch": top["epoch"], "metric": name, "value": top[name]}
+
+
+def epochs(run: Run) -> int:
+    """Epochs that were trained."""
+    return max((int(row["epoch"]) for row in run.rows() if row.get("event") == "epoch"), default=0)

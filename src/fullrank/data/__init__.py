@@ -1,0 +1,9 @@
+"""Raw events -> a store: who did what in which order, packed for training and evaluation.
+
+`prepare` reads any table of events, filters it, splits it by time and writes a store; `Store.open` maps one into
+memory. A store keeps flat item ids sorted by (user, time, input order) with one offset per user, an item catalogue
+(`Catalog`), the users, and a manifest with the spec, the counts at every filter and a hash of each file.
+
+Letters: E events, U users, V items, Q users with a target in a split, F features. Times are int64 seconds since 1970.
+Nothing here but `loader` imports torch.
+"""

@@ -1,0 +1,149 @@
+"""Any table a user has (a path, or a DataFrame that narwhals reads) as a polars frame of the columns asked for.
+
+Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others. Every check
+and every filter happens afterwards on the same arrays, so that all engines give the same store.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import polars as pl
+
+from fullrank.errors import UserError, nearest
+
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".ndjson")
+"""File names that `Source` reads."""
+
+_FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError)
+
+
+class Source:
+    """A table that is read when its columns are known.
+
+    `table` is a path (Parquet, CSV, TSV or JSONL, by suffix; a folder of Parquet files), or an eager or lazy
+    DataFrame of any engine that narwhals reads. `what` names it in errors ("events"). `typed` is False where values
+    are text whose type is not known yet (CSV).
+    """
+
+    def __init__(self, table: Any, what: str):
+        self.what = what
+        self.typed = True
+        self.frame: nw.LazyFrame[Any] | nw.DataFrame[Any]
+        if isinstance(table, (str, os.PathLike)):
+            path = Path(table)
+            self.name = f"{what} {str(path)!r}"
+            self.typed = not _suffix(path).startswith((".csv", ".tsv"))
+            self.frame = nw.from_native(_scan(path, self.name))
+        else:
+            self.name = what
+            self.frame = _wrap(table, what)
+        self.columns = self._guard(lambda: self.frame.collect_schema().names())
+        if len(set(self.columns)) < len(self.columns):
+            raise UserError(f"{self.name} has two columns of the same name; rename one: {', '.join(self.columns)}")
+
+    def require(self, column: str, setting: str) -> None:
+        """Raise `UserError` unless there is such a column; `setting` says how to name another."""
+        if column not in self.columns:
+            shown = ", ".join(self.columns) or "none"
+            raise UserError(
+                f"{self.name} has no column {column!r}{nearest(column, self.columns)} (columns: {shown}); {setting}"
+            )
+
+    def read(self, names: Sequence[str]) -> pl.DataFrame:
+        """These columns, rows in input order. A column named twice is read once."""
+        chosen = self.frame.select(*dict.fromkeys(names))
+        return self._guard(lambda: _to_polars(chosen))
+
+    def infer(self, frame: pl.DataFrame, keep_text: str) -> pl.DataFrame:
+        """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
+        return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
+
+    def _guard(self, action: Any) -> Any:
+        try:
+            return action()
+        except UserError:
+            raise
+        except ModuleNotFoundError as error:
+            raise UserError(f"reading {self.name} needs the package {error.name!r}; install it") from None
+        except _FAILURES as error:
+            raise unreadable(self.name, error) from None
+        except Exception as error:  # each engine has errors of its own; the cause stays for --debug
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise UserError(f"{self.name} cannot be read by its engine: {reason[:200]}") from error
+
+
+def unreadable(name: str, error: BaseException) -> UserError:
+    """The error for a file that is there and cannot be parsed."""
+    if isinstance(error, pl.exceptions.NoDataError):
+        return UserError(f"{name} is empty")
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return UserError(f"{name} cannot be read, it is damaged or not what its suffix says: {reason[:200]}")
+
+
+def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
+    try:
+        return nw.from_native(table)
+    except TypeError:
+        kind = f"{type(table).__module__}.{type(table).__qualname__}".removeprefix("builtins.")
+        raise UserError(
+            f"{what} is a {kind}; give a path ({', '.join(SUFFIXES)}) or a DataFrame "
+            "(polars, pandas, Arrow, DuckDB relation, Spark)"
+        ) from None
+
+
+def _scan(path: Path, name: str) -> pl.LazyFrame:
+    if path.is_dir():
+        if not any(path.glob("**/*.parquet")):
+            raise UserError(f"{name} is a folder without Parquet files; give a file or a folder of .parquet files")
+        return pl.scan_parquet(path)
+    if not path.exists():
+        near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        close = difflib.get_close_matches(path.name, near, n=1, cutoff=0.6)
+        raise UserError(
+            f"{name} does not exist" + (f"; did you mean {str(path.parent / close[0])!r}?" if close else "")
+        )
+    suffix = _suffix(path)
+    if suffix not in SUFFIXES:
+        raise UserError(f"{name} has the suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}")
+    if path.stat().st_size == 0:
+        raise UserError(f"{name} is empty")
+    try:
+        if suffix in (".parquet", ".pq"):
+            return pl.scan_parquet(path, glob=False)
+        if suffix in (".jsonl", ".ndjson"):
+            return pl.scan_ndjson(path, infer_schema_length=None)
+        # Text stays text: guessing types from the first rows would turn the id 0042 into 42.
+        separator = "\t" if suffix.startswith(".tsv") else ","
+        return pl.scan_csv(path, separator=separator, infer_schema=False, glob=False)
+    except _FAILURES as error:
+        raise unreadable(name, error) from None
+
+
+def _suffix(path: Path) -> str:
+    return "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
+
+
+def _to_polars(frame: nw.LazyFrame[Any] | nw.DataFrame[Any]) -> pl.DataFrame:
+    if isinstance(frame, nw.LazyFrame):
+        frame = frame.collect(backend="polars")
+    native = frame.to_polars()
+    assert isinstance(native, pl.DataFrame)
+    return native
+
+
+def _inferred(series: pl.Series) -> pl.Series:
+    for dtype in (pl.Int64, pl.Float64):
+        cast = series.cast(dtype, strict=False)
+        if cast.null_count() == series.null_count():
+            return cast
+    truth: Mapping[str, bool] = {"true": True, "false": False}
+    lower = series.str.to_lowercase()
+    if lower.drop_nulls().is_in(list(truth)).all() and lower.null_count() < len(lower):
+        return lower.replace_strict(truth, default=None, return_dtype=pl.Boolean)
+    return series

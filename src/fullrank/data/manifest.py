@@ -1,0 +1,165 @@
+"""What a store's folder says about itself, and the checks that it is true: no file is trusted, none can run code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fullrank.errors import UserError
+
+FORMAT = "fullrank.store"
+FORMAT_VERSION = 1
+NAME = "manifest.json"
+
+ARRAYS: Mapping[str, tuple[str, bool]] = {
+    "items": ("<i4", True),
+    "offsets": ("<i8", True),
+    "bounds": ("<i8", True),
+    "times": ("<i8", False),
+    "weights": ("<f4", False),
+    "types": ("<i4", False),
+}
+"""Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
+TABLES = ("items.parquet", "users.parquet")
+
+_MOST_BYTES = 64 * 2**20  # a manifest is a few kilobytes; more is an attack on memory
+
+
+def describe(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size, hash, dtype and shape of each file of a store that is being written."""
+    files: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.iterdir()):
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
+        if path.suffix == ".npy":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            files[path.name] |= {"dtype": array.dtype.str, "shape": list(array.shape)}
+    return files
+
+
+def content(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """One hash for all files of a store."""
+    lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_store(folder: Path) -> bool:
+    """Whether a folder says that it is a store (of any version)."""
+    try:
+        return bool(_read(folder).get("format") == FORMAT)
+    except UserError:
+        return False
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
+    if not folder.exists():
+        raise UserError(f"there is no store at {str(folder)!r}; make one with fullrank prepare")
+    if not (folder / NAME).is_file():
+        raise UserError(f"{str(folder)!r} is not a store, it has no {NAME}; make one with fullrank prepare")
+    manifest = _read(folder)
+    where = f"{NAME} of {str(folder)!r}"
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{where} does not describe a store (format {manifest.get('format')!r}, not {FORMAT!r})")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise UserError(
+            f"{where} has format version {manifest.get('format_version')!r}; this library reads {FORMAT_VERSION}: "
+            "prepare the data again, or use the library version that wrote it"
+        )
+    counts = manifest.get("counts")
+    if not (isinstance(counts, dict) and all(_count(counts.get(k)) for k in ("users", "items", "events"))):
+        raise UserError(f"{where} lacks the counts of users, items and events")
+    for key in ("fingerprint", "content"):
+        if not isinstance(manifest.get(key), str):
+            raise UserError(f"{where} lacks {key!r}")
+    if not isinstance(manifest.get("spec"), dict) or not isinstance(manifest.get("files"), dict):
+        raise UserError(f"{where} lacks 'spec' or 'files'")
+    split = manifest.get("split")
+    if not (isinstance(split, dict) and isinstance(split.get("kind"), str)):
+        raise UserError(f"{where} lacks 'split'")
+    types = manifest.get("type_names")
+    if not (isinstance(types, list) and all(isinstance(name, str) for name in types)):
+        raise UserError(f"{where} lacks 'type_names'")
+    _check_files(folder, manifest["files"], where)
+    return manifest
+
+
+def array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
+    dtype, needed = ARRAYS[name]
+    path = folder / f"{name}.npy"
+    if path.name not in manifest["files"]:
+        if needed:
+            raise UserError(f"{NAME} of {str(folder)!r} does not list {path.name}")
+        return None
+    try:
+        found = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, OSError, EOFError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
+        raise damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
+        raise damaged(path, f"it holds {found.dtype} {found.shape}, expected {np.dtype(dtype)} {shape}")
+    if path.stat().st_size != found.offset + math.prod(shape) * found.dtype.itemsize:
+        raise damaged(path, "its size does not fit its header")
+    return found
+
+
+def verify(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Read every file and compare its hash. Raises `UserError` for the first that differs."""
+    for name, entry in manifest["files"].items():
+        if digest(folder / name) != entry.get("sha256"):
+            raise damaged(folder / name, "its hash is not the one in the manifest")
+    if content(manifest["files"]) != manifest["content"]:
+        raise UserError(f"the content hash in {NAME} of {str(folder)!r} is not that of its files; prepare it again")
+
+
+def damaged(path: Path, reason: str) -> UserError:
+    """The error for a file of a store that is not what it should be."""
+    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; prepare the data again")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / NAME
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise damaged(path, f"it is larger than {_MOST_BYTES:,} bytes")
+        tree = json.loads(path.read_bytes())
+    except OSError as error:
+        raise damaged(path, error.strerror or str(error)) from None
+    except (ValueError, RecursionError):
+        raise damaged(path, "it is not JSON") from None
+    if not isinstance(tree, dict):
+        raise damaged(path, "it is not a JSON object")
+    return tree
+
+
+def _check_files(folder: Path, files: dict[str, Any], where: str) -> None:
+    allowed = {*TABLES, *(f"{name}.npy" for name in ARRAYS)}
+    for name, entry in files.items():
+        # Names are ours or refused: a manifest cannot point out of its folder.
+        if name not in allowed:
+            raise UserError(f"{where} lists {name!r}, which is no file of a store")
+        if not (isinstance(entry, dict) and _count(entry.get("bytes")) and isinstance(entry.get("sha256"), str)):
+            raise UserError(f"{where} lacks the size or the hash of {name}")
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{str(path)!r} is missing; prepare the data again")
+        if path.stat().st_size != entry["bytes"]:
+            raise damaged(path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}")
+    for name in TABLES:
+        if name not in files:
+            raise UserError(f"{where} does not list {name}")
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

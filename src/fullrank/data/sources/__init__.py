@@ -1,0 +1,65 @@
+"""Public data sets, one per file, and the one that the library generates itself (`planted`).
+
+A source names the publisher's files (`files`) and turns them into tables (`read`). It downloads nothing:
+`fullrank.data.download` does, so that files fetched by hand or kept on a mirror are read in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import polars as pl
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a publisher."""
+
+    url: str
+    """Where it is downloaded from; for a manual file the page where its terms are accepted."""
+    name: str
+    """Its name inside the download folder."""
+    size: int | None = None
+    """Bytes, where known from the publisher; None relies on the server's Content-Length."""
+    md5: str | None = None
+    """Hexadecimal, lower case. Only checksums that the publisher or several users of the file report."""
+    sha256: str | None = None
+    """Hexadecimal, lower case."""
+    manual: str | None = None
+    """Why a program may not fetch it, and what to do instead (a clause); None for a file that it may."""
+    alternatives: tuple[str, ...] = ()
+    """Other names under which the same content may lie in the folder: the archive, or what was taken out of it."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a source read: one row per event, and a row per item and user where the publisher describes them."""
+
+    events: pl.DataFrame
+    """`user_id`, `item_id`, `timestamp` (integer seconds since 1970), `rating` or `type` where they exist."""
+    items: pl.DataFrame | None = None
+    """`item_id`, `title` and what else is known (category, genres, brand, price, ...); `item_id` is unique."""
+    users: pl.DataFrame | None = None
+    """`user_id` and what is known of the user; `user_id` is unique."""
+    columns: Mapping[str, str] = field(
+        default_factory=lambda: {"user": "user_id", "item": "item_id", "time": "timestamp"}
+    )
+    """Role to column name, with the roles of `fullrank.data.prepare.Columns`; only roles that exist here."""
+    notes: tuple[str, ...] = ()
+    """Facts worth a line in the manifest: rows left out while parsing, terms of use."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A Spec whose `kind` is the file's name. A source with files has a `base_url`, for mirrors and tests."""
+
+    def files(self) -> tuple[RemoteFile, ...]:
+        """What has to lie in the download folder; empty for a source that generates its data."""
+        ...
+
+    def read(self, folder: Path) -> Tables:
+        """The publisher's files below `folder` as tables. Raises `UserError` for a missing or malformed file."""
+        ...

@@ -1,0 +1,102 @@
+"""Members of a zip or tar archive as files, without trusting the paths inside it.
+
+A member is chosen by its base name and written under that base name: no path from the archive reaches the file
+system. An archive whose wanted member claims an absolute path or `..`, or is a link, is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from io import BufferedIOBase
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+from fullrank.data.sources._parse import damaged
+from fullrank.errors import UserError
+
+
+def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Path]:
+    """Write the members called `wanted` (base names) to `into`, and return where they are.
+
+    A member that lies there already with the archive's size is kept. Files appear whole or not at all. Raises
+    `UserError` for a missing member, a hostile path, a damaged archive, or a folder that cannot be written.
+    """
+    found: dict[str, Path] = {}
+    try:
+        with _members(archive) as members:
+            for path, size, stream in members:
+                name = PurePosixPath(path.replace("\\", "/")).name
+                if name in wanted and name not in found:
+                    _refuse_hostile(path, archive)
+                    found[name] = _write(stream, into / name, size, archive)
+                    if len(found) == len(wanted):
+                        break
+    # RuntimeError: a zip with a password; NotImplementedError: an unknown compression.
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError) as error:
+        raise damaged(archive, error) from None
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise UserError(
+            f"{archive} holds no {', '.join(missing)}; check that it is the publisher's archive for this variant"
+        )
+    return found
+
+
+@contextmanager
+def _members(archive: Path) -> Iterator[Iterator[tuple[str, int, BufferedIOBase]]]:
+    """Path, size in bytes and content of each regular file of an archive."""
+    with ExitStack() as stack:
+        if zipfile.is_zipfile(archive):
+            yield _zip_members(stack.enter_context(zipfile.ZipFile(archive)))
+        else:
+            yield _tar_members(stack.enter_context(tarfile.open(archive, "r:*")))
+
+
+def _zip_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, int, BufferedIOBase]]:
+    for info in archive.infolist():
+        # The upper half of external_attr is the Unix mode; 0o120000 marks a symbolic link.
+        if not info.is_dir() and (info.external_attr >> 16) & 0o170000 != 0o120000:
+            with archive.open(info) as stream:
+                yield info.filename, info.file_size, cast(BufferedIOBase, stream)
+
+
+def _tar_members(archive: tarfile.TarFile) -> Iterator[tuple[str, int, BufferedIOBase]]:
+    for member in archive:
+        if member.isreg():
+            stream = archive.extractfile(member)
+            assert stream is not None  # isreg() says that there is content
+            yield member.name, member.size, cast(BufferedIOBase, stream)
+
+
+def _refuse_hostile(path: str, archive: Path) -> None:
+    parts = PurePosixPath(path.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or parts.parts[0].endswith(":"):
+        raise UserError(f"{archive} is refused: its member {path!r} points outside of the archive; download it again")
+
+
+def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path) -> Path:
+    if target.is_file() and target.stat().st_size == size:
+        return target
+    part = target.with_name(target.name + ".unpacking")
+    try:
+        free = shutil.disk_usage(target.parent).free
+        if size > free:
+            raise UserError(
+                f"unpacking {target.name} needs {size:,} bytes but {target.parent} has {free:,} free; make room"
+            )
+        with open(part, "wb") as out:
+            shutil.copyfileobj(stream, out, 1 << 20)
+        os.replace(part, target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(f"cannot unpack {archive} to {target}: {error.strerror or error}") from None
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return target

@@ -1,0 +1,194 @@
+"""Publishers' text formats as polars frames: JSON lines, lines of Python literals, and delimited text, gzipped or not.
+
+Nothing is evaluated: Python literals go through `ast.literal_eval`. A damaged or foreign file is a `UserError` that
+names the file; a handful of broken lines among thousands is left out and counted.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from fullrank.errors import UserError
+
+BLOCK = 200_000
+"""Lines held as Python objects before they become columns: bounds memory."""
+TOLERATED = 1_000
+"""One line in so many may be unreadable; more means that the file is not what it should be."""
+
+Record = dict[str, Any]
+Row = tuple[Any, ...]
+Schema = Mapping[str, Any]
+"""Column name to polars type, in order."""
+
+
+def require(folder: Path, name: str, *, hint: str) -> Path:
+    """The path of a file that has to be there. `hint` says what to do where it is not."""
+    path = folder / name
+    if not path.is_file():
+        raise UserError(f"{folder} has no file {name!r}; {hint}")
+    return path
+
+
+def open_text(path: Path) -> io.TextIOWrapper:
+    """A UTF-8 text file, decompressed where it is gzip (known by its first bytes, not by its name)."""
+    with open(path, "rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    return (gzip.open if zipped else open)(path, "rt", encoding="utf-8", newline="\n")
+
+
+def records(
+    path: Path,
+    schema: Schema,
+    pick: Callable[[Record], Row | None],
+) -> tuple[pl.DataFrame, int]:
+    """One row per line of a file of JSON objects or Python dict literals, and the number of unreadable lines.
+
+    `pick` makes the row (in the order of `schema`) of one object, or None to leave the object out. A line counts as
+    unreadable where it is neither format, or `pick` misses a key or gets a value of the wrong type.
+    """
+    frames: list[pl.DataFrame] = []
+    rows: list[Row] = []
+    broken = total = 0
+    for line in lines(path):
+        total += 1
+        try:
+            row = pick(parse(line))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            broken += 1
+            continue
+        if row is not None:
+            rows.append(row)
+        if len(rows) >= BLOCK:
+            frames.append(_frame(rows, schema, path))
+            rows = []
+    if broken * TOLERATED > total:
+        raise UserError(
+            f"{path} is not in the publisher's format: {broken:,} of {total:,} lines are unreadable; "
+            "delete it and download it again, and check that it belongs to this source and variant"
+        )
+    frames.append(_frame(rows, schema, path))
+    return pl.concat(frames), broken
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text file that are not blank. Raises `UserError` where the file is damaged."""
+    try:
+        with open_text(path) as stream:
+            for line in stream:
+                if line := line.strip():
+                    yield line
+    except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
+        raise damaged(path, error) from None
+
+
+def parse(line: str) -> Record:
+    """One object, from strict JSON or from a Python literal. Raises `ValueError` where it is neither."""
+    try:
+        # JSON objects open with a double quote; Python 2 wrote {'a': ...} or {u'a': ...}.
+        if line[1:2] == "'" or line[1:3] in ("u'", 'u"'):
+            value = ast.literal_eval(line)
+        else:
+            value = json.loads(line)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        value = _other(line)
+    if not isinstance(value, dict):
+        raise ValueError("the line is not an object")
+    return value
+
+
+def delimited(
+    path: Path,
+    columns: Schema,
+    *,
+    separator: str = ",",
+    header: bool = True,
+    quoted: bool = True,
+    data: bytes | None = None,
+) -> pl.DataFrame:
+    """The given columns of a delimited file; without a header `columns` names them from the left.
+
+    `data` replaces the file's bytes where they had to be rewritten first. Raises `UserError` with the file's name.
+    """
+    try:
+        return pl.read_csv(
+            path if data is None else data,
+            has_header=header,
+            columns=list(columns) if header else None,
+            new_columns=None if header else list(columns),
+            schema_overrides=dict(columns) if header else None,
+            schema=None if header else dict(columns),
+            separator=separator,
+            quote_char='"' if quoted else None,
+        )
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, error: BaseException) -> UserError:
+    """The error for a file that cannot be read to its end."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+    return UserError(f"{path} is damaged or not in the publisher's format ({reason}); delete it and download it again")
+
+
+def number(value: Any) -> float | None:
+    """A price or a quantity: 12.5, "12.5", "$1,299.00"; None for anything else ("Free To Play" is 0)."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value) if abs(value) < float("inf") else None
+    text = str(value).strip().lower()
+    if text.startswith("free"):
+        return 0.0
+    try:
+        return float(text.removeprefix("$").replace(",", ""))
+    except ValueError:
+        return None
+
+
+def text(value: Any) -> str | None:
+    """A title or a name: trimmed, on one line; None where nothing is left."""
+    return " ".join(value.split()) or None if isinstance(value, str) else None
+
+
+def joined(values: Any) -> str | None:
+    """A list of labels as one string with | between them, as MovieLens writes genres; None for an empty list."""
+    if isinstance(values, str):
+        return text(values)
+    if not isinstance(values, (list, tuple)):
+        return None
+    return "|".join(label for label in map(text, values) if label) or None
+
+
+def left_out(broken: int, path: Path) -> tuple[str, ...]:
+    """The note about unreadable lines; none where there were none."""
+    return (f"{broken:,} unreadable lines of {path.name} were left out",) if broken else ()
+
+
+def describing(items: pl.DataFrame, events: pl.DataFrame, key: str = "item_id") -> pl.DataFrame:
+    """The first row of each item (or user) that has an event."""
+    return items.unique(key, keep="first", maintain_order=True).join(
+        events.select(pl.col(key).unique()), on=key, how="semi", maintain_order="left"
+    )
+
+
+def _other(line: str) -> Any:
+    try:
+        return ast.literal_eval(line)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise ValueError("the line is neither JSON nor a Python literal") from None
+
+
+def _frame(rows: Sequence[Row], schema: Schema, path: Path) -> pl.DataFrame:
+    try:
+        return pl.DataFrame(rows, schema=dict(schema), orient="row")
+    except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+        raise damaged(path, error) from None

@@ -1,0 +1,151 @@
+"""Amazon product reviews by category, in the editions of 2014, 2018 and 2023 (J. McAuley's group, UC San Diego).
+
+2014: R. He and J. McAuley, WWW 2016; J. McAuley et al., SIGIR 2015. 2018: J. Ni, J. Li, J. McAuley, EMNLP 2019.
+2023: Y. Hou et al., "Bridging Language and Items for Retrieval and Recommendation", arXiv:2403.03952.
+Published for research; the pages ask for a citation and state no other licence.
+
+Formats: reviews are JSON lines (2014, 2018) or CSV with a header and milliseconds (2023); ratings-only files have
+no header, with user, item, rating, seconds in 2014 and item, user, rating, seconds in 2018. Metadata are lines of
+Python literals in 2014 (read with `ast.literal_eval`), JSON lines later. Times of 2014 and 2018 are whole days.
+The publisher gives no checksums: a download is checked against the server's Content-Length.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+from pydantic import model_validator
+
+from fullrank.data.sources import RemoteFile, Tables
+from fullrank.data.sources._categories import CATEGORIES
+from fullrank.data.sources._parse import (
+    Record,
+    Row,
+    delimited,
+    describing,
+    joined,
+    left_out,
+    number,
+    records,
+    require,
+    text,
+)
+from fullrank.errors import unknown
+from fullrank.spec import Spec
+
+BASES = {
+    2014: "https://snap.stanford.edu/data/amazon/productGraph/categoryFiles",
+    2018: "https://mcauleylab.ucsd.edu/public_datasets/data/amazon_v2",
+    2023: "https://mcauleylab.ucsd.edu/public_datasets/data/amazon_2023",
+}
+"""The editions' folders. The same group's other addresses (datarepo.eng.ucsd.edu, jmcauley.ucsd.edu) also served
+them; an edition that moved is reached with `base_url`."""
+_EVENTS = {"user_id": pl.String, "item_id": pl.String, "timestamp": pl.Int64, "rating": pl.Float32}
+_ITEMS = {
+    "item_id": pl.String,
+    "title": pl.String,
+    "brand": pl.String,
+    "category": pl.String,
+    "categories": pl.String,
+    "price": pl.Float64,
+}
+
+
+class Amazon(Spec):
+    """One category of one edition. The default, 2014 Beauty 5-core, has 198,502 reviews."""
+
+    kind: Literal["amazon"] = "amazon"
+    year: Literal[2014, 2018, 2023] = 2014
+    """Edition."""
+    category: str = "Beauty"
+    """The category as its files are named, e.g. `Sports_and_Outdoors`; the names differ between editions."""
+    subset: Literal["5core", "ratings"] = "5core"
+    """`5core`: users and items with at least five reviews. `ratings`: all of them, without their text."""
+    metadata: bool = True
+    """Whether the items' titles, brands, categories and prices are downloaded and read too (a larger file)."""
+    base_url: str | None = None
+    """Folder of the edition on the server; None is the publisher's."""
+
+    @model_validator(mode="after")
+    def _known_category(self) -> Amazon:
+        if self.category not in CATEGORIES[self.year]:
+            raise unknown(f"category of Amazon {self.year}", self.category, CATEGORIES[self.year])
+        return self
+
+    def files(self) -> tuple[RemoteFile, ...]:
+        """The reviews and, with `metadata`, the items."""
+        base = (self.base_url or BASES[self.year]).rstrip("/")
+        paths = [self._events_path()] + ([self._items_path()] if self.metadata else [])
+        return tuple(RemoteFile(f"{base}/{path}", path.rsplit("/", 1)[-1]) for path in paths)
+
+    def read(self, folder: Path) -> Tables:
+        """Reviews in the file's order; items that have a review, with `category` (the most specific) and
+        `categories` (the path, A|B|C). Brand is the store in 2023. Prices are US dollars."""
+        files = [require(folder, file.name, hint=self._hint(folder)) for file in self.files()]
+        events, broken = self._read_events(files[0])
+        notes = left_out(broken, files[0])
+        items = None
+        if self.metadata:
+            items, broken = records(files[1], _ITEMS, self._item)
+            items, notes = describing(items, events), notes + left_out(broken, files[1])
+        names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
+        return Tables(events, items, None, names, (*notes, f"Amazon {self.year} {self.category}: for research"))
+
+    def _events_path(self) -> str:
+        name, full = self.category, self.subset == "ratings"
+        return {
+            2014: f"ratings_{name}.csv" if full else f"reviews_{name}_5.json.gz",
+            2018: f"categoryFilesSmall/{name}.csv" if full else f"categoryFilesSmall/{name}_5.json.gz",
+            2023: f"benchmark/{'0core' if full else '5core'}/rating_only/{name}.csv.gz",
+        }[self.year]
+
+    def _items_path(self) -> str:
+        return {
+            2014: f"meta_{self.category}.json.gz",
+            2018: f"metaFiles2/meta_{self.category}.json.gz",
+            2023: f"raw/meta_categories/meta_{self.category}.jsonl.gz",
+        }[self.year]
+
+    def _hint(self, folder: Path) -> str:
+        changed = {name: value for name, value in self.dump().items() if name in ("year", "category", "subset")}
+        settings = " ".join(f"--set {name}={value}" for name, value in changed.items())
+        without = " (or set metadata=false to do without the items)" if self.metadata else ""
+        return f"run: fullrank download amazon {settings} --out {folder}{without}"
+
+    def _read_events(self, path: Path) -> tuple[pl.DataFrame, int]:
+        if self.year == 2023:
+            frame = delimited(
+                path,
+                {"user_id": pl.String, "parent_asin": pl.String, "rating": pl.Float32, "timestamp": pl.Int64},
+            )
+            frame = frame.rename({"parent_asin": "item_id"}).with_columns(timestamp=pl.col("timestamp") // 1000)
+            return frame.select(*_EVENTS), 0
+        if self.subset == "ratings":
+            order = ("user_id", "item_id") if self.year == 2014 else ("item_id", "user_id")
+            columns = {name: _EVENTS[name] for name in (*order, "rating", "timestamp")}
+            return delimited(path, columns, header=False).select(*_EVENTS), 0
+        return records(path, _EVENTS, _review)
+
+    def _item(self, record: Record) -> Row:
+        path = _category_path(record.get("categories") if self.year != 2018 else record.get("category"))
+        return (
+            str(record["parent_asin" if self.year == 2023 else "asin"]),
+            text(record.get("title")),
+            text(record.get("store" if self.year == 2023 else "brand")),
+            text(path[-1]) if path else None,
+            joined(path),
+            number(record.get("price")),
+        )
+
+
+def _review(record: Record) -> Row:
+    return str(record["reviewerID"]), str(record["asin"]), int(record["unixReviewTime"]), float(record["overall"])
+
+
+def _category_path(value: Any) -> list[str]:
+    """The first path: 2014 has a list of paths, the later editions one path."""
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        value = value[0]
+    return [label for label in value if isinstance(label, str) and text(label)] if isinstance(value, list) else []

@@ -1,0 +1,103 @@
+"""The Yelp Open Dataset: reviews of businesses (JSON lines in a tar archive, inside a zip).
+
+Yelp requires that its terms (academic use, no redistribution) are accepted on its page, so the archive is fetched by
+hand and laid into the folder: `Yelp-JSON.zip`, the `yelp_dataset.tar` inside it, or the unpacked JSON files. Yelp
+replaces the data from time to time under the same name, so neither size nor checksum can be stated.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from fullrank.data.sources import RemoteFile, Tables
+from fullrank.data.sources._archive import extract
+from fullrank.data.sources._parse import Record, Row, describing, joined, left_out, number, records, text
+from fullrank.errors import UserError
+from fullrank.spec import Spec
+
+PAGE = "https://business.yelp.com/data/resources/open-dataset/"
+_REVIEWS, _ITEMS_FILE, _USERS_FILE = (f"yelp_academic_dataset_{part}.json" for part in ("review", "business", "user"))
+_WANTED = (_REVIEWS, _ITEMS_FILE, _USERS_FILE)
+_TAR, _TARS, _ZIP = "yelp_dataset.tar", ("yelp_dataset.tar", "yelp_dataset.tgz", "yelp_dataset.tar.gz"), "Yelp-JSON.zip"
+_EVENTS = {"user_id": pl.String, "item_id": pl.String, "timestamp": pl.Int64, "rating": pl.Float32}
+_ITEMS = {
+    "item_id": pl.String,
+    "title": pl.String,
+    "category": pl.String,
+    "categories": pl.String,
+    "city": pl.String,
+    "state": pl.String,
+    "stars": pl.Float64,
+}
+_USERS = {"user_id": pl.String, "since": pl.String, "review_count": pl.Int64}
+
+
+class Yelp(Spec):
+    """About 7 million reviews of 150 thousand businesses by 2 million users; the numbers change with each release."""
+
+    kind: Literal["yelp"] = "yelp"
+    base_url: str | None = None
+    """A mirror of your own that holds `yelp_dataset.tar`; None asks for the file by hand."""
+
+    def files(self) -> tuple[RemoteFile, ...]:
+        """The archive: manual unless `base_url` is set."""
+        others = (_ZIP, *_TARS[1:], _REVIEWS)
+        if self.base_url is not None:
+            return (RemoteFile(f"{self.base_url.rstrip('/')}/{_TAR}", _TAR, alternatives=others),)
+        why = "Yelp asks you to accept its terms first: download the JSON archive from that page and put it there"
+        return (RemoteFile(PAGE, _TAR, manual=why, alternatives=others),)
+
+    def read(self, folder: Path) -> Tables:
+        """Reviews in the file's order (local times taken as UTC); businesses and users that have a review.
+
+        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into `folder`.
+        """
+        paths = _locate(folder)
+        events, broken = records(paths[_REVIEWS], _EVENTS, _review)
+        items, broken_items = records(paths[_ITEMS_FILE], _ITEMS, _business)
+        users, broken_users = records(paths[_USERS_FILE], _USERS, _user)
+        notes = left_out(broken, paths[_REVIEWS]) + left_out(broken_items, paths[_ITEMS_FILE])
+        notes += (*left_out(broken_users, paths[_USERS_FILE]), "Yelp Open Dataset: academic use under Yelp's terms")
+        names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
+        return Tables(events, describing(items, events), describing(users, events, "user_id"), names, notes)
+
+
+def _locate(folder: Path) -> dict[str, Path]:
+    """The three JSON files, unpacked where they are not yet."""
+    if all((folder / name).is_file() for name in _WANTED):
+        return {name: folder / name for name in _WANTED}
+    archive = next((folder / name for name in _TARS if (folder / name).is_file()), None)
+    if archive is None and (folder / _ZIP).is_file():
+        archive = extract(folder / _ZIP, (_TAR,), folder)[_TAR]
+    if archive is None:
+        raise UserError(
+            f"{folder} holds neither {_ZIP} nor {_TAR}; accept Yelp's terms at {PAGE}, download the JSON archive and "
+            "put it there"
+        )
+    return extract(archive, _WANTED, folder)
+
+
+def _review(record: Record) -> Row:
+    time = datetime.fromisoformat(record["date"]).replace(tzinfo=UTC)
+    return str(record["user_id"]), str(record["business_id"]), int(time.timestamp()), float(record["stars"])
+
+
+def _business(record: Record) -> Row:
+    labels = [label.strip() for label in (record.get("categories") or "").split(",") if label.strip()]
+    return (
+        str(record["business_id"]),
+        text(record.get("name")),
+        labels[0] if labels else None,
+        joined(labels),
+        text(record.get("city")),
+        text(record.get("state")),
+        number(record.get("stars")),
+    )
+
+
+def _user(record: Record) -> Row:
+    return str(record["user_id"]), text(record.get("yelping_since")), int(record.get("review_count") or 0)

@@ -1,0 +1,168 @@
+"""One column of a user's table as ids, seconds or numbers; what cannot be one is refused with count and first row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float64
+
+from fullrank.errors import UserError
+
+Unit = Literal["s", "ms", "us", "ns"]
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_LIMIT = 2**62  # seconds; far outside of any calendar, far inside of int64
+
+
+def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
+    """External ids, whole numbers or strings, of the dtype they came in (categoricals as strings).
+
+    Text of an untyped file becomes int64 where every value is a plain whole number: ``42``, not ``042``.
+    Raises `UserError` for missing ids and for types that cannot be an id (floats, dates, lists).
+    """
+    if series.dtype.is_float():
+        series = series.fill_nan(None)
+    refuse(series.is_null(), series, what, "missing ids")
+    if isinstance(series.dtype, (pl.Categorical, pl.Enum)):
+        series = series.cast(pl.String)
+    if series.dtype == pl.String and not typed:
+        series = _plain_integers(series)
+    if series.dtype == pl.String:
+        refuse(series == "", series, what, "empty ids")
+        return series
+    if series.dtype.is_integer():
+        return series if series.dtype not in (pl.Int128, pl.UInt128) else _cast(series, pl.Int64, what)
+    raise UserError(f"{what} is of type {series.dtype}; ids are whole numbers or strings: cast the column first")
+
+
+def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """Codes [E] int32 into the sorted distinct values, and those: equal on every engine and for every row order."""
+    distinct = series.unique().sort()
+    if len(distinct) >= 2**31:
+        raise UserError(f"{series.name} has {len(distinct):,} different ids; at most 2,147,483,647 fit")
+    if series.dtype == pl.String:  # hashing is five times as fast as ranking text
+        return series.cast(pl.Enum(distinct)).to_physical().to_numpy().astype(np.int32), distinct
+    codes = series.rank("dense").to_numpy().astype(np.int32)
+    codes -= 1
+    return codes, distinct
+
+
+def numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
+    """Finite numbers. Raises `UserError` for missing, text or infinite ones, and for those below `least`."""
+    if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String)):
+        raise UserError(f"{what} is of type {series.dtype}; it must hold numbers")
+    values = series.cast(pl.Float64, strict=False)
+    refuse(values.is_null() | ~values.is_finite(), series, what, "missing or unreadable numbers")
+    if least is not None:
+        refuse(values < least, series, what, f"numbers below {least:g}")
+    return values.to_numpy()
+
+
+def names(series: pl.Series, what: str) -> pl.Series:
+    """Event types as strings. Raises `UserError` for missing ones."""
+    refuse(series.is_null(), series, what, "missing types")
+    if series.dtype.is_nested() or series.dtype.is_float():
+        raise UserError(f"{what} is of type {series.dtype}; event types are strings or whole numbers")
+    return series.cast(pl.String)
+
+
+def seconds(series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Times as (seconds [E] int64, sort key [E] of full precision).
+
+    Whole numbers and floats count `unit` since 1970; strings are ISO 8601 (without an offset: UTC); dates and
+    datetimes are taken as they are. Seconds round down; the key keeps what is below a second, so that order is kept.
+    Raises `UserError` for missing, NaN, infinite or unreadable times.
+    """
+    dtype = series.dtype
+    if dtype == pl.String:
+        numeric = None if typed else _numeric_text(series)
+        if numeric is not None:
+            refuse(numeric.is_null(), series, what, "times that are missing or no numbers")
+        moments = iso(series) if numeric is None else numeric
+        refuse(moments.is_null(), series, what, "times that are missing or not ISO 8601")
+        series = moments
+    elif not (dtype.is_numeric() or dtype in (pl.Date, pl.Datetime)):
+        raise UserError(f"{what} is of type {dtype}; times are numbers, ISO 8601 strings, dates or datetimes")
+    if series.dtype in (pl.Date, pl.Datetime):
+        if unit != "s":
+            raise UserError(f"{what} holds dates, so time_unit={unit!r} has no effect; leave it out")
+        refuse(series.is_null(), series, what, "missing times")
+        return _calendar(series)
+    return _clock(series, what, _PER_SECOND[unit])
+
+
+def iso(text: pl.Series) -> pl.Series:
+    """Datetimes (microseconds, UTC) of ISO 8601 strings; null where a string is none."""
+    clean = text.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T").str.replace(r"[zZ]$", "+00:00")
+    clean = clean.str.replace(r"(T\d{2}:\d{2})($|[+-])", "${1}:00${2}")
+    parsers: tuple[Callable[[], pl.Series], ...] = (
+        lambda: clean.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False),
+        lambda: clean.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime("us")),
+        lambda: clean.str.to_datetime(
+            "%Y-%m-%dT%H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False
+        ).dt.replace_time_zone(None),
+    )
+    moments = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
+    for parse in parsers:  # a column nearly always has one format: the others are not tried
+        if moments.null_count():
+            found = parse()
+            moments = found if moments.null_count() == len(moments) else moments.zip_with(moments.is_not_null(), found)
+    return moments
+
+
+def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str) -> None:
+    """Raise `UserError` with count, first row and first value where any element of `bad` is true."""
+    bad = bad.fill_null(True)
+    count = int(bad.sum())
+    if count:
+        row = int(bad.arg_max() or 0)
+        raise UserError(
+            f"{what} has {count:,} {problem} among {len(bad):,} rows, first in row {row} (from 0): {series[row]!r}; "
+            "repair or drop these rows"
+        )
+
+
+def _plain_integers(series: pl.Series) -> pl.Series:
+    whole = series.cast(pl.Int64, strict=False)
+    if whole.null_count() == 0 and bool((whole.cast(pl.String) == series).all()):
+        return whole
+    return series
+
+
+def _numeric_text(series: pl.Series) -> pl.Series | None:
+    """Text as whole numbers or floats (null where a value is none); None where most of it are no numbers."""
+    number = series.cast(pl.Float64, strict=False)
+    if 2 * number.null_count() > len(series):
+        return None
+    whole = series.cast(pl.Int64, strict=False)
+    return whole if whole.null_count() == number.null_count() else number
+
+
+def _cast(series: pl.Series, dtype: Any, what: str) -> pl.Series:
+    cast = series.cast(dtype, strict=False)
+    refuse(cast.is_null(), series, what, "numbers that do not fit 64 bits")
+    return cast
+
+
+def _calendar(series: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+    key = series.to_physical().cast(pl.Int64).to_numpy()
+    if series.dtype == pl.Date:
+        return key * 86_400, key
+    assert isinstance(series.dtype, pl.Datetime)
+    return key // _PER_SECOND[series.dtype.time_unit], key
+
+
+def _clock(series: pl.Series, what: str, per_second: int) -> tuple[np.ndarray, np.ndarray]:
+    if series.dtype.is_integer():
+        refuse(series.is_null(), series, what, "missing times")
+        key = _cast(series, pl.Int64, what).to_numpy()
+        return (key if per_second == 1 else key // per_second), key
+    exact = series.cast(pl.Float64, strict=False)
+    bad = exact.is_null() | ~exact.is_finite()
+    refuse(bad, series, what, "times that are missing, NaN or infinite")
+    refuse(exact.abs() > _LIMIT, series, what, "times that do not fit 64 bits")
+    key = exact.to_numpy()
+    return np.floor(key / per_second).astype(np.int64), key

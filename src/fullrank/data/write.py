@@ -1,0 +1,102 @@
+"""Writing a store: flat arrays, tables and the manifest, all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from fullrank.data import manifest as manifests
+from fullrank.data import splits
+from fullrank.data.atomic import replacing
+from fullrank.data.join import Attached
+from fullrank.data.table import Events
+from fullrank.errors import UserError
+
+
+def write(
+    out: Path,
+    events: Events,
+    items: Attached,
+    users: Attached,
+    spec: dict[str, Any],
+    split: splits.LeaveOneOut | splits.GlobalTime,
+    facts: dict[str, Any],
+) -> None:
+    """Sort compacted events by user, split them, and write the store at `out`. `facts` go into the manifest."""
+    order = np.argsort(events.user, kind="stable")  # events are chronological: users' histories stay so
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(events.user, minlength=len(users.ids)))]).astype(np.int64)
+    events = events.take(order)
+    bounds, rule = split.bounds(offsets, events.time)
+    parts = splits.describe(offsets, bounds, events.item, len(items.ids))
+    notes = list(events.notes)
+    for part in ("validation", "test"):
+        if parts[part]["users"] == 0:
+            notes.append(f"the split leaves no {part} events: nothing can be evaluated there")
+    train = splits.parts(offsets, bounds) == 0
+    popularity = np.bincount(events.item[train], minlength=len(items.ids))
+    manifest = {
+        "format": manifests.FORMAT,
+        "format_version": manifests.FORMAT_VERSION,
+        "library_version": _version(),
+        "spec": spec,
+        "counts": events.counts(),
+        **facts,
+        "item_table": items.facts,
+        "user_table": users.facts,
+        "split": {"kind": split.kind, **rule, **parts},
+        "fingerprint": fingerprint(users.ids, items.ids, events.item, offsets, bounds),
+        "type_names": list(events.type_names),
+        "notes": notes,
+    }
+    arrays = {"items": events.item, "offsets": offsets, "bounds": bounds}
+    arrays |= {
+        n: a for n, a in (("times", events.time), ("weights", events.weight), ("types", events.type)) if a is not None
+    }
+    with replacing(out) as folder:
+        for name, array in arrays.items():
+            dtype = np.dtype(manifests.ARRAYS[name][0])
+            np.save(folder / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype), allow_pickle=False)
+        _table(folder / "items.parquet", items, "item", {"train_count": popularity.astype(np.int64)})
+        _table(folder / "users.parquet", users, "user", {})
+        files = manifests.describe(folder)
+        manifest |= {"content": manifests.content(files), "files": files}
+        text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+        (folder / manifests.NAME).write_text(text, encoding="utf-8")
+
+
+def fingerprint(
+    user_ids: pl.Series, item_ids: pl.Series, items: np.ndarray, offsets: np.ndarray, bounds: np.ndarray
+) -> str:
+    """SHA-256 of external ids, histories and bounds, with widths and encodings that no engine changes."""
+    state = hashlib.sha256()
+    for ids in (user_ids, item_ids):
+        text = ids.cast(pl.String)
+        state.update(b"text" if ids.dtype == pl.String else b"whole")
+        state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+        state.update(text.str.join("").item().encode())
+    for array in (items, offsets, bounds):
+        state.update(np.int64(array.size).tobytes())
+        state.update(memoryview(np.ascontiguousarray(array, dtype="<i8")).cast("B"))
+    return state.hexdigest()
+
+
+def _table(path: Path, rows: Attached, kind: str, extra: dict[str, np.ndarray]) -> None:
+    own = pl.DataFrame({kind: np.arange(len(rows.ids), dtype=np.int64), f"{kind}_id": rows.ids, **extra})
+    whole = own.hstack(rows.frame.get_columns()) if rows.frame.width else own
+    try:
+        whole.write_parquet(path)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise UserError(f"the {kind} table cannot be stored: {str(error).splitlines()[0]}") from None
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("fullrank")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

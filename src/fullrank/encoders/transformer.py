@@ -1,0 +1,169 @@
+"""Transformer around any attention: pre- or post-norm, RMSNorm or LayerNorm, MLP, SwiGLU or no feed-forward.
+
+Sources: post-norm of Vaswani et al. (arXiv:1706.03762), pre-norm with RMSNorm and SwiGLU as in Llama
+(arXiv:2302.13971). Positions are learned here or rotated in the attention (`rope`), counted from the start or the end.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.attention.softmax import Softmax
+from fullrank.batch import Batch, States
+from fullrank.encoders import Cache
+from fullrank.encoders.feed_forward import MLP, SwiGLU
+from fullrank.errors import UserError
+from fullrank.ops.initial import start_small
+from fullrank.spec import Room, Spec
+
+
+class Transformer(Spec):
+    """Blocks of attention and feed-forward, each behind a residual."""
+
+    kind: Literal["transformer"] = "transformer"
+    layers: int = Field(2, ge=1)
+    """Blocks."""
+    attention: Annotated[Spec, Room("attention")] = Softmax()
+    """Token mixer of every block."""
+    norm: Literal["rms", "layer"] = "rms"
+    """RMSNorm or LayerNorm."""
+    norm_at: Literal["pre", "post"] = "pre"
+    """Before each sublayer, or after each residual sum."""
+    norm_eps: float = Field(1e-6, gt=0)
+    """Added to the variance."""
+    norm_input: bool = False
+    """Normalise the embedded history before the first block."""
+    norm_output: bool | None = None
+    """Normalise after the last block; default yes (pre-norm only: a post-norm block ends with one)."""
+    feed_forward: Literal["mlp", "swiglu", "none"] = "swiglu"
+    """Feed-forward of every block."""
+    inner: int | None = Field(None, ge=1)
+    """Inner width of the feed-forward; default four times the width."""
+    activation: Literal["relu", "gelu", "silu"] | None = None
+    """Activation of the MLP; default relu."""
+    bias: bool = False
+    """Biases in the feed-forward."""
+    positions: Literal["learned", "none"] = "learned"
+    """Learned position vectors added to the input."""
+    positions_from: Literal["start", "end"] | None = None
+    """Learned positions count from the row's first event or back from its last; default from the start."""
+    scale_input: bool = False
+    """Multiply the embedded history by the square root of the width."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout on the input and on each sublayer's output."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_effect(self) -> Transformer:
+        if self.feed_forward != "mlp" and self.activation is not None:
+            raise ValueError(f"activation has no effect with feed_forward={self.feed_forward!r}; remove it")
+        if self.feed_forward == "none" and (self.inner is not None or self.bias):
+            raise ValueError("inner and bias have no effect with feed_forward='none'; remove them")
+        if self.positions == "none" and self.positions_from is not None:
+            raise ValueError("positions_from has no effect with positions='none'; remove it")
+        if self.norm_at == "post" and self.norm_output is not None:
+            raise ValueError("norm_output has no effect with norm_at='post', whose blocks end with a norm; remove it")
+        return self
+
+    def build(self, dim: int, max_length: int) -> TransformerEncoder:
+        return TransformerEncoder(dim, max_length, self)
+
+
+def make_norm(kind: str, dim: int, eps: float) -> nn.Module:
+    return nn.RMSNorm(dim, eps=eps) if kind == "rms" else nn.LayerNorm(dim, eps=eps)
+
+
+class Block(nn.Module):
+    """One attention and at most one feed-forward."""
+
+    def __init__(self, dim: int, max_length: int, spec: Transformer):
+        super().__init__()
+        self.attention = spec.attention.build(dim, max_length)  # type: ignore[attr-defined]
+        self.attention_norm = make_norm(spec.norm, dim, spec.norm_eps)
+        self.pre, self.drop = spec.norm_at == "pre", nn.Dropout(spec.dropout)
+        inner = spec.inner or 4 * dim
+        self.feed_forward: nn.Module | None = None
+        if spec.feed_forward == "mlp":
+            self.feed_forward = MLP(dim, inner, spec.activation or "relu", spec.bias, spec.dropout)
+        elif spec.feed_forward == "swiglu":
+            self.feed_forward = SwiGLU(dim, inner, spec.bias, spec.dropout)
+        if self.feed_forward is not None:
+            self.feed_forward_norm = make_norm(spec.norm, dim, spec.norm_eps)
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
+        if self.pre:
+            return self._fed(x + self.drop(self.attention(self.attention_norm(x), batch)))
+        return self._fed(self.attention_norm(x + self.drop(self.attention(x, batch))))
+
+    def remember(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[Tensor, Tensor]:
+        """Keys and values of the prefix."""
+        seen = self.attention_norm(x) if self.pre else x
+        _, k, v = self.attention.project(seen, batch.positions(from_end=False))
+        return k, v
+
+    def step(
+        self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, Tensor], positions: Int[Tensor, "B M"], allowed: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        q, k, v = self.attention.project(self.attention_norm(x) if self.pre else x, positions)
+        k, v = torch.cat([memory[0], k], 2), torch.cat([memory[1], v], 2)
+        y = x + self.drop(self.attention.attend(q, k, v, allowed))
+        return self._fed(y if self.pre else self.attention_norm(y)), (k, v)
+
+    def _fed(self, x: Tensor) -> Tensor:
+        if self.feed_forward is None:
+            return x
+        if self.pre:
+            return x + self.drop(self.feed_forward(self.feed_forward_norm(x)))
+        return self.feed_forward_norm(x + self.drop(self.feed_forward(x)))
+
+
+class TransformerEncoder(nn.Module):
+    def __init__(self, dim: int, max_length: int, spec: Transformer):
+        super().__init__()
+        self.causal: bool = spec.attention.causal  # type: ignore[attr-defined]
+        self.blocks = nn.ModuleList(Block(dim, max_length, spec) for _ in range(spec.layers))
+        self.position = nn.Embedding(max_length, dim) if spec.positions == "learned" else None
+        self.from_end, self.max_length = spec.positions_from == "end", max_length
+        self.scale = dim**0.5 if spec.scale_input else 1.0
+        self.norm_input = make_norm(spec.norm, dim, spec.norm_eps) if spec.norm_input else nn.Identity()
+        closed = spec.norm_at == "pre" and spec.norm_output is not False
+        self.norm_output = make_norm(spec.norm, dim, spec.norm_eps) if closed else nn.Identity()
+        self.drop = nn.Dropout(spec.dropout)
+        start_small(self)
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
+        layers = [self._entered(x, batch.positions(from_end=self.from_end))]
+        for block in self.blocks:
+            layers.append(block(layers[-1], batch))
+        return States(self.norm_output(layers[-1]), tuple(layers), tuple(self.blocks))
+
+    def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
+        states = self(x, batch)
+        kept = zip(self.blocks, states.layers, strict=False)
+        return states, Cache(tuple(block.remember(layer, batch) for block, layer in kept), batch)
+
+    def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
+        rows, m = x.shape[:2]
+        new = torch.arange(m, device=x.device)
+        positions = cache.batch.lengths[:, None] + cache.steps + new
+        prefix = cache.batch.valid[:, None, None, :].expand(rows, 1, m, -1)
+        elders = torch.arange(cache.steps + m, device=x.device) <= (cache.steps + new)[:, None]
+        allowed = torch.cat([prefix, elders.expand(rows, 1, m, -1)], 3)
+        x, layers = self._entered(x, positions if not self.from_end else torch.zeros_like(positions)), []
+        for block, memory in zip(self.blocks, cache.layers, strict=True):
+            x, kept = block.step(x, memory, positions, allowed)
+            layers.append(kept)
+        return self.norm_output(x), cache.grown(tuple(layers), m)
+
+    def _entered(self, x: Tensor, positions: Int[Tensor, "B T"]) -> Tensor:
+        if self.position is not None:
+            if positions.shape[1] > self.max_length:
+                raise UserError(f"a history of {positions.shape[1]} events exceeds max_length={self.max_length}")
+            x = x * self.scale + self.position(positions.clamp_max(self.max_length - 1))
+        else:
+            x = x * self.scale
+        return self.drop(self.norm_input(x))

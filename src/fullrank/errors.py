@@ -1,0 +1,25 @@
+"""The one exception that means "what was asked cannot be done as asked", and the sentence that helps."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake of the caller: one sentence that says what was given, what is allowed and what to do.
+
+    The command line prints it without a traceback and leaves with exit code 2.
+    """
+
+
+def nearest(given: str, allowed: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` where one allowed name is close to what was given, else the empty string."""
+    close = difflib.get_close_matches(str(given), [str(a) for a in allowed], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
+    """The error for a name that is none of those allowed."""
+    names = sorted(str(a) for a in allowed)
+    return UserError(f"unknown {what} {given!r}{nearest(given, names)} (allowed: {', '.join(names) or 'none'})")

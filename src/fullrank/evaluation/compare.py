@@ -1,0 +1,103 @@
+"""Two models on the same users: is the difference real?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from fullrank.errors import UserError, unknown
+from fullrank.evaluation.result import Evaluated, differing
+from fullrank.metrics.names import Name, parse
+from fullrank.metrics.summary import bounds, resample
+
+FREE = ("bootstrap", "metrics", "ks")
+"""Parts of a protocol that may differ: what else was computed, and how intervals were drawn."""
+CELLS = 1 << 22
+"""Random signs held at once."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """b minus a on the same users."""
+
+    metric: str
+    a: float
+    b: float
+    difference: float
+    interval: tuple[float, float]
+    """Percentile bootstrap over users, who keep both of their values."""
+    p: float
+    """Two-sided; the smallest possible value is 1 / (samples + 1)."""
+    test: str
+    users: int
+
+    def dump(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(
+    a: Evaluated, b: Evaluated, metric: str, *, samples: int = 10_000, level: float = 0.95, seed: int = 0
+) -> Comparison:
+    """The paired difference b - a of one metric, its bootstrap interval and a p value.
+
+    Metrics with one value per user: sign-flip permutation test of the users' differences. Metrics of all lists
+    together (gini, coverage): twice the smaller tail of the bootstrap distribution of the difference. Raises
+    `UserError` where the protocols differ, naming how, or where a metric was not computed.
+    """
+    _same_protocol(a, b)
+    name = parse(metric)
+    for side in (a, b):
+        if str(name) not in side.metrics:
+            raise unknown("metric of this evaluation", metric, side.metrics)
+    if samples < 1:
+        raise UserError(f"samples must be at least 1, not {samples}")
+    before, after = a.metrics[str(name)], b.metrics[str(name)]
+    if name.per_user:
+        gap = b.per_user.values[str(name)] - a.per_user.values[str(name)]
+        values = {str(name): gap}
+        drawn = resample(values, None, [name], items=0, samples=min(samples, 1000), seed=seed)[str(name)]
+        p, test = sign_flip(gap, samples, seed), f"paired sign-flip permutation, {samples} flips"
+    else:
+        drawn = _lists(b, name, min(samples, 1000), seed) - _lists(a, name, min(samples, 1000), seed)
+        tail = min(int(np.sum(drawn <= 0)), int(np.sum(drawn >= 0)))
+        p, test = min(2 * (tail + 1) / (len(drawn) + 1), 1.0), f"paired bootstrap, {len(drawn)} samples"
+    return Comparison(str(name), before, after, after - before, bounds(drawn, level), p, test, len(a.per_user.users))
+
+
+def sign_flip(gap: Float[np.ndarray, "U"], samples: int, seed: int) -> float:
+    """How often random signs make the summed difference at least as large, counting the one observed.
+
+    Users without a difference contribute nothing whatever their sign, so only the others are drawn.
+    """
+    gap = gap[gap != 0]
+    if not len(gap):
+        return 1.0
+    observed = abs(gap.sum()) * (1 - 1e-9)  # equal sums in another order of addition must count as equal
+    rng = np.random.default_rng([seed, len(gap)])
+    at_once = max(CELLS // len(gap), 1)
+    reached = 0
+    for first in range(0, samples, at_once):
+        some = min(at_once, samples - first)
+        bits = np.unpackbits(rng.integers(256, size=(some, -(-len(gap) // 8)), dtype=np.uint8), axis=1)[:, : len(gap)]
+        sums = gap.sum() - 2 * (bits @ gap)
+        reached += int(np.sum(np.abs(sums) >= observed))
+    return (reached + 1) / (samples + 1)
+
+
+def _lists(side: Evaluated, name: Name, samples: int, seed: int) -> Float[np.ndarray, "S"]:
+    items = side.protocol["items"]
+    return resample({}, side.per_user.lists, [name], items=items, samples=samples, seed=seed)[str(name)]
+
+
+def _same_protocol(a: Evaluated, b: Evaluated) -> None:
+    ours, theirs = ({k: v for k, v in side.protocol.items() if k not in FREE} for side in (a, b))
+    if ours != theirs:
+        raise UserError(
+            f"these evaluations cannot be compared: their protocols differ in {differing(ours, theirs)}; "
+            "evaluate both in the same way"
+        )
+    if not np.array_equal(a.per_user.users, b.per_user.users):
+        raise UserError("these evaluations cannot be compared: they hold different users")

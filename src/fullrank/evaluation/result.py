@@ -1,0 +1,154 @@
+"""What an evaluation found: per-user rows, their summary, and both on disk (Parquet and JSON)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Int
+
+from fullrank.errors import UserError
+from fullrank.evaluation.slices import sliced
+from fullrank.metrics.names import Name, expand
+from fullrank.metrics.summary import summarise
+
+
+@dataclass(frozen=True)
+class PerUser:
+    """One row per user of a shard, by ascending user row, and the protocol of the whole evaluation."""
+
+    users: Int[np.ndarray, "U"]
+    values: dict[str, Float[np.ndarray, "U"]]
+    """By metric name; metrics of all lists together are not here."""
+    lists: Int[np.ndarray, "U K"] | None
+    """The ranked item ids; None under the sampled protocol."""
+    groups: dict[str, Int[np.ndarray, "U"]]
+    """Slice -> place of the user's label in `slices.LABELS`."""
+    protocol: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    metrics: dict[str, float]
+    stderr: dict[str, float]
+    interval: dict[str, tuple[float, float]]
+    slices: dict[str, dict[str, dict[str, float | int]]]
+    protocol: dict[str, Any]
+    per_user: PerUser
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data without the per-user rows; numbers that do not exist are None."""
+        return {
+            "metrics": _plain(self.metrics),
+            "stderr": _plain(self.stderr),
+            "interval": {n: [_number(v) for v in pair] for n, pair in self.interval.items()},
+            "slices": self.slices,
+            "protocol": self.protocol,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.dump(), indent=2) + "\n"
+
+    def save(self, folder: Path | str) -> None:
+        """Writes `evaluation.json` and `per_user.parquet` (user, metrics, `slice:` codes, `items`)."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = self.per_user
+        columns: dict[str, Any] = {"user": rows.users, **rows.values}
+        columns |= {f"slice:{name}": code for name, code in rows.groups.items()}
+        frame = pl.DataFrame(columns)
+        if rows.lists is not None:
+            frame = frame.with_columns(items=pl.Series(rows.lists))
+        frame.write_parquet(folder / "per_user.parquet")
+        (folder / "evaluation.json").write_text(self.to_json(), encoding="utf-8")
+
+    @staticmethod
+    def load(folder: Path | str) -> Evaluated:
+        """The inverse of `save`. Raises `UserError` where the folder does not hold an evaluation."""
+        folder = Path(folder)
+        try:
+            tree = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+            frame = pl.read_parquet(folder / "per_user.parquet")
+            return _restored(tree, frame)
+        except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+            raise UserError(f"{folder} does not hold an evaluation saved by `Evaluated.save` ({error})") from None
+
+
+def merge(parts: Sequence[PerUser]) -> Evaluated:
+    """The evaluation of all users from the rows of every shard, in any order; equal to that of one process."""
+    if not parts:
+        raise UserError("there are no shards to merge: give the result of `measure` of every rank")
+    protocol = parts[0].protocol
+    for part in parts[1:]:
+        if part.protocol != protocol:
+            raise UserError(f"these shards belong to different evaluations: {differing(protocol, part.protocol)}")
+    users = np.concatenate([p.users for p in parts])
+    if len(users) != protocol["users"] or len(np.unique(users)) != len(users):
+        raise UserError(f"the shards hold {len(users)} of {protocol['users']} users: give each shard once")
+    order = np.argsort(users, kind="stable")
+    filled = [p for p in parts if len(p.users)]
+    rows = PerUser(
+        users[order],
+        {n: np.concatenate([p.values[n] for p in filled])[order] for n in filled[0].values},
+        None if filled[0].lists is None else np.concatenate([p.lists for p in filled if p.lists is not None])[order],
+        {n: np.concatenate([p.groups[n] for p in filled])[order] for n in filled[0].groups},
+        protocol,
+    )
+    return _summarised(rows)
+
+
+def names_of(protocol: dict[str, Any]) -> list[Name]:
+    return expand(protocol["metrics"], ())
+
+
+def differing(a: dict[str, Any], b: dict[str, Any]) -> str:
+    """The keys in which two protocols differ, with both values."""
+    keys = [k for k in {**a, **b} if a.get(k) != b.get(k)]
+    return ", ".join(f"{k} ({a.get(k)!r} and {b.get(k)!r})" for k in keys)
+
+
+def _summarised(rows: PerUser) -> Evaluated:
+    boot = rows.protocol["bootstrap"]
+    summary = summarise(
+        rows.values,
+        rows.lists,
+        names_of(rows.protocol),
+        items=rows.protocol["items"],
+        samples=boot["samples"],
+        seed=boot["seed"],
+        level=boot["level"],
+    )
+    slices = sliced(rows.values, rows.groups)
+    return Evaluated(summary.mean, summary.stderr, summary.interval, slices, rows.protocol, rows)
+
+
+def _restored(tree: dict[str, Any], frame: pl.DataFrame) -> Evaluated:
+    names = [str(n) for n in names_of(tree["protocol"]) if n.per_user]
+    rows = PerUser(
+        frame["user"].to_numpy(),
+        {n: frame[n].to_numpy() for n in names},
+        frame["items"].to_numpy() if "items" in frame.columns else None,
+        {c.removeprefix("slice:"): frame[c].to_numpy() for c in frame.columns if c.startswith("slice:")},
+        tree["protocol"],
+    )
+    interval = {n: (_float(low), _float(high)) for n, (low, high) in tree["interval"].items()}
+    metrics, stderr = ({n: _float(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
+    return Evaluated(metrics, stderr, interval, tree["slices"], tree["protocol"], rows)
+
+
+def _plain(values: dict[str, float]) -> dict[str, float | None]:
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _float(value: float | None) -> float:
+    return math.nan if value is None else float(value)

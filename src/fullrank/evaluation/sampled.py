@@ -1,0 +1,115 @@
+"""The sampled protocol: each target is ranked among n negatives drawn for its user.
+
+Sampled metrics are not estimates of the full ones and may order models differently (Krichene and Rendle 2020); they are
+here to repeat published numbers. Draws are with replacement, from the items that are not the user's targets and (seen
+policy `exclude`) not in the history; draw j of user u is a function of (seed, u, j) alone. Ties go to the target: its
+place is 1 + the number of negatives that score strictly higher, plus the user's other targets placed before it. A
+model that scores all items alike therefore looks perfect.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from fullrank.batch import Model
+from fullrank.errors import UserError
+from fullrank.evaluation.spec import Evaluation
+from fullrank.metrics import Truth, flatten
+from fullrank.retrieval.rank import BLOCK, Histories, Progress, answers, pair_scores
+
+ROUNDS = 200
+"""Redraws of a forbidden negative before giving up."""
+
+
+def places(
+    model: Model,
+    histories: Histories,
+    truth: Truth,
+    popularity: Int[np.ndarray, "V"],
+    spec: Evaluation,
+    deepest: int,
+    device: torch.device | str,
+    progress: Progress | None = None,
+) -> Bool[np.ndarray, "U K"]:
+    """Which of the first `deepest` places of each user's candidates hold a target."""
+    hits = np.zeros((len(histories.starts), deepest), dtype=bool)
+    weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
+    block = min(spec.block or BLOCK, model.num_items)
+    runs = answers(model, histories, block=block, batch_size=spec.batch_size, device=device, progress=progress)
+    for at, answer in runs:
+        own, targets = flatten(truth.items, truth.offsets[at], truth.offsets[at + 1])
+        forbidden = own * len(popularity) + targets
+        if spec.seen == "exclude":
+            rows, seen = flatten(histories.items, histories.starts[at], histories.ends[at])
+            forbidden = np.concatenate([forbidden, rows * len(popularity) + seen])
+        users = at if histories.rows is None else histories.rows[at]
+        drawn = negatives(users, spec.negatives or 100, weights, np.unique(forbidden), spec.seed)
+        pairs = np.concatenate([np.repeat(np.arange(len(at)), drawn.shape[1]), own])
+        scores = pair_scores(answer, pairs, np.concatenate([drawn.ravel(), targets]), block=block)
+        others = scores[: drawn.size].reshape(drawn.shape)
+        place = target_places(scores[drawn.size :], own, others)
+        inside = place < deepest
+        hits[at[own[inside]], place[inside]] = True
+    return hits
+
+
+def target_places(
+    scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"], negatives: Float[np.ndarray, "U n"]
+) -> Int[np.ndarray, "N"]:
+    """The place (from 0) of each target in its user's candidates, ties to the targets. `rows` ascends."""
+    above = (negatives[rows] > scores[:, None]).sum(1)
+    order = np.lexsort((-scores, rows))
+    first = np.searchsorted(rows, rows)  # where the user's targets begin
+    place = np.empty_like(above)
+    place[order] = above[order] + np.arange(len(rows)) - first
+    return place
+
+
+def negatives(
+    users: Int[np.ndarray, "U"],
+    count: int,
+    weights: Int[np.ndarray, "V"],
+    forbidden: Int[np.ndarray, "P"],
+    seed: int,
+) -> Int[np.ndarray, "U n"]:
+    """Items drawn in proportion to `weights`, never one whose row * V + item is in `forbidden` (sorted).
+
+    `users` are the ids that randomness is a function of. Raises `UserError` where a user has (almost) no item left.
+    """
+    size = len(weights)
+    rows = np.repeat(np.arange(len(users)), count)
+    place = np.repeat(np.asarray(users, dtype=np.uint64), count), np.tile(np.arange(count, dtype=np.uint64), len(users))
+    ends = np.cumsum(weights)
+    found = np.empty(len(rows), dtype=np.int64)
+    left = np.arange(len(rows))
+    for again in range(ROUNDS):
+        uniform = _uniform(seed, place[0][left], place[1][left], again)
+        found[left] = np.searchsorted(ends, np.floor(uniform * ends[-1]).astype(np.int64), side="right")
+        left = left[_contains(forbidden, rows[left] * size + found[left])]
+        if not len(left):
+            return found.reshape(len(users), count)
+    short = len(np.unique(rows[left]))
+    raise UserError(f"{short} users have too few items left to draw negatives from: use protocol 'full'")
+
+
+def _contains(table: Int[np.ndarray, "P"], keys: Int[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
+    at = np.searchsorted(table, keys).clip(max=max(len(table) - 1, 0))
+    return table[at] == keys if len(table) else np.zeros(len(keys), dtype=bool)
+
+
+def _uniform(seed: int, users: np.ndarray, draws: np.ndarray, again: int) -> Float[np.ndarray, "N"]:
+    """In [0, 1): a hash of the four (SplitMix64's finaliser, Steele et al. 2014, applied after each is mixed in)."""
+    state = np.full(len(users), seed % (1 << 64), dtype=np.uint64)
+    for part in (users, draws, np.uint64(again)):
+        state = _mixed(state ^ part)
+    return (state >> np.uint64(11)) * 2.0**-53
+
+
+def _mixed(state: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        state = state + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return state ^ (state >> np.uint64(31))

@@ -1,0 +1,59 @@
+"""Experiment: the root spec of a run. What to build, how to train it, how to judge it, and the seed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fullrank.evaluation.spec import Evaluation
+from fullrank.recommender import Recommender
+from fullrank.spec import Room, Spec
+
+
+class Training(Spec):
+    """How a model is fitted by gradient descent (AdamW)."""
+
+    max_epochs: int = Field(30, ge=1)
+    """Passes over the training rows."""
+    batch_by: Literal["tokens", "rows"] = "tokens"
+    """A batch is a number of events (rows of like length together) or a number of rows (drawn at random)."""
+    batch_size: int = Field(4096, ge=1)
+    """Events or rows per optimizer step, over all processes and micro-batches."""
+    accumulate: int = Field(1, ge=1)
+    """Micro-batches that an optimizer step is split into."""
+    lr: float = Field(1e-3, gt=0)
+    """Peak learning rate."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay on matrices and tables."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of AdamW's moments."""
+    schedule: Literal["constant", "linear", "cosine", "one_cycle"] = "constant"
+    """Shape of the learning rate after the warm-up: constant, falling to 0, or cosine up and down again (one cycle)."""
+    warmup: float = Field(0.0, ge=0, lt=1)
+    """Share of all steps in which the learning rate rises from 0 (one cycle: from peak/25)."""
+    clip_norm: float | None = Field(None, gt=0)
+    """Largest gradient norm; null does not clip."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of the forward and backward pass (weights stay fp32)."""
+    evaluate_every: int = Field(1, ge=1)
+    """Epochs between evaluations on the validation split; the best weights by `evaluation.selection` are kept."""
+    patience: int | None = Field(None, ge=1)
+    """Evaluations without improvement of `evaluation.selection` before training stops; null runs all epochs."""
+    checkpoint_minutes: float = Field(5.0, ge=0)
+    """Minutes between checkpoints inside an epoch (each epoch's end writes one too); 0 writes one every step."""
+
+
+class Experiment(Spec):
+    """Everything that decides a run's numbers, but the data."""
+
+    recipe: str = "custom"
+    """Name of the recipe it came from."""
+    model: Annotated[Spec, Room("recommender", "baselines")] = Recommender()
+    """What is trained."""
+    training: Training = Training()
+    """How it is trained; without effect on a baseline."""
+    evaluation: Evaluation = Evaluation()
+    """How it is judged."""
+    seed: int = Field(0, ge=0)
+    """Seed of weights, batches, dropout and negatives."""

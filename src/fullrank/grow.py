@@ -1,0 +1,87 @@
+"""Add items to a trained model: vectors from their features or from like items, ids appended, the id map versioned."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fullrank.data.catalog import Catalog
+from fullrank.errors import UserError, nearest
+from fullrank.ops.safe_files import read_json, read_tensors, write_tensors
+from fullrank.run import Run, write_run
+
+
+def grow_catalog(
+    run: Run,
+    new_items: Any,
+    out: str | Path,
+    *,
+    item: str = "item_id",
+    start: Literal["features", "neighbours", "mean"] = "features",
+    like: str | None = None,
+) -> Run:
+    """A copy of `run` in the folder `out` that knows `new_items` too (a path or a DataFrame with the column `item`).
+
+    `start` says where a new item's own vector comes from: `features` for models whose items are made of features
+    (the own part starts at the mean of all items), `neighbours` averages the items whose column `like` holds the same
+    value (all items where none does), `mean` is the mean of all items. Old items keep their ids, vectors and scores.
+    """
+    allowed = ("features", "neighbours", "mean")
+    if start not in allowed:
+        raise UserError(f"start={start!r}{nearest(start, allowed)} (allowed: {', '.join(allowed)})")
+    if (like is not None) != (start == "neighbours"):
+        raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
+    old = run.catalog
+    grown = old.extended(new_items, item)
+    model = run.spec.model.build(grown)  # type: ignore[attr-defined]
+    if start == "features" and not hasattr(getattr(model, "items", None), "codes"):
+        raise UserError("this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'")
+    folder = Path(out)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; choose a new folder for the grown run")
+    tensors = read_tensors(run.path / "weights.safetensors")
+    alike = _Alike(old, grown, like)
+    learned = dict(model.named_parameters())
+    fresh = {}
+    for name, value in model.state_dict().items():
+        given = tensors[name]
+        if given.shape == value.shape and len(given) != grown.size:
+            fresh[name] = given
+        elif name in learned:
+            fresh[name] = torch.cat([given, alike.mean(given)])
+        elif name.startswith("items."):
+            fresh[name] = value
+        else:
+            fresh[name] = torch.cat([given, value[old.size :]])
+    manifest = read_json(run.path / "manifest.json") | {"grown_from": str(run.path), "id_map_version": grown.version}
+    write_run(folder, run.spec, grown, manifest)
+    write_tensors(folder / "weights.safetensors", fresh)
+    if (run.path / "metrics.jsonl").exists():
+        shutil.copyfile(run.path / "metrics.jsonl", folder / "metrics.jsonl")
+    return Run.open(folder)
+
+
+class _Alike:
+    """For each new item the stretch of old items, in order of their code, that it starts as the mean of."""
+
+    def __init__(self, old: Catalog, grown: Catalog, like: str | None):
+        new = grown.size - old.size
+        codes = np.zeros(grown.size, np.int64) if like is None else np.asarray(grown.categorical(like).codes)
+        self.order = np.argsort(codes[: old.size], kind="stable")
+        ranked, wanted = codes[: old.size][self.order], codes[old.size :]
+        low, high = np.searchsorted(ranked, wanted), np.searchsorted(ranked, wanted, side="right")
+        alone = (high == low) | (wanted == 0)
+        self.low, self.high = np.where(alone, 0, low), np.where(alone, old.size, high)
+        assert len(self.low) == new
+
+    def mean(self, old: Tensor) -> Tensor:
+        """[new, D] means of rows of [old, D]."""
+        before = torch.zeros(len(old) + 1, *old.shape[1:], dtype=torch.float64)
+        before[1:] = old.double()[torch.from_numpy(self.order)].cumsum(0)
+        low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
+        return ((before[high] - before[low]) / (high - low)[:, None]).to(old.dtype)

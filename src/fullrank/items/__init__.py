@@ -1,0 +1,55 @@
+"""Item id <-> vector.
+
+The room's contract: a Spec whose ``build(dim, catalog)`` gives an `Items` module. The same vectors are the model's
+input and what queries search (tied). A step searches a `Snapshot`, so that the whole table is made once a step.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@runtime_checkable
+class Items(Protocol):
+    size: int
+    popularity: Float[Tensor, "V"]
+    """Training events of each item; saved with the weights."""
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]: ...
+    def all(self) -> Float[Tensor, "V D"]: ...
+
+
+class Snapshot:
+    """The catalogue that one step searches: `Items` as the scoring sees them (normalised where it is cosine)."""
+
+    def __init__(self, items: Items, *, normalise: bool):
+        self.items, self.normalise = items, normalise
+        self._all: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        return self.items.size
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        if self._all is not None:
+            return self._all[ids]
+        return unit(self.items.embed(ids)) if self.normalise else self.items.embed(ids)
+
+    def all(self) -> Float[Tensor, "V D"]:
+        if self._all is None:
+            self._all = unit(self.items.all()) if self.normalise else self.items.all()
+        return self._all
+
+    def log_q(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Log share of the training events; an item without any counts as one event."""
+        counts = self.items.popularity.clamp_min(1.0)
+        return (counts / counts.sum()).log()[ids]
+
+
+def unit(x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+    """Vectors of length one; a zero vector stays zero."""
+    return F.normalize(x, dim=-1, eps=1e-12)

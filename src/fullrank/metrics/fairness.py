@@ -1,0 +1,57 @@
+"""Who gets shown: exposure of unpopular items, mean popularity of the lists, inequality of exposure (SPRINT).
+
+Popularity is a count of events per item from the source that the protocol names; training events by default, because
+counting validation and test events leaks them (SPRINT's own code does; `Evaluation.popularity = "all"` repeats it).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from fullrank.metrics import Table
+
+
+def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V"]:
+    """The floor(alpha V), at least one, least popular items; equal counts by ascending id."""
+    size = max(int(Fraction(str(alpha)) * len(popularity)), 1)  # 0.29 * 100 is 28.99... in binary
+    chosen = np.zeros(len(popularity), dtype=bool)
+    chosen[np.argsort(popularity, kind="stable")[:size]] = True
+    return chosen
+
+
+def fair(table: Table, k: int, alpha: float) -> Float[np.ndarray, "U"]:
+    """Share of the k places that hold one of the floor(alpha V) least popular items. An empty place holds none."""
+    ids, popularity = lists(table)
+    ids = ids[:, :k]
+    return (niche(popularity, alpha)[ids] & (ids >= 0)).sum(1) / k
+
+
+def arp(table: Table, k: int) -> Float[np.ndarray, "U"]:
+    """Mean popularity (events) of the items in the first k places; empty places do not count, no items give 0."""
+    ids, popularity = lists(table)
+    return mean_over_items(ids[:, :k], popularity)
+
+
+def gini(exposure: Int[np.ndarray, "S V"]) -> Float[np.ndarray, "S"]:
+    """Inequality of exposure over the whole catalogue: 0 all items equally often, (V-1)/V one item always.
+
+    sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), items never shown included. One row per set of lists (S).
+    """
+    size = exposure.shape[-1]
+    weights = 2.0 * np.arange(1, size + 1) - size - 1
+    total = exposure.sum(-1)
+    return (np.sort(exposure, axis=-1) @ weights) / (size * np.maximum(total, 1))
+
+
+def mean_over_items(ids: Int[np.ndarray, "U K"], value: np.ndarray) -> Float[np.ndarray, "U"]:
+    """Mean of value[item] over the filled places of each list; 0 for an empty list."""
+    filled = ids >= 0
+    return np.where(filled, value[ids], 0.0).sum(1) / np.maximum(filled.sum(1), 1)
+
+
+def lists(table: Table) -> tuple[Int[np.ndarray, "U K"], Int[np.ndarray, "V"]]:
+    assert table.ids is not None and table.popularity is not None, "this metric reads full lists"
+    return table.ids, table.popularity

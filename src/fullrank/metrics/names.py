@@ -1,0 +1,90 @@
+"""The names of metrics: `ndcg@10`, `fair0.8@1`. Reading them, and computing the per-user ones from a `Table`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from fullrank.errors import UserError, unknown
+from fullrank.metrics import Metric, Table, accuracy, coverage, fairness
+
+ACCURACY: dict[str, Metric] = {
+    "ndcg": accuracy.ndcg,
+    "recall": accuracy.recall,
+    "hit": accuracy.hit,
+    "mrr": accuracy.mrr,
+    "map": accuracy.average_precision,
+}
+"""Larger is better; computed from places alone."""
+EXPOSURE: dict[str, Metric] = {"arp": fairness.arp, "novelty": coverage.novelty}
+"""Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
+PER_LIST = {"gini": fairness.gini, "coverage": coverage.coverage}
+"""One number for all lists together, from the exposure of every item."""
+DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "coverage", "novelty")
+
+
+@dataclass(frozen=True)
+class Name:
+    """A metric and the length of list it reads."""
+
+    base: str
+    k: int
+    alpha: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.base}{'' if self.alpha is None else format(self.alpha, 'g')}@{self.k}"
+
+    @property
+    def per_user(self) -> bool:
+        return self.base not in PER_LIST
+
+    @property
+    def needs_lists(self) -> bool:
+        """Whether it reads the items of the lists: such metrics mean nothing under the sampled protocol."""
+        return self.base not in ACCURACY
+
+    def __call__(self, table: Table) -> Float[np.ndarray, "U"]:
+        """One value per user."""
+        if self.alpha is not None:
+            return fairness.fair(table, self.k, self.alpha)
+        return (ACCURACY | EXPOSURE)[self.base](table, self.k)
+
+
+def parse(text: str) -> Name:
+    """A full name, such as `recall@20`. Raises `UserError` with the nearest allowed name."""
+    base, at, cut = text.strip().partition("@")
+    if not at:
+        raise UserError(f"the metric {text!r} has no list length: write it as {base or 'ndcg'}@10")
+    if not cut.isdecimal() or int(cut) < 1:
+        raise UserError(f"the list length of the metric {text!r} must be a whole number of at least 1, not {cut!r}")
+    plain, alpha = _base(base)
+    return Name(plain, int(cut), alpha)
+
+
+def expand(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
+    """Every base name at every k, and full names as they are, each once and in the order given."""
+    ks = tuple(ks)
+    names: dict[Name, None] = {}
+    for text in metrics:
+        for name in [parse(text)] if "@" in text else [parse(f"{text}@{k}") for k in ks]:
+            names[name] = None
+    return list(names)
+
+
+def _base(text: str) -> tuple[str, float | None]:
+    found = re.fullmatch(r"fair(\d*\.?\d+)?", text)
+    if found is not None:
+        if found[1] is None:
+            raise UserError("the metric 'fair' needs the share of items that are unpopular: write it as fair0.8@1")
+        if not 0 < float(found[1]) < 1:
+            raise UserError(f"the share in {text!r} must lie between 0 and 1, such as fair0.8@1")
+        return "fair", float(found[1])
+    plain = [*ACCURACY, *EXPOSURE, *PER_LIST]
+    if text not in plain:
+        allowed = [*plain, "fair0.8"]
+        raise unknown("metric", text, allowed)
+    return text, None

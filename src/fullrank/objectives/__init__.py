@@ -1,0 +1,1 @@
+"""What a model is trained for: tasks (who predicts what) x losses (scores -> number) x weightings (how much it counts)."""

@@ -1,0 +1,51 @@
+"""Softmax over the target and sampled negatives with the logQ correction (Bengio & Senecal 2008; SRT, Sec. 3).
+
+Each score is lowered by the log probability that a draw gives its item. The number of draws cancels where the
+positive is corrected too; where it is not, negatives are lowered by the log of their expected count instead.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from fullrank.batch import Batch, Queries, Record
+from fullrank.objectives.losses import positive_scores
+from fullrank.objectives.negatives import Negatives, draw, kept, log_probability, scores, spread
+from fullrank.spec import Spec
+
+
+class SampledSoftmax(Spec):
+    """Sampled softmax."""
+
+    kind: Literal["sampled_softmax"] = "sampled_softmax"
+    negatives: Negatives = Negatives()
+    """How negatives are drawn."""
+    log_q: Literal["all", "negatives", "none"] = "all"
+    """Correct the positive and the negatives, the negatives alone (unbiased partition function), or nothing."""
+
+    def build(self) -> SampledSoftmaxLoss:
+        return SampledSoftmaxLoss(self)
+
+
+class SampledSoftmaxLoss:
+    def __init__(self, spec: SampledSoftmax):
+        self.spec = spec
+
+    def __call__(self, queries: Queries, batch: Batch) -> Record:
+        how = self.spec.negatives
+        drawn = draw(how, queries, batch)
+        ids = spread(how, drawn, queries)
+        negative, positive = scores(how, drawn, queries), positive_scores(queries)
+        low, high = negative, positive
+        if self.spec.log_q != "none":
+            expected = spread(how, log_probability(how, queries, drawn), queries)
+            low = negative - expected
+            if self.spec.log_q == "all":
+                high = positive - log_probability(how, queries, queries.targets)
+            else:
+                low = low - torch.tensor(float(how.count), device=low.device).log()
+        low = low.masked_fill(~kept(how, ids, queries, batch), float("-inf"))
+        losses = torch.logsumexp(torch.cat([high[:, None], low], 1), 1) - high
+        return Record(losses, positive, negative, ids)

@@ -1,0 +1,91 @@
+"""Cover random positions and recover them from both sides (BERT4Rec, arXiv:1904.06690, Sec. 3.6).
+
+At inference one covered position is put behind the history. Differs: which positions are covered is a function of
+(seed, step, row), so that resumed and sharded runs cover the same ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.batch import Batch, Catalogue, Queries, States
+from fullrank.encoders import last
+from fullrank.items import Items
+from fullrank.objectives.tasks import Segments
+from fullrank.ops.initial import STD
+from fullrank.ops.place_random import uniform
+from fullrank.spec import Spec
+
+
+class Cloze(Spec):
+    """Masked-item prediction."""
+
+    kind: Literal["cloze"] = "cloze"
+    share: float = Field(0.2, gt=0, lt=1)
+    """Chance that a position is covered; a row without any covers its last."""
+    last: float = Field(0.1, ge=0, le=1)
+    """Share of rows that cover their last position alone, as inference does."""
+
+    def build(self, dim: int, max_length: int) -> ClozeTask:
+        return ClozeTask(dim, max_length, self)
+
+
+class ClozeTask(nn.Module):
+    causal: bool | None = False
+
+    def __init__(self, dim: int, max_length: int, spec: Cloze):
+        super().__init__()
+        self.max_length, self.share, self.last_share = max_length, spec.share, spec.last
+        self.cover = nn.Parameter(torch.randn(dim) * STD)
+
+    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
+        users = np.flatnonzero(lengths >= 2)
+        return users, np.maximum(lengths[users] - self.max_length, 0), lengths[users]
+
+    def covered(self, batch: Batch) -> Bool[Tensor, "B T"]:
+        """Which positions a training view hides."""
+        t = batch.items.shape[1]
+        rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
+        draw = uniform(batch.seed, batch.step, rows, t + 1)
+        end = torch.arange(t, device=rows.device) == batch.lengths[:, None] - 1
+        hidden = batch.valid & (draw[:, 1:] < self.share)
+        alone = (draw[:, :1] < self.last_share) | ~hidden.any(1, keepdim=True)
+        return torch.where(alone, end, hidden)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"cloze": int(self.covered(batch).sum())}
+
+    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        inputs = replace(batch, hidden=self.covered(batch))
+        return self._view(items, inputs), inputs
+
+    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
+        assert inputs.hidden is not None
+        rows, positions = inputs.hidden.nonzero(as_tuple=True)
+        targets = batch.items[rows, positions]
+        return (Queries("cloze", states.tokens[rows, positions], targets, catalogue, rows, positions),)
+
+    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        # the history's oldest event makes way for the covered place where the row is full
+        full = batch.lengths[:, None] == self.max_length
+        moved = torch.where(full, batch.items.roll(-1, 1), batch.items)
+        lengths = batch.lengths.clamp_max(self.max_length - 1) + 1
+        grown = F.pad(moved, (0, 1))[:, : self.max_length]
+        end = torch.arange(grown.shape[1], device=grown.device) == lengths[:, None] - 1
+        inputs = replace(batch, items=grown, lengths=lengths, hidden=end, times=None)
+        return self._view(items, inputs), inputs
+
+    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+        return last(states.tokens, inputs)
+
+    def _view(self, items: Items, inputs: Batch) -> Tensor:
+        assert inputs.hidden is not None
+        return torch.where(inputs.hidden[..., None], self.cover, items.embed(inputs.items))

@@ -1,0 +1,35 @@
+"""BERT4Rec: bidirectional encoder trained on covered positions (Sun et al., arXiv:1904.06690).
+
+Post-norm blocks, GELU, learned positions. Differs: one fresh cover per row and epoch for the pre-made ten, and our
+exact softmax shares the item table without the output layer and bias.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.attention.softmax import Softmax
+from fullrank.encoders.transformer import Transformer
+from fullrank.experiment import Experiment, Training
+from fullrank.objectives.tasks.cloze import Cloze
+from fullrank.recommender import Recommender
+from fullrank.spec import Spec
+
+
+class BERT4RecRecipe(Spec):
+    """Masked-item sequential recommendation."""
+
+    kind: Literal["bert4rec"] = "bert4rec"
+
+    def build(self) -> Experiment:
+        encoder = Transformer(
+            layers=2, attention=Softmax(heads=2, causal=False, bias=True), norm="layer", norm_at="post",
+            norm_eps=1e-12, norm_input=True, feed_forward="mlp", activation="gelu", bias=True,
+            dropout=0.2, positions_from="end",
+        )  # fmt: skip
+        model = Recommender(dim=64, encoder=encoder, task=Cloze())
+        training = Training(
+            max_epochs=200, lr=1e-3, weight_decay=0.01, batch_size=4096, schedule="linear", warmup=0.05,
+            clip_norm=5.0, evaluate_every=5, patience=8,
+        )  # fmt: skip
+        return Experiment(recipe="bert4rec", model=model, training=training)

@@ -1,0 +1,26 @@
+"""GRU4Rec: recurrent next-item prediction (Hidasi et al., arXiv:1511.06939).
+
+Differs: whole histories of users for session-parallel batches, and the exact softmax for the pairwise losses.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.encoders.gru import GRU
+from fullrank.experiment import Experiment, Training
+from fullrank.recommender import Recommender, Scoring
+from fullrank.spec import Spec
+
+
+class GRU4RecRecipe(Spec):
+    """Recurrent sequential recommendation."""
+
+    kind: Literal["gru4rec"] = "gru4rec"
+
+    def build(self) -> Experiment:
+        model = Recommender(
+            dim=128, encoder=GRU(dropout=0.5), scoring=Scoring(similarity="cosine", temperature=0.06)
+        )
+        training = Training(max_epochs=40, lr=1e-3, batch_size=4096, patience=5)
+        return Experiment(recipe="gru4rec", model=model, training=training)

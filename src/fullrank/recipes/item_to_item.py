@@ -1,0 +1,18 @@
+"""ItemToItem: no training. `fullrank train item_to_item --data data/beauty --out runs/item_to_item` (seconds)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.baselines.item_to_item import ItemToItem
+from fullrank.experiment import Experiment
+from fullrank.spec import Spec
+
+
+class ItemToItemRecipe(Spec):
+    """The baseline `item_to_item` with its defaults."""
+
+    kind: Literal["item_to_item"] = "item_to_item"
+
+    def build(self) -> Experiment:
+        return Experiment(recipe="item_to_item", model=ItemToItem())

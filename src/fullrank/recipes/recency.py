@@ -1,0 +1,18 @@
+"""Recency: no training. `fullrank train recency --data data/beauty --out runs/recency` (seconds)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.baselines.recency import Recency
+from fullrank.experiment import Experiment
+from fullrank.spec import Spec
+
+
+class RecencyRecipe(Spec):
+    """The baseline `recency` with its defaults."""
+
+    kind: Literal["recency"] = "recency"
+
+    def build(self) -> Experiment:
+        return Experiment(recipe="recency", model=Recency())

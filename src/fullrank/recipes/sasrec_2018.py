@@ -1,0 +1,31 @@
+"""SASRec as published: binary cross-entropy with one negative (Kang & McAuley 2018, arXiv:1808.09781).
+
+Post-embedding scale sqrt(d), pre-norm LayerNorm, feed-forward of the model's width, dropout on the residual paths.
+Differs: AdamW without decay for Adam; rows of like length share a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.attention.softmax import Softmax
+from fullrank.encoders.transformer import Transformer
+from fullrank.experiment import Experiment, Training
+from fullrank.objectives.losses.bce import BCE
+from fullrank.recommender import Recommender
+from fullrank.spec import Spec
+
+
+class SASRec2018Recipe(Spec):
+    """The original SASRec."""
+
+    kind: Literal["sasrec_2018"] = "sasrec_2018"
+
+    def build(self) -> Experiment:
+        encoder = Transformer(
+            layers=2, attention=Softmax(heads=1, bias=True), norm="layer", norm_eps=1e-8, feed_forward="mlp",
+            inner=64, activation="relu", bias=True, scale_input=True, dropout=0.5, positions_from="end",
+        )  # fmt: skip
+        model = Recommender(dim=64, encoder=encoder, loss=BCE())
+        training = Training(max_epochs=200, lr=1e-3, batch_size=2048, betas=(0.9, 0.98), evaluate_every=5, patience=5)
+        return Experiment(recipe="sasrec_2018", model=model, training=training)

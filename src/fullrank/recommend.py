@@ -1,0 +1,130 @@
+"""Histories of external ids in, a long frame (user, item, score, rank) of the caller's DataFrame type out.
+
+No user table is needed, and the ranking is the one that evaluation measures: both come from `retrieval.rank`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+from torch import nn
+
+from fullrank.data.catalog import Catalog
+from fullrank.errors import UserError, nearest
+from fullrank.retrieval.rank import rank
+
+Histories = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
+"""{user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item columns."""
+
+
+def recommend(
+    model: nn.Module,
+    catalog: Catalog,
+    histories: Histories,
+    *,
+    k: int = 10,
+    seen: Literal["exclude", "keep"] = "exclude",
+    unknown: Literal["skip", "error"] = "skip",
+    empty: Literal["popular", "error"] = "popular",
+    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    titles: bool = False,
+) -> Any:
+    """The k best items for each history, best first.
+
+    `unknown`: items that the catalogue does not have are left out of the history, or are an error. `empty`: a history
+    without known items gets the most popular items, or is an error. `columns` names user, item and time in a frame
+    (events are put in order of time where it has that column, else they are read in the order given). Returns columns
+    user, item, score, rank (from 1), and title where `titles` is asked for and known; polars unless a frame was given.
+    """
+    if k < 1:
+        raise UserError(f"k must be at least 1, not {k}")
+    _named("unknown", unknown, ("skip", "error"))
+    _named("empty", empty, ("popular", "error"))
+    users, lengths, items, give = _flat(histories, columns, catalog)
+    known = items >= 0
+    if unknown == "error" and not known.all():
+        raise UserError(f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out")
+    owner = np.repeat(np.arange(len(users)), lengths)
+    kept = np.bincount(owner[known], minlength=len(users))
+    flat, ends = items[known].astype(np.int64), np.cumsum(kept)
+    bare = kept == 0
+    if bare.any() and empty == "error":
+        raise UserError(f"{int(bare.sum())} of {len(users)} histories have no item that the model knows; empty='popular' answers them")
+    k_in = min(k, catalog.size)
+    ids = np.full((len(users), k_in), -1, dtype=np.int64)
+    scores = np.full((len(users), k_in), -np.inf, dtype=np.float32)
+    able = np.flatnonzero(~bare | getattr(model, "allows_empty", False))
+    if len(able):
+        found = rank(model, flat, (ends - kept)[able], ends[able], k=k_in, seen=seen)  # type: ignore[arg-type]
+        ids[able], scores[able] = found.ids, found.scores
+    rest = np.setdiff1d(np.flatnonzero(bare), able)
+    if len(rest):
+        order = np.argsort(-catalog.popularity, kind="stable")[:k_in]
+        ids[rest], scores[rest] = order, catalog.popularity[order]
+    return give(_long(users, ids, scores, catalog, titles))
+
+
+def _named(name: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise UserError(f"{name}={given!r}{nearest(given, allowed)} (allowed: {', '.join(allowed)})")
+
+
+def _long(users: pl.Series, ids: np.ndarray, scores: np.ndarray, catalog: Catalog, titles: bool) -> pl.DataFrame:
+    k = ids.shape[1]
+    filled = ids.ravel() >= 0
+    place = np.repeat(np.arange(len(users)), k)[filled]
+    internal = ids.ravel()[filled]
+    frame = pl.DataFrame({
+        "user": users.gather(pl.Series(place, dtype=pl.UInt32)),
+        "item": catalog.external(internal),
+        "score": scores.ravel()[filled],
+        "rank": np.tile(np.arange(1, k + 1), len(users))[filled],
+    })  # fmt: skip
+    if titles and catalog.titles is not None:
+        frame = frame.with_columns(title=catalog.titles.gather(pl.Series(internal, dtype=pl.UInt32)))
+    return frame
+
+
+def _flat(histories: Histories, columns: Sequence[str], catalog: Catalog) -> tuple[pl.Series, np.ndarray, np.ndarray, Any]:
+    """Users, events of each, internal item ids of all (-1: unknown), and how to give a polars frame back."""
+    if isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str)):
+        named = isinstance(histories, Mapping)
+        lists = [list(items) if not isinstance(items, str) else [items] for items in (histories.values() if named else histories)]
+        if not lists:
+            raise UserError("there are no histories; give at least one")
+        users = pl.Series("user", list(histories.keys()) if named else range(len(lists)), strict=False)
+        flat = [item for items in lists for item in items]
+        return users, np.array([len(items) for items in lists]), catalog.lookup(flat), lambda frame: frame
+    return _from_frame(histories, columns, catalog)
+
+
+def _from_frame(table: Any, columns: Sequence[str], catalog: Catalog) -> tuple[pl.Series, np.ndarray, np.ndarray, Any]:
+    try:
+        given = nw.from_native(table)
+    except TypeError:
+        raise UserError(f"histories are a mapping, a list of lists or a DataFrame, not {type(table).__name__}") from None
+    lazy = isinstance(given, nw.LazyFrame)
+    native = given.implementation
+    names = given.collect_schema().names()
+    for name in columns[:2]:
+        if name not in names:
+            raise UserError(f"histories have no column {name!r}{nearest(name, names)} (columns: {', '.join(names)})")
+    wanted = given.select([name for name in columns if name in names])
+    frame = pl.DataFrame((wanted.collect() if isinstance(wanted, nw.LazyFrame) else wanted).to_arrow())
+    frame = frame.with_row_index("__place")
+    if len(columns) > 2 and columns[2] in names:
+        frame = frame.sort(columns[2], "__place")
+    users = frame[columns[0]].unique(maintain_order=False).sort()
+    frame = frame.with_columns(__user=frame[columns[0]].rank("dense").cast(pl.Int64) - 1).sort("__user", maintain_order=True)
+    lengths = np.bincount(frame["__user"].to_numpy(), minlength=len(users))
+
+    def give(result: pl.DataFrame) -> Any:
+        if lazy or native is nw.Implementation.POLARS:
+            return result
+        return nw.from_arrow(result.to_arrow(), backend=native).to_native()
+
+    return users.alias("user"), lengths, catalog.lookup(frame[columns[1]]), give

@@ -1,0 +1,126 @@
+"""Recommender: items, encoder, task, loss, weighting and penalties, composed. Plain PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.batch import Batch, Dense, Queries, Step
+from fullrank.data.catalog import Catalog
+from fullrank.encoders.transformer import Transformer
+from fullrank.errors import UserError
+from fullrank.items import Snapshot, unit
+from fullrank.items.table import Table
+from fullrank.objectives.losses.cross_entropy import CrossEntropy
+from fullrank.objectives.tasks.next_item import NextItem
+from fullrank.spec import Room, Spec
+
+
+class Scoring(Spec):
+    """How a state and an item vector become a score: similarity / temperature."""
+
+    similarity: Literal["dot", "cosine"] = "dot"
+    """Inner product, or that of vectors of length one."""
+    temperature: float = Field(1.0, gt=0)
+    """Divides the similarity in training and inference."""
+
+
+class Recommender(Spec):
+    """A recommender trained by gradient descent."""
+
+    kind: Literal["recommender"] = "recommender"
+    dim: int = Field(64, ge=1)
+    """Width of item vectors and states."""
+    max_length: int = Field(50, ge=2)
+    """Longest history read, in events; older ones are dropped."""
+    items: Annotated[Spec, Room("items")] = Table()
+    """Item id <-> vector."""
+    encoder: Annotated[Spec, Room("encoders")] = Transformer()
+    """History -> states."""
+    task: Annotated[Spec, Room("objectives.tasks")] = NextItem()
+    """Who predicts what."""
+    loss: Annotated[Spec, Room("objectives.losses")] = CrossEntropy()
+    """Scores -> one number per query."""
+    scoring: Scoring = Scoring()
+    """State and item vector -> score."""
+    weighting: Annotated[Spec, Room("objectives.weightings")] | None = None
+    """One factor per query; null counts all the same."""
+    penalties: tuple[Annotated[Spec, Room("regularizers")], ...] = ()
+    """Terms added to the loss."""
+
+    @model_validator(mode="after")
+    def _penalties_differ(self) -> Recommender:
+        kinds = [p.kind_of() for p in self.penalties]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"penalties: each kind once, given {kinds}")
+        return self
+
+    def build(self, catalog: Catalog) -> RecommenderModel:
+        return RecommenderModel(catalog, self)
+
+
+class RecommenderModel(nn.Module):
+    """Satisfies `batch.Model`. `forward` gives the named terms whose sum is minimised."""
+
+    def __init__(self, catalog: Catalog, spec: Recommender):
+        super().__init__()
+        self.num_items, self.max_length = catalog.size, spec.max_length
+        self.items = spec.items.build(spec.dim, catalog)  # type: ignore[attr-defined]
+        self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        self.task = spec.task.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        self.loss = spec.loss.build()  # type: ignore[attr-defined]
+        self.weighting = spec.weighting.build() if spec.weighting else None  # type: ignore[attr-defined]
+        self.penalties = nn.ModuleDict({p.kind_of(): p.build() for p in spec.penalties})  # type: ignore[attr-defined]
+        self.cosine, self.temperature = spec.scoring.similarity == "cosine", spec.scoring.temperature
+        if self.task.causal is not None and self.encoder.causal != self.task.causal:
+            wants = "a causal" if self.task.causal else "a bidirectional"
+            raise UserError(
+                f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
+                f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder"
+            )
+        self._kept: tuple[tuple[int, ...], Tensor] | None = None
+
+    def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+        """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
+        step = self.step(batch)
+        terms = {}
+        for q in step.queries:
+            losses = step.records[q.name].losses
+            if self.weighting is not None:
+                losses = losses * self.weighting(q, step)
+            count = len(losses) if batch.counts is None else batch.counts[q.name]
+            terms[q.name] = losses.sum() / max(1, count)
+        return terms | {name: penalty(step) for name, penalty in self.penalties.items()}
+
+    def step(self, batch: Batch) -> Step:
+        """One step's states, queries and records."""
+        x, inputs = self.task.present(self.items, batch)
+        states = self.encoder(x, inputs)
+        catalogue = Snapshot(self.items, normalise=self.cosine)
+        queries = tuple(self._scaled(q) for q in self.task.queries(states, inputs, batch, catalogue))
+        records = {q.name: self.loss(q, batch) for q in queries}
+        return Step(self, batch, states, queries, records)
+
+    def answer(self, batch: Batch) -> Dense:
+        x, inputs = self.task.ask(self.items, batch)
+        vectors = self.task.answer(self.encoder(x, inputs), inputs)
+        return Dense(unit(vectors) if self.cosine else vectors, self._table(), self.temperature)
+
+    def _table(self) -> Float[Tensor, "V D"]:
+        """Item vectors for search, kept while no parameter has changed in place."""
+        stamp = tuple(id(p) ^ p._version for p in self.items.parameters())
+        if torch.is_grad_enabled() or self._kept is None or self._kept[0] != stamp:
+            table = Snapshot(self.items, normalise=self.cosine).all()
+            if torch.is_grad_enabled():
+                return table
+            self._kept = (stamp, table.detach())
+        return self._kept[1]
+
+    def _scaled(self, q: Queries) -> Queries:
+        vectors = unit(q.vectors) if self.cosine else q.vectors
+        return replace(q, vectors=vectors, temperature=self.temperature * q.temperature)

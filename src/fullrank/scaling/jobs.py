@@ -1,0 +1,183 @@
+"""A job: one experiment with one seed, the unit that a sweep or a search runs, resumes and records."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from fullrank.errors import UserError, unknown
+from fullrank.experiment import Experiment
+from fullrank.recommender import Recommender
+from fullrank.spec import Spec, find, kinds
+
+Split = Literal["validation", "test"]
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+"""Names of cells are names of folders."""
+
+
+class Cell(Spec):
+    """One recipe with some settings; a sweep runs it once per seed."""
+
+    name: str
+    """Name in tables and of the run folder: letters, digits and . _ + -; left out, it is the recipe's."""
+    recipe: str
+    """A recipe by name, or the path of an experiment's YAML or JSON file."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Dotted settings of the experiment, as in `--set`."""
+    seeds: tuple[int, ...] | None = Field(None, min_length=1)
+    """Seeds of this cell alone; null takes the grid's."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe_alone(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            given = {"recipe": given}
+        if isinstance(given, dict) and isinstance(given.get("recipe"), str):
+            return {"name": Path(given["recipe"]).stem, **given}
+        return given
+
+    @model_validator(mode="after")
+    def _name_is_a_folder_name(self) -> Cell:
+        check_name(self.name)
+        check_seeds(self.seeds or ())
+        return self
+
+
+@dataclass(frozen=True)
+class Job:
+    """One experiment to run, and where it belongs."""
+
+    cell: str
+    recipe: str
+    settings: Mapping[str, Any]
+    """What was changed in the recipe (the seed apart)."""
+    seed: int
+    experiment: Experiment
+    splits: tuple[Split, ...]
+    """Splits evaluated when training has ended."""
+    group: str
+    """Jobs of one group are started together or not at all."""
+    selection_only: bool = False
+    """Evaluate the metric that training selects by, and nothing else."""
+
+    @property
+    def folder(self) -> str:
+        return f"{self.cell}-seed{self.seed}"
+
+    @property
+    def spec_hash(self) -> str:
+        return digest(self.experiment.dump())
+
+    @property
+    def cost_key(self) -> str:
+        """Equal for jobs that differ in the seed alone."""
+        return digest(self.experiment.model_copy(update={"seed": 0}).dump())
+
+
+def make_jobs(
+    cell: Cell,
+    seeds: Iterable[int],
+    splits: tuple[Split, ...],
+    *,
+    group: str | None = None,
+    selection_only: bool = False,
+) -> list[Job]:
+    """One job per seed. What needs no seed (a baseline) runs with the first alone.
+
+    Raises `UserError` naming the cell where its recipe is unknown or a setting does not fit.
+    """
+    settings = numbers(cell.set)
+    try:
+        experiment = base_experiment(cell.recipe).override(*as_settings(settings))
+    except UserError as error:
+        raise UserError(f"cell {cell.name!r}: {error}") from None
+    if "seed" in cell.set:
+        raise UserError(f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'")
+    chosen = list(cell.seeds or seeds)
+    if not isinstance(experiment.model, Recommender):
+        chosen = chosen[:1]
+    made = []
+    for seed in chosen:
+        whole = experiment.override(f"seed={seed}")
+        folder = f"{cell.name}-seed{seed}"
+        made.append(Job(cell.name, cell.recipe, settings, seed, whole, splits, group or folder, selection_only))
+    return made
+
+
+def base_experiment(name: str) -> Experiment:
+    """The experiment of a recipe, or of a YAML or JSON file."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return Experiment.from_text(read_file(path))
+    if name not in kinds("recipes"):
+        raise unknown("recipe", name, kinds("recipes"))
+    recipe: Any = find(name, "recipes")()
+    made: Experiment = recipe.build()
+    return made
+
+
+def as_settings(settings: Mapping[str, Any]) -> list[str]:
+    """A mapping of dotted settings in the form that `Spec.override` reads."""
+    return [f"{path}={json.dumps(value)}" for path, value in settings.items()]
+
+
+def numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings with `1e-3`, which YAML reads as text, as the number that was meant."""
+    meant = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+    return {k: float(v) if isinstance(v, str) and meant.fullmatch(v) else v for k, v in settings.items()}
+
+
+def from_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """The inverse of `as_settings`, for what a command line gives: `a.b=value`, the value in YAML."""
+    import yaml
+
+    found = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not path.strip():
+            raise UserError(f"cannot read the setting {setting!r}: write it as a.b=value")
+        try:
+            found[path.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UserError(f"cannot read the value of {setting!r}: it is not YAML") from None
+    return found
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"the name {name!r} is no folder name: use letters, digits and . _ + - (at most 100)")
+
+
+def check_seeds(seeds: Iterable[int]) -> None:
+    given = list(seeds)
+    if len(set(given)) < len(given) or any(s < 0 for s in given):
+        raise ValueError(f"seeds must be different numbers of at least 0, not {given}")
+
+
+def check_folders(jobs: Iterable[Job]) -> None:
+    """Raises `UserError` where two jobs would share a run folder (also on disks that ignore case)."""
+    seen: set[str] = set()
+    for job in jobs:
+        if job.folder.lower() in seen:
+            raise UserError(f"two cells share the run folder {job.folder!r}; give each cell its own name")
+        seen.add(job.folder.lower())
+
+
+def read_file(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UserError(f"cannot read {path}: {reason}") from None
+
+
+def digest(tree: Any) -> str:
+    """A hash of plain data that does not depend on the order of keys."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,120 @@
+"""One job from its start (or from where it was cut off) to its row."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.evaluation import evaluate
+from fullrank.ops.safe_files import read_json
+from fullrank.run import Run
+from fullrank.scaling.cost import Cost
+from fullrank.scaling.jobs import Job
+from fullrank.scaling.machine import code, machine
+from fullrank.scaling.records import Row
+from fullrank.training.fit import differing, train
+
+CELLS = "cells"
+"""Folder of the run folders."""
+
+
+def run_job(job: Job, store: Store, out: Path, *, cost: Cost | None = None, progress: bool = False) -> Row:
+    """Train, evaluate, and say so in one row. A run folder that was cut off is continued from its last checkpoint."""
+    folder = out / CELLS / job.folder
+    resume = (folder / "manifest.json").is_file()
+    first, earlier = steps_done(folder), journal_seconds(folder) if resume else 0.0
+    begun = time.perf_counter()
+    run = train(job.experiment, store, folder, resume=resume, overwrite=not resume, progress=progress)
+    trained = time.perf_counter()
+    spec = job.experiment.evaluation
+    spec = spec.for_selection() if job.selection_only else spec
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model: Any = run.model().to(device)
+    found = {split: evaluate(model, store, split, spec, device=device).dump() for split in job.splits}
+    seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
+    return {
+        **identity(job, store),
+        "metrics": {split: result["metrics"] for split, result in found.items()},
+        "stderr": {split: result["stderr"] for split, result in found.items()},
+        **training_figures(run, job),
+        "parameters": run.manifest["parameters"],
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "estimated_seconds": None if cost is None else round(cost.total, 2),
+        "resumed_at_step": first if resume else None,
+        "protocol": {split: result["protocol"] for split, result in found.items()},
+        **_stamp(),
+    }
+
+
+def failed_row(job: Job, store: Store, error: Exception, seconds: float) -> Row:
+    """The row of a job that ended with an error."""
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    spent = {"train": round(seconds, 2), "evaluate": 0.0}
+    return {**identity(job, store), "error": text, "metrics": {}, "seconds": spent, **_stamp()}
+
+
+def identity(job: Job, store: Store) -> Row:
+    """What a row is about."""
+    return {
+        "cell": job.cell,
+        "recipe": job.recipe,
+        "set": dict(job.settings),
+        "seed": job.seed,
+        "spec_hash": job.spec_hash,
+        "data_fingerprint": store.fingerprint,
+        "data": store.path.name,
+    }
+
+
+def training_figures(run: Run, job: Job) -> Row:
+    """Epochs run and the best validation score with its epoch; None where the model has no epochs."""
+    metric = job.experiment.evaluation.selection
+    rows = [row for row in run.rows() if row.get("event") == "epoch"]
+    scored = [(row[f"validation/{metric}"], row["epoch"]) for row in rows if f"validation/{metric}" in row]
+    best = max(scored, key=lambda pair: (pair[0], -pair[1]), default=None)
+    return {
+        "validation_best": None if best is None else {"metric": metric, "value": best[0], "epoch": best[1]},
+        "epochs": rows[-1]["epoch"] if rows else 0,
+        "tokens_per_s": rows[-1].get("tokens_per_s") if rows else None,
+    }
+
+
+def check_run_folder(job: Job, store: Store, out: Path) -> None:
+    """Raises `UserError` where the job's folder holds a run of another spec or other data."""
+    folder = out / CELLS / job.folder
+    if not (folder / "manifest.json").is_file():
+        return
+    old = Run.open(folder)
+    if old.spec.dump() != job.experiment.dump():
+        raise UserError(
+            f"{folder} holds a run of another spec ({differing(old.spec.dump(), job.experiment.dump())}); "
+            "rename the cell, choose another --out, or delete that folder"
+        )
+    if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
+        raise UserError(f"{folder} holds a run on other data (the split fingerprints differ); choose another --out")
+
+
+def steps_done(folder: Path) -> int:
+    """Optimizer steps in a run folder's last checkpoint."""
+    pointer = folder / "checkpoints" / "last.json"
+    if not pointer.is_file():
+        return 0
+    digits = str(read_json(pointer).get("folder", "")).removeprefix("step-")
+    return int(digits) if digits.isdigit() else 0
+
+
+def journal_seconds(folder: Path) -> float:
+    """Seconds of the whole epochs that a run folder has behind it."""
+    rows = Run.open(folder).rows()
+    done = [row for row in rows if row.get("event") == "epoch" and row.get("step", 0) <= steps_done(folder)]
+    return float(sum(row.get("seconds", 0.0) + row.get("validation_seconds", 0.0) for row in done))
+
+
+def _stamp() -> Row:
+    return {"machine": machine(), "code": code(), "finished": datetime.now(UTC).isoformat(timespec="seconds")}

@@ -1,0 +1,98 @@
+"""Rows of finished jobs: rows.jsonl in the folder of a sweep, summaries over seeds, and one JSON file to keep."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fullrank.errors import UserError
+from fullrank.ops.safe_files import write_text
+from fullrank.scaling.jobs import Job
+
+Row = dict[str, Any]
+
+
+class Rows:
+    """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts."""
+
+    def __init__(self, out: Path):
+        self.path = out / "rows.jsonl"
+        self.all: list[Row] = []
+        try:
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read {self.path}: {error}") from None
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict) or not {"cell", "seed", "spec_hash", "data_fingerprint"} <= row.keys():
+                raise UserError(f"line {number} of {self.path} is no row of a sweep; the file is damaged or not ours")
+            self.all.append(row)
+
+    def add(self, row: Row) -> None:
+        """Append one row; the file is replaced whole, so that it never ends in half a line."""
+        lines = "".join(json.dumps(plain(r)) + "\n" for r in [*self.all, row])
+        write_text(self.path, lines)
+        self.all.append(row)
+
+    def last(self, job: Job, fingerprint: str) -> Row | None:
+        """The newest row of this job on these data: same cell, seed and spec."""
+        for row in reversed(self.all):
+            if matches(row, job, fingerprint):
+                return row
+        return None
+
+    def finished(self, job: Job, fingerprint: str) -> Row | None:
+        """Its newest row, where it holds everything that the job asks for."""
+        row = self.last(job, fingerprint)
+        if row is None or row.get("error") or not set(job.splits) <= set(row.get("metrics", {})):
+            return None
+        return row
+
+
+def matches(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
+    mine = (job.cell, job.seed, job.spec_hash, fingerprint)
+    return (row["cell"], row["seed"], row["spec_hash"], row["data_fingerprint"]) == mine
+
+
+def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
+    """Cell -> split -> metric -> {mean, sd, n} over the seeds that ended well. `sd` (n - 1) is null for one seed."""
+    groups: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for row in rows:
+        if row.get("error"):
+            continue
+        for split, metrics in row["metrics"].items():
+            into = groups.setdefault(row["cell"], {}).setdefault(split, {})
+            for name, value in metrics.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    into.setdefault(name, []).append(float(value))
+    return {
+        cell: {split: {name: _spread(v) for name, v in metrics.items()} for split, metrics in splits.items()}
+        for cell, splits in groups.items()
+    }
+
+
+def _spread(values: list[float]) -> dict[str, float | int | None]:
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "sd": sd, "n": len(values)}
+
+
+def write_results(path: Path, tree: Mapping[str, Any]) -> None:
+    """A JSON file that is replaced whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(plain(tree), indent=2) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """What JSON holds: numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,89 @@
+"""sweep: every cell of a grid with every seed, one row of JSON each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.scaling.grid import Grid
+from fullrank.scaling.machine import code, machine
+from fullrank.scaling.records import Row, summarise_seeds, write_results
+from fullrank.scaling.runner import Outcome, run_jobs
+
+
+def sweep(
+    grid: Grid,
+    store: Store,
+    out: str | Path,
+    *,
+    max_hours: float | None = None,
+    dry_run: bool = False,
+    results: str | Path | None = None,
+    command: str | None = None,
+    progress: bool = True,
+) -> list[Row]:
+    """Run a grid and return the newest row of each of its runs (failed ones have `error`), in the grid's order.
+
+    The same call again skips what is finished and goes on with what was cut off. `max_hours`: runs whose measured cost
+    does not fit what is left are not started. `results`: a JSON file with the grid, the rows and their means over
+    seeds, replaced after each row; `command` is noted in it.
+    Raises `UserError` for what is wrong in the grid, its settings or the folders, before anything runs.
+    """
+    return run_sweep(
+        grid, store, out, max_hours=max_hours, dry_run=dry_run, results=results, command=command, progress=progress
+    ).newest
+
+
+def run_sweep(
+    grid: Grid,
+    store: Store,
+    out: str | Path,
+    *,
+    max_hours: float | None = None,
+    dry_run: bool = False,
+    results: str | Path | None = None,
+    command: str | None = None,
+    progress: bool = True,
+) -> Outcome:
+    """`sweep` with all that is known of it: rows, costs, what was not run."""
+    jobs = grid.jobs()
+    place = None if results is None else Path(results)
+    if place is not None and place.is_dir():
+        raise UserError(f"{place} is a folder; give the name of a JSON file for the results")
+
+    def keep(outcome: Outcome) -> None:
+        if place is not None:
+            write_results(place, sweep_results(grid, store, outcome, command))
+
+    return run_jobs(jobs, store, out, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep)
+
+
+def sweep_results(grid: Grid, store: Store, outcome: Outcome, command: str | None) -> dict[str, Any]:
+    """All that is known of a sweep, as plain data."""
+    return {
+        "name": grid.name,
+        "command": command,
+        "data": describe_data(store),
+        "machine": machine(),
+        "code": code(),
+        "summary": summarise_seeds(outcome.newest),
+        "failed": [f"{row['cell']}-seed{row['seed']}" for row in outcome.failed],
+        "not_run": outcome.not_run,
+        "hours_this_call": round(outcome.hours, 4),
+        "estimate": outcome.estimate,
+        "grid": grid.dump(),
+        "rows": outcome.newest,
+    }
+
+
+def describe_data(store: Store) -> dict[str, Any]:
+    """Which data, without where they lie."""
+    return {
+        "name": store.path.name,
+        "split_fingerprint": store.fingerprint,
+        "users": store.num_users,
+        "items": store.num_items,
+        "events": store.num_events,
+    }

@@ -1,0 +1,31 @@
+"""The only room that imports Lightning: fits a model to a store and writes a run folder.
+
+`Callback` is what other rooms may hook into training with (diagnostics implement it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+from fullrank.data.pack import Store
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where training stands when a callback is asked."""
+
+    model: nn.Module
+    store: Store
+    out: Path
+    step: int
+    epoch: int
+
+
+class Callback(Protocol):
+    def on_epoch(self, moment: Moment) -> dict[str, Any]:
+        """Figures for this epoch's row of metrics.jsonl; called after validation, on the first process."""
+        ...

@@ -1,0 +1,134 @@
+"""What happens between optimizer steps: rows in the journal, validation, best weights, patience, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+import torch.distributed
+
+from fullrank.batch import Batch
+from fullrank.data.loader import Loader
+from fullrank.errors import UserError
+from fullrank.evaluation import measure
+from fullrank.experiment import Experiment
+from fullrank.run import write_weights
+from fullrank.training import Callback, Moment
+from fullrank.training.checkpoint import write_checkpoint
+from fullrank.training.journal import Journal
+from fullrank.training.module import FitModule, dump_optimizer
+from fullrank.training.progress import TrainingProgress
+
+LOG_EVERY = 50
+"""Optimizer steps between step rows."""
+
+
+class Conductor(lightning.Callback):
+    """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from the first step to the last."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        loader: Loader,
+        out: Path,
+        journal: Journal,
+        progress: TrainingProgress,
+        callbacks: tuple[Callback, ...],
+        state: dict[str, Any],
+    ):
+        self.experiment, self.loader, self.out = experiment, loader, out
+        self.journal, self.progress, self.callbacks = journal, progress, callbacks
+        self.best: float | None = state.get("best")
+        self.best_epoch: int | None = state.get("best_epoch")
+        self.stale: int = state.get("stale", 0)
+        self.sums: dict[str, float] = dict(state.get("sums", {}))
+        self.tokens, self.padded, self.spent = 0, 0, 0.0
+        self.written = self.begun = time.perf_counter()
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Batch, index: int) -> None:
+        self.begun = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: Batch, index: int) -> None:  # type: ignore[override]
+        self.spent += time.perf_counter() - self.begun
+        self.tokens += 0 if batch.filler else int(batch.lengths.sum())
+        self.padded += batch.items.numel()
+        if module.micro:
+            return
+        step = module.first + trainer.global_step
+        terms = {name: _sum_over_ranks(value) for name, value in module.take_terms().items()}
+        for name, value in terms.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        loss = sum(terms.values())
+        if not loss == loss or loss in (float("inf"), float("-inf")):
+            raise UserError(f"the loss is {loss} at step {step}: lower training.lr or set training.clip_norm=1")
+        epoch, inside = divmod(step, self.loader.steps_per_epoch)
+        if trainer.is_global_zero:
+            self.progress.advance(step, f"epoch {epoch + 1}  loss {loss:.4f}")
+            if step % LOG_EVERY == 0:
+                rate = trainer.optimizers[0].param_groups[0]["lr"]
+                figures = {"loss": loss, **terms, "lr": rate}
+                self.journal.add("step", step, step / self.loader.steps_per_epoch, figures)
+        if inside == 0:
+            self._close_epoch(trainer, module, step, epoch)
+        elif time.perf_counter() - self.written >= 60 * self.experiment.training.checkpoint_minutes:
+            self._save(trainer, module, step)
+
+    def _close_epoch(self, trainer: Any, module: FitModule, step: int, epoch: int) -> None:
+        training = self.experiment.training
+        steps = self.loader.steps_per_epoch
+        figures: dict[str, Any] = {f"train/{name}": value / steps for name, value in self.sums.items()}
+        figures["train/loss"] = sum(figures.values())
+        figures["tokens_per_s"] = round(self.tokens / max(1e-9, self.spent), 1)
+        figures["padding_share"] = round(1 - self.tokens / max(1, self.padded), 4)
+        figures["seconds"] = round(self.spent, 3)
+        self.sums, self.tokens, self.padded, self.spent = {}, 0, 0, 0.0
+        final = step >= module.total
+        if epoch % training.evaluate_every == 0 or final:
+            figures |= self._validate(module, epoch)
+        trainer.should_stop = training.patience is not None and self.stale >= training.patience
+        if trainer.is_global_zero:
+            moment = Moment(module.model, self.loader.store, self.out, step, epoch)
+            for callback in self.callbacks:
+                figures |= callback.on_epoch(moment)
+            self.journal.add("epoch", step, epoch, figures)
+            selection = self.experiment.evaluation.selection
+            score = figures.get(f"validation/{selection}")
+            shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
+            rate = f"{figures['tokens_per_s']:.0f} events/s, padding {figures['padding_share']:.0%}"
+            self.progress.epoch(step, f"epoch {epoch}/{training.max_epochs}  loss {figures['train/loss']:.4f}{shown}  {rate}")
+        self._save(trainer, module, step, finished=final or trainer.should_stop)
+
+    def _validate(self, module: FitModule, epoch: int) -> dict[str, float]:
+        """Validation metrics; the best weights so far are written as the run's weights."""
+        model, store, spec = module.model, self.loader.store, self.experiment.evaluation.for_selection()
+        begun = time.perf_counter()
+        shard = (module.global_rank, module.trainer.world_size)
+        found = measure(model, store, "validation", spec, shard=shard, device=module.device)
+        values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
+        total = _sum_over_ranks(values.sum().to(module.device))
+        score = total / _sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=module.device))
+        if self.best is None or score > self.best:
+            self.best, self.best_epoch, self.stale = score, epoch, 0
+            if module.global_rank == 0:
+                write_weights(self.out, model)
+        else:
+            self.stale += 1
+        seconds = round(time.perf_counter() - begun, 3)
+        return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
+
+    def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
+        state = {"step": step, "best": self.best, "best_epoch": self.best_epoch, "stale": self.stale}
+        state |= {"sums": self.sums, "finished": finished}
+        if trainer.is_global_zero:
+            write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)
+        self.written = time.perf_counter()
+
+
+def _sum_over_ranks(value: torch.Tensor) -> float:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        value = value.clone()
+        torch.distributed.all_reduce(value)
+    return float(value)

@@ -1,0 +1,31 @@
+"""Learning rate as a pure function of the step: warm-up, then constant, linear, cosine or one cycle."""
+
+from __future__ import annotations
+
+import math
+
+from fullrank.experiment import Training
+
+
+def factor(training: Training, step: int, total: int) -> float:
+    """Multiple of the peak learning rate at optimizer step `step` (from 0) of `total`."""
+    rise = round(training.warmup * total)
+    if training.schedule == "one_cycle":
+        return _one_cycle(step, max(1, rise), max(2, total))
+    if step < rise:
+        return (step + 1) / (rise + 1)
+    done = min(1.0, (step - rise) / max(1, total - rise))
+    if training.schedule == "linear":
+        return 1.0 - done
+    if training.schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * done))
+    return 1.0
+
+
+def _one_cycle(step: int, rise: int, total: int) -> float:
+    """Cosine from 1/25 up to 1, cosine down to 1/10 (SRT, released schedule)."""
+    if step < rise:
+        low, high, done = 1 / 25, 1.0, step / rise
+    else:
+        low, high, done = 1.0, 1 / 10, min(1.0, (step - rise) / max(1, total - rise))
+    return low + (high - low) * 0.5 * (1 - math.cos(math.pi * done))

@@ -1,0 +1,101 @@
+"""Comparing two evaluations: paired, honest about chance, and only where the protocols agree."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import Kept, Whole
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluated, Evaluation, compare, evaluate
+from fullrank.evaluation.compare import sign_flip
+
+STORE = Kept.random(80, 40)
+SPEC = Evaluation(bootstrap=0, ks=(5,))
+
+
+def run(seed: int, spec: Evaluation = SPEC, store: Kept = STORE) -> Evaluated:
+    return evaluate(Whole(40, seed=seed), store, "test", spec)
+
+
+def test_difference_and_interval_are_paired() -> None:
+    a, b = run(0), run(1)
+    found = compare(a, b, "ndcg@5")
+    gap = b.per_user.values["ndcg@5"] - a.per_user.values["ndcg@5"]
+    assert found.difference == pytest.approx(gap.mean()) and (found.a, found.b) == (
+        a.metrics["ndcg@5"],
+        b.metrics["ndcg@5"],
+    )
+    half = 1.96 * gap.std() / 80**0.5
+    assert found.interval == pytest.approx((gap.mean() - half, gap.mean() + half), abs=0.25 * half)
+    turned = compare(b, a, "ndcg@5")
+    assert turned.difference == pytest.approx(-found.difference) and turned.p == pytest.approx(found.p, abs=0.03)
+    assert "sign-flip" in found.test and found.users == 80
+
+
+def test_p_equals_all_sign_flips_of_few_users() -> None:
+    gap = np.array([0.5, -0.1, 0.3, 0.0, 0.2, 0.4, -0.2, 0.1])
+    signs = np.array(list(itertools.product([1, -1], repeat=len(gap))))
+    exact = np.mean(np.abs(signs @ gap) >= abs(gap.sum()) - 1e-12)
+    assert sign_flip(gap, 20_000, seed=0) == pytest.approx(exact, abs=0.012)
+
+
+def test_p_is_even_where_there_is_no_difference() -> None:
+    """Without a difference p is below 0.1 one time in ten: 8 to 34 of 200 is about three standard deviations."""
+    rng = np.random.default_rng(0)
+    small = sum(sign_flip(rng.normal(size=40), 300, seed=trial) < 0.1 for trial in range(200))
+    assert 8 <= small <= 34
+
+
+def test_p_sees_a_planted_difference() -> None:
+    gap = np.random.default_rng(0).normal(0.5, 1, 200)
+    assert sign_flip(gap, 5000, seed=0) < 0.001
+    assert sign_flip(np.zeros(10), 100, seed=0) == 1.0
+
+
+def test_equal_runs_do_not_differ() -> None:
+    for metric in ("ndcg@5", "gini@5"):
+        found = compare(run(0), run(0), metric)
+        assert (found.difference, found.interval, found.p) == (0, (0, 0), 1)
+
+
+@pytest.mark.parametrize("metric", ["gini@5", "coverage@5"])
+def test_metrics_of_all_lists_are_compared_by_bootstrap(metric: str) -> None:
+    """A model that shows everybody the same few items covers less, beyond chance."""
+
+    class Narrow(Whole):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self.table = self.table.abs() * (torch.arange(self.num_items) < 3)[:, None]
+
+    found = compare(run(0), evaluate(Narrow(40), STORE, "test", SPEC), metric)
+    assert found.p < 0.01 and found.interval[0] * found.interval[1] > 0
+    assert "bootstrap" in found.test
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"), [("seen=keep", "seen"), ("popularity=all", "popularity"), ("protocol=sampled", "candidates")]
+)
+def test_other_protocols_are_refused_by_name(settings: str, key: str) -> None:
+    with pytest.raises(UserError, match=f"protocols differ in .*{key}"):
+        compare(run(0), run(0, SPEC.override(settings)), "ndcg@5")
+
+
+def test_another_split_is_refused() -> None:
+    with pytest.raises(UserError, match="fingerprint .'kept' and 'other'"):
+        compare(run(0), run(0, store=replace(STORE, fingerprint="other")), "ndcg@5")
+
+
+def test_other_intervals_and_metrics_do_not_matter() -> None:
+    """What else was computed, and with how many samples, is no reason to refuse."""
+    other = run(1, SPEC.override("bootstrap=7", "ks=[5, 10]"))
+    assert compare(run(0), other, "ndcg@5").difference == pytest.approx(compare(run(0), run(1), "ndcg@5").difference)
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(UserError, match="did you mean"):
+        compare(run(0), run(1), "ndcg@6")

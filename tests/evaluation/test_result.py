@@ -1,0 +1,97 @@
+"""Results on disk, in JSON, and put together from shards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes import Kept, Whole
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluated, Evaluation, evaluate, measure, merge
+
+STORE = Kept.random(50, 40)
+
+
+@pytest.mark.parametrize("spec", [Evaluation(bootstrap=20), Evaluation(protocol="sampled", bootstrap=0, slices=False)])
+def test_saved_and_loaded(spec: Evaluation, tmp_path: Path) -> None:
+    found = evaluate(Whole(40), STORE, "test", spec)
+    found.save(tmp_path / "evaluation")
+    back = Evaluated.load(tmp_path / "evaluation")
+    assert back.to_json() == found.to_json()
+    assert np.array_equal(back.per_user.users, found.per_user.users)
+    for name, column in found.per_user.values.items():
+        assert np.array_equal(back.per_user.values[name], column)
+    assert (back.per_user.lists is None) == (found.per_user.lists is None)
+    if found.per_user.lists is not None:
+        assert np.array_equal(back.per_user.lists, found.per_user.lists)
+    assert {n: c.tolist() for n, c in back.per_user.groups.items()} == {
+        n: c.tolist() for n, c in found.per_user.groups.items()
+    }
+
+
+def test_json_is_what_readers_expect() -> None:
+    tree = json.loads(evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=10)).to_json())
+    assert list(tree) == ["metrics", "stderr", "interval", "slices", "protocol"]
+    assert tree["metrics"]["ndcg@10"] >= 0 and len(tree["interval"]["gini@1"]) == 2
+    for key in ("split", "fingerprint", "users", "items", "seen", "candidates", "history", "popularity", "ties"):
+        assert tree["protocol"][key] is not None
+    assert tree["protocol"]["bootstrap"] == {"samples": 10, "level": 0.95, "seed": 0, "unit": "user"}
+
+
+def test_numbers_that_do_not_exist_are_null() -> None:
+    text = evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).to_json()
+    tree = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert tree["stderr"]["gini@1"] is None and tree["interval"]["ndcg@1"] == [None, None]
+
+
+@pytest.mark.parametrize("broken", ["nothing", "json", "parquet", "column", "key"])
+def test_a_broken_folder_is_refused(broken: str, tmp_path: Path) -> None:
+    evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
+    text = tmp_path / "evaluation.json"
+    if broken == "nothing":
+        tmp_path = tmp_path / "elsewhere"
+    elif broken == "json":
+        text.write_text("{")
+    elif broken == "parquet":
+        (tmp_path / "per_user.parquet").write_bytes(b"no")
+    elif broken == "column":
+        text.write_text(text.read_text().replace('"ndcg@1"', '"ndcg@2"'))
+    else:
+        text.write_text(json.dumps({"metrics": {}}))
+    with pytest.raises(UserError, match="does not hold an evaluation"):
+        Evaluated.load(tmp_path)
+
+
+def shards(world: int, spec: Evaluation) -> list:
+    return [measure(Whole(40), STORE, "test", spec, shard=(rank, world)) for rank in range(world)]
+
+
+def test_shards_may_come_in_any_order() -> None:
+    parts = shards(3, Evaluation(bootstrap=10))
+    assert merge(parts).to_json() == merge(parts[::-1]).to_json()
+
+
+def test_more_ranks_than_users() -> None:
+    spec = Evaluation(bootstrap=10)
+    assert merge(shards(64, spec)).to_json() == evaluate(Whole(40), STORE, "test", spec).to_json()
+
+
+def test_missing_doubled_or_foreign_shards_are_refused() -> None:
+    first, second = shards(2, Evaluation(bootstrap=0))
+    with pytest.raises(UserError, match="no shards"):
+        merge([])
+    with pytest.raises(UserError, match="hold 25 of 50 users"):
+        merge([first])
+    with pytest.raises(UserError, match="each shard once"):
+        merge([first, first])
+    with pytest.raises(UserError, match="seen"):
+        merge([first, measure(Whole(40), STORE, "test", Evaluation(bootstrap=0, seen="keep"), shard=(1, 2))])
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 0)])
+def test_an_impossible_shard_is_refused(shard: tuple[int, int]) -> None:
+    with pytest.raises(UserError, match="shard"):
+        measure(Whole(40), STORE, "test", Evaluation(bootstrap=0), shard=shard)

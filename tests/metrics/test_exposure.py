@@ -1,0 +1,82 @@
+"""Fairness, popularity, inequality, coverage and novelty equal plain loops and worked examples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fullrank.metrics import Table
+from fullrank.metrics.coverage import coverage, exposures, novelty
+from fullrank.metrics.fairness import arp, fair, gini, niche
+
+Lists = list[list[int]]
+
+
+def table(lists: Lists, popularity: list[int], width: int = 6) -> Table:
+    ids = np.array([(row + [-1] * width)[:width] for row in lists])
+    return Table(np.zeros(ids.shape, dtype=bool), np.ones(len(ids), dtype=np.int64), ids, np.array(popularity))
+
+
+def loop_fair(row: list[int], popularity: list[int], k: int, alpha: float) -> float:
+    order = sorted(range(len(popularity)), key=lambda item: (popularity[item], item))
+    unpopular = order[: max(math.floor(alpha * len(popularity) + 1e-9), 1)]
+    return sum(item in unpopular for item in row[:k]) / k
+
+
+def loop_gini(counts: list[int]) -> float:
+    """Half the mean absolute difference over the mean: the definition, pair by pair."""
+    size, total = len(counts), sum(counts)
+    return sum(abs(a - b) for a in counts for b in counts) / (2 * size * total) if total else 0.0
+
+
+def loop_mean(row: list[int], values: list[float], k: int) -> float:
+    shown = row[:k]
+    return sum(values[item] for item in shown) / len(shown) if shown else 0.0
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Lists, list[int]]:
+    items = draw(st.integers(1, 15))
+    popularity = draw(st.lists(st.integers(0, 6), min_size=items, max_size=items))
+    row = st.lists(st.integers(0, items - 1), unique=True, max_size=6)
+    return draw(st.lists(row, min_size=1, max_size=6)), popularity
+
+
+@given(cases(), st.sampled_from([1, 3, 6]), st.sampled_from([0.05, 0.2, 0.5, 0.8, 0.95]))
+def test_equal_plain_loops(case: tuple[Lists, list[int]], k: int, alpha: float) -> None:
+    lists, popularity = case
+    rows = table(lists, popularity)
+    total = sum(popularity) + len(popularity)
+    bits = [-math.log2((count + 1) / total) for count in popularity]
+    counts = [sum(item in row[:k] for row in lists) for item in range(len(popularity))]
+    shown = exposures(np.array([(row + [-1] * 6)[:k] for row in lists]), len(popularity))
+    assert shown.tolist() == counts
+    assert fair(rows, k, alpha).tolist() == pytest.approx([loop_fair(r, popularity, k, alpha) for r in lists])
+    assert arp(rows, k).tolist() == pytest.approx([loop_mean(r, popularity, k) for r in lists])
+    assert novelty(rows, k).tolist() == pytest.approx([loop_mean(r, bits, k) for r in lists])
+    assert float(gini(shown[None])[0]) == pytest.approx(loop_gini(counts), abs=1e-12)
+    assert float(coverage(shown[None])[0]) == pytest.approx(sum(c > 0 for c in counts) / len(counts))
+
+
+def test_unpopular_items_by_hand() -> None:
+    """Ties of popularity go to the smaller id; the share is taken as written, not as its binary fraction."""
+    assert np.flatnonzero(niche(np.array([5, 1, 1, 1, 9]), 0.4)).tolist() == [1, 2]
+    assert niche(np.zeros(100, dtype=np.int64), 0.29).sum() == 29
+    assert niche(np.zeros(3, dtype=np.int64), 0.1).sum() == 1
+
+
+def test_gini_by_hand() -> None:
+    assert gini(np.array([[4, 4, 4, 4], [0, 0, 0, 8], [1, 1, 1, 3], [0, 0, 0, 0]])).tolist() == [0, 0.75, 0.25, 0]
+
+
+def test_an_item_never_seen_has_finite_novelty() -> None:
+    assert novelty(table([[1]], [3, 0]), 1).tolist() == pytest.approx([math.log2(5)])
+
+
+def test_planted_fault_gini_that_forgets_unseen_items() -> None:
+    counts = [0, 0, 3, 1]
+    assert float(gini(np.array([counts])[:, 2:])[0]) != pytest.approx(loop_gini(counts))

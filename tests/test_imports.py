@@ -1,0 +1,148 @@
+"""The house's import rules hold in src/, and each rule is shown to catch a fault planted in a small tree."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from arrows import externals, faults
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "fullrank"
+# Import name -> distribution that brings it, where the names differ.
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "pydantic_core": "pydantic",
+    "faiss": "faiss-cpu",
+    "sentence_transformers": "sentence-transformers",
+}
+
+
+def test_source_follows_the_import_rules() -> None:
+    found = faults(SOURCE)
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import fullrank", ("torch", "polars", "lightning", "pandas")),
+        ("import fullrank.data", ("torch", "lightning")),
+        ("import fullrank.data.prepare", ("torch", "lightning")),
+        ("import fullrank.cli", ("torch", "lightning")),
+    ],
+)
+def test_import_stays_light(statement: str, unwanted: tuple[str, ...]) -> None:
+    module = statement.split()[1]
+    file = SOURCE.joinpath(*module.split(".")[1:])
+    if not (file.is_dir() or file.with_suffix(".py").is_file()):
+        pytest.skip(f"{module} does not exist")
+    code = f"import sys; {statement}; print([m for m in {unwanted!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "src")}, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_third_party_import_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    core = {_name(line) for line in project["dependencies"]}
+    extras = {_name(line) for lines in project["optional-dependencies"].values() for line in lines}
+    for lazy, allowed in ((False, core), (True, core | extras)):
+        for top, module in externals(SOURCE, lazy=lazy).items():
+            name = DISTRIBUTIONS.get(top, top)
+            where = "dependencies or extras" if lazy else "dependencies (an extra may be imported in a function only)"
+            assert name in allowed, f"{module} imports {top}, which pyproject.toml does not list in its {where}"
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower()
+
+
+def _plant(root: Path, files: dict[str, str]) -> Path:
+    package = root / "fullrank"
+    for name, text in files.items():
+        file = package / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return package
+
+
+SOUND = {
+    "__init__.py": "def __getattr__(name):\n    from fullrank import api\n    return getattr(api, name)\n",
+    "spec.py": "from fullrank.errors import UserError\n",
+    "errors.py": "class UserError(ValueError): ...\n",
+    "batch.py": "import torch\n",
+    "data/__init__.py": "",
+    "data/prepare.py": "import polars\nfrom fullrank.spec import Spec\n",
+    "data/loader.py": "import torch\nfrom . import prepare\nfrom ..batch import Batch\n",
+    "training/__init__.py": "import lightning\nfrom fullrank.data.loader import Loader\n",
+    "api.py": "from fullrank import errors\n",
+}
+
+
+def test_a_sound_tree_has_no_faults(tmp_path: Path) -> None:
+    assert faults(_plant(tmp_path, SOUND)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("spec.py", "from fullrank.data.prepare import prepare\n", "spec imports data, which stands above"),
+        ("spec.py", "def f():\n    import fullrank.training\n", "spec imports training, which stands above"),
+        ("data/prepare.py", "from ..api import prepare\n", "data imports api, which stands above"),
+        ("api.py", "import fullrank\n", "api imports __init__, which stands above"),
+        ("api.py", "from fullrank import __version__\n", ""),
+        (
+            "experiment.py",
+            "from fullrank.evaluation import evaluate\n",
+            "imports evaluation, which stands above",
+        ),
+        ("experiment.py", "from fullrank.evaluation.spec import Evaluation\n", ""),
+        ("api.py", "from fullrank import UserError\n", "not the facade"),
+        ("tricks.py", "", "has no layer"),
+        ("items/table.py", "from fullrank.data import x\nfrom fullrank.metrics import y\n", ""),
+        ("batch.py", "from fullrank.spec import Spec\n", ""),
+        ("api.py", "def f():\n    from lightning.pytorch import Trainer\n", "only training/ imports Lightning"),
+        (
+            "data/prepare.py",
+            "try:\n    import torch\nexcept ImportError: ...\n",
+            "data.prepare: importing it loads torch",
+        ),
+        ("data/prepare.py", "from fullrank.data import loader\n", "data.prepare: importing it loads torch"),
+        (
+            "data/prepare.py",
+            "class A:\n    from fullrank.batch import Batch\n",
+            "data.prepare: importing it loads torch",
+        ),
+        ("data/prepare.py", "def f():\n    import torch\n", ""),
+        ("data/prepare.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n", ""),
+        ("__init__.py", "import polars\n", "__init__: importing it loads polars"),
+        ("__init__.py", "from fullrank.data import prepare\n", "__init__: importing it loads polars"),
+        ("api.py", "import pickle\n", "no pickle"),
+        ("api.py", "def f():\n    from pickle import loads\n", "no pickle"),
+        ("api.py", "import torch\ntorch.load('x')\n", "no pickle"),
+        ("api.py", "import torch as t\nt.save(1, 'x')\n", "no pickle"),
+        ("api.py", "from torch import load\n", "no pickle"),
+        ("api.py", "import numpy\nnumpy.load('x', allow_pickle=True)\n", "no pickle"),
+        ("api.py", "import numpy\nnumpy.load('x', allow_pickle=False)\nnumpy.load('x')\n", ""),
+        ("api.py", "def f(frame):\n    frame.to_pickle('x')\n", "no pickle"),
+    ],
+)
+def test_a_planted_fault_is_caught(tmp_path: Path, file: str, text: str, said: str) -> None:
+    found = faults(_plant(tmp_path, SOUND | {file: text}))
+    if said:
+        assert any(said in fault for fault in found), found
+    else:
+        assert found == []
+
+
+def test_a_cycle_within_a_layer_is_caught(tmp_path: Path) -> None:
+    two = {"items/__init__.py": "from fullrank.data import x\n", "data/__init__.py": "from fullrank.items import y\n"}
+    assert any("a cycle of rooms" in fault for fault in faults(_plant(tmp_path, SOUND | two)))

@@ -1,0 +1,21 @@
+"""Trains one run in a process of its own: what the tests of resume and DDP start, kill and compare."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+from fullrank.api import train
+from fullrank.experiment import Experiment
+
+
+def main() -> None:
+    store, out, spec, resume = sys.argv[1:]
+    torch.set_num_threads(1)
+    train(Experiment.parse(json.loads(spec)), store, out, resume=resume == "resume", progress=False)
+
+
+if __name__ == "__main__":
+    main()
