@@ -29,8 +29,14 @@ def load(pair: Pair) -> type[Spec]:
     return find(pair[1], pair[0])
 
 
+EXAMPLES: dict[str, dict[str, Any]] = {"features": {"categorical": ("brand",), "numeric": ("price",)}}
+"""Settings for the kinds that have to be told something."""
+
+
 def example(found: type[Spec]) -> Spec:
     """The spec at its defaults; where a setting has no default, the plainest value of its type."""
+    if found.kind_of() in EXAMPLES:
+        return found.model_validate(EXAMPLES[found.kind_of()])
     required = {n: _plain(field.annotation) for n, field in found.model_fields.items() if field.is_required()}
     return found.model_validate(required)
 

@@ -73,11 +73,14 @@ class Kept:
         drawn = [rng.choice(num_items, n, replace=False, p=weights / weights.sum()).tolist() for n in lengths]
         return Kept.of(drawn, num_items)
 
-    def histories(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        users = np.arange(len(self.bounds))
+    def histories(
+        self, split: str, *, without_history: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        starts, ends, target_ends = self.offsets[:-1], self.bounds[:, 1], self.offsets[1:]
         if split == "validation":
-            return users, self.offsets[:-1], self.bounds[:, 0], self.bounds[:, 1]
-        return users, self.offsets[:-1], self.bounds[:, 1], self.offsets[1:]
+            ends, target_ends = self.bounds[:, 0], self.bounds[:, 1]
+        users = np.arange(len(starts)) if without_history else np.flatnonzero(ends > starts)
+        return users, starts[users], ends[users], target_ends[users]
 
 
 def ragged(histories: list[list[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, model_validator
 
+from fullrank import spec as spec_module
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError, nearest, unknown
 from fullrank.spec import Room, Spec, discover, find, kinds
@@ -174,6 +176,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-parts\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(textwrap.dedent(points))
         monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(spec_module, "_points", inspect.unwrap(spec_module._points))  # without a cache of the laws
         monkeypatch.delitem(sys.modules, "their_parts", raising=False)
 
     return install

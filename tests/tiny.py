@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from discover import Pair, example, load, variations
 from fullrank.batch import Batch, Queries
 from fullrank.data.catalog import Catalog
+from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.spec import Spec
 
@@ -41,6 +43,19 @@ def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids:
 def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(0, items, n).tolist() for n in lengths]
+
+
+def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[Sequence[int]] | None = None) -> Store:
+    """A store in memory, split by leave-one-out: a row's last event is the test target, the one before validation's."""
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    bounds = np.stack([np.maximum(offsets[1:] - 2, offsets[:-1]), np.maximum(offsets[1:] - 1, offsets[:-1])], 1)
+    trained = [item for row in rows for item in row[:-2]]
+    counts = np.bincount(np.array(trained, dtype=np.int64), minlength=items)
+    flat = np.array([item for row in rows for item in row], dtype=np.int32)
+    clock = None if times is None else np.array([t for row in times for t in row], dtype=np.int64)
+    arrays = {"items": flat, "offsets": offsets, "bounds": bounds, "times": clock, "weights": None, "types": None}
+    frame = catalog(items).frame.with_columns(train_count=pl.Series(counts))
+    return Store(Path("in memory"), {"fingerprint": "tiny"}, arrays, Catalog(frame))
 
 
 def shaken(module: nn.Module, scale: float = 0.3, seed: int = 1) -> nn.Module:
@@ -82,7 +97,9 @@ def questions(batch: Batch, *, items: int = ITEMS, dim: int = 6, seed: int = 0, 
     assert batch.rows is not None
     vectors = places[batch.rows[rows] % 1000, positions].requires_grad_()
     counts = 100 / torch.arange(1, items + 1)
-    return Queries("ahead_1", vectors, batch.items[rows, positions + 1], Flat(table, counts), rows, positions, temperature)
+    return Queries(
+        "ahead_1", vectors, batch.items[rows, positions + 1], Flat(table, counts), rows, positions, temperature
+    )
 
 
 def plain(pair: Pair) -> Spec:

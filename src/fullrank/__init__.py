@@ -24,7 +24,7 @@ _WHERE = {
     "download": "fullrank.data.download",
     "train": "fullrank.api",
     "evaluate": "fullrank.api",
-    "experiment": "fullrank.api",
+    "recipe": "fullrank.api",
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation",
     "Evaluation": "fullrank.evaluation",
@@ -40,7 +40,7 @@ _WHERE = {
 __all__ = sorted(_WHERE)
 
 if TYPE_CHECKING:
-    from fullrank.api import evaluate, experiment, recommend, train
+    from fullrank.api import evaluate, recipe, recommend, train
     from fullrank.data.download import download
     from fullrank.data.pack import Store
     from fullrank.data.prepare import Prepare, prepare

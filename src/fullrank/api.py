@@ -11,13 +11,13 @@ from fullrank.errors import UserError
 from fullrank.evaluation import Evaluated, Evaluation
 from fullrank.evaluation import evaluate as _evaluate
 from fullrank.experiment import Experiment
-from fullrank.recommend import recommend as _recommend
+from fullrank.retrieval.recommend import recommend as _recommend
 from fullrank.retrieval.rank import Progress
 from fullrank.run import Run
 from fullrank.spec import Room, Spec, find, kinds
 
 
-def experiment(name: str | Path | Experiment, *settings: str) -> Experiment:
+def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     """An experiment by recipe name, from a YAML or JSON file, or as given; with dotted settings (`"model.dim=128"`)."""
     if isinstance(name, Experiment):
         return name.override(*settings)
@@ -27,12 +27,16 @@ def experiment(name: str | Path | Experiment, *settings: str) -> Experiment:
             return Experiment.from_text(path.read_text(encoding="utf-8")).override(*settings)
         except OSError as error:
             raise UserError(f"cannot read the experiment {path}: {error.strerror or error}") from None
+        except UserError as error:
+            raise UserError(f"the experiment {path}: {error}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"the experiment {path} is not text; give a YAML or JSON file") from None
     if str(name) not in kinds("recipes"):
         from fullrank.errors import unknown
 
         raise unknown("recipe", str(name), kinds("recipes"))
-    recipe: Any = find(str(name), "recipes")()
-    return recipe.build().override(*settings)
+    found: Any = find(str(name), "recipes")()
+    return found.build().override(*settings)
 
 
 def train(
@@ -55,7 +59,7 @@ def train(
     from fullrank.training.fit import train as fit
 
     source = Run.open(init_from) if isinstance(init_from, str | Path) else init_from
-    spec = source.spec.override(*set) if source is not None and what == "same" else experiment(what, *set)
+    spec = source.spec.override(*set) if source is not None and what == "same" else recipe(what, *set)
     return fit(
         spec, _store(data), out, resume=resume, overwrite=overwrite, init_from=source, loggers=tuple(loggers),
         progress=progress,
@@ -95,7 +99,7 @@ def recommend(
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
     titles: bool = False,
 ) -> Any:
-    """The k best items for each history, as a long frame (user, item, score, rank). See `fullrank.recommend.recommend`."""
+    """The k best items for each history, as a long frame (user, item, score, rank). See `fullrank.retrieval.recommend`."""
     opened = Run.open(run) if isinstance(run, str | Path) else run
     return _recommend(
         opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, columns=columns,
@@ -107,4 +111,4 @@ def _store(data: Store | str | Path) -> Store:
     return Store.open(data) if isinstance(data, str | Path) else data
 
 
-__all__ = ["Evaluated", "Evaluation", "Experiment", "Room", "Run", "Spec", "Store", "evaluate", "experiment", "recommend", "train"]
+__all__ = ["Evaluated", "Evaluation", "Experiment", "Room", "Run", "Spec", "Store", "evaluate", "recipe", "recommend", "train"]

@@ -142,4 +142,6 @@ class Model(Protocol):
     """Longest history read; older events are dropped before `answer`."""
     num_items: int
 
-    def answer(self, batch: Batch) -> Answer: ...
+    def answer(self, batch: Batch) -> Answer:
+        """May be called under the model's `frozen()` context, where it has one: item vectors are then made once."""
+        ...

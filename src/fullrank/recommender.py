@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -83,7 +85,7 @@ class RecommenderModel(nn.Module):
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
                 f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder"
             )
-        self._kept: tuple[tuple[int, ...], Tensor] | None = None
+        self._held: Tensor | None = None
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
@@ -111,15 +113,21 @@ class RecommenderModel(nn.Module):
         vectors = self.task.answer(self.encoder(x, inputs), inputs)
         return Dense(unit(vectors) if self.cosine else vectors, self._table(), self.temperature)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """While many histories are answered: the item vectors are made once. Weights must not change inside.
+
+        The scope is explicit because fused optimizers change weights without moving their version counters.
+        """
+        with torch.no_grad():
+            self._held = Snapshot(self.items, normalise=self.cosine).all()
+        try:
+            yield
+        finally:
+            self._held = None
+
     def _table(self) -> Float[Tensor, "V D"]:
-        """Item vectors for search, kept while no parameter has changed in place."""
-        stamp = tuple(id(p) ^ p._version for p in self.items.parameters())
-        if torch.is_grad_enabled() or self._kept is None or self._kept[0] != stamp:
-            table = Snapshot(self.items, normalise=self.cosine).all()
-            if torch.is_grad_enabled():
-                return table
-            self._kept = (stamp, table.detach())
-        return self._kept[1]
+        return Snapshot(self.items, normalise=self.cosine).all() if self._held is None else self._held
 
     def _scaled(self, q: Queries) -> Queries:
         vectors = unit(q.vectors) if self.cosine else q.vectors

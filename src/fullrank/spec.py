@@ -8,11 +8,13 @@ with ``kind``, or the bare kind. Third parties join a room through the entry-poi
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import json
 import pkgutil
+import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -208,6 +210,7 @@ def explain(error: ValidationError) -> str:
     return "; ".join(parts)
 
 
+@functools.cache
 def _declares(room: str, name: str) -> bool:
     """A module belongs to a room's kinds when its text declares that kind (no import: torch stays unloaded)."""
     found = importlib.util.find_spec(f"fullrank.{room}")
@@ -223,7 +226,13 @@ def _declares(room: str, name: str) -> bool:
 
 
 def _points(room: str) -> list[importlib.metadata.EntryPoint]:
-    return list(importlib.metadata.entry_points(group=f"fullrank.{room}"))
+    return list(_installed(room, tuple(sys.path)))
+
+
+@functools.cache
+def _installed(room: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Entry points of a room, read once for each value of sys.path: every look-up opens the files of every package."""
+    return tuple(importlib.metadata.entry_points(group=f"fullrank.{room}"))
 
 
 def _checked(found: Any, kind: str) -> type[Spec]:

@@ -131,6 +131,9 @@ def tables(draw: st.DrawFn) -> pl.DataFrame:
     return frame
 
 
+GLOBAL = {"kind": "global_time", "validation_from": 0.5, "test_from": 0.7}
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> Prepare:
     return Prepare(
@@ -139,9 +142,7 @@ def specs(draw: st.DrawFn) -> Prepare:
         min_rating=draw(st.sampled_from([None, 1.5])),
         duplicates=draw(st.sampled_from(["keep", "first", "last"])),
         k_core=draw(st.sampled_from([0, 2, 3, (2, 1), (1, 3)])),
-        split=draw(
-            st.sampled_from(["leave_one_out", {"kind": "global_time", "validation_from": 0.5, "test_from": 0.7}])
-        ),
+        split=draw(st.sampled_from(["leave_one_out", GLOBAL])),
     )
 
 

@@ -64,7 +64,7 @@ def test_equal_runs_do_not_differ() -> None:
 
 
 @pytest.mark.parametrize("metric", ["gini@5", "coverage@5"])
-def test_metrics_of_all_lists_are_compared_by_bootstrap(metric: str) -> None:
+def test_metrics_of_all_lists_are_compared_by_influence(metric: str) -> None:
     """A model that shows everybody the same few items covers less, beyond chance."""
 
     class Narrow(Whole):
@@ -74,7 +74,8 @@ def test_metrics_of_all_lists_are_compared_by_bootstrap(metric: str) -> None:
 
     found = compare(run(0), evaluate(Narrow(40), STORE, "test", SPEC), metric)
     assert found.p < 0.01 and found.interval[0] * found.interval[1] > 0
-    assert "bootstrap" in found.test
+    assert found.interval[0] < found.difference < found.interval[1]
+    assert "influences" in found.test
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_several_targets_of_one_user() -> None:
     store = Kept.of([[0, 1, 2, 3, 3]], 6)
 
     class Late(Kept):
-        def histories(self, split: str) -> tuple[np.ndarray, ...]:
+        def histories(self, split: str, *, without_history: bool = False) -> tuple[np.ndarray, ...]:
             return np.array([0]), np.array([0]), np.array([2]), np.array([5])
 
     found = evaluate(Whole(6), Late(**vars(store)), "test", SMALL.override("ks=[4]"))
@@ -92,7 +92,7 @@ def test_a_store_of_another_catalogue_is_refused() -> None:
 
 def test_a_split_without_users_is_refused() -> None:
     class Nobody(Kept):
-        def histories(self, split: str) -> tuple[np.ndarray, ...]:
+        def histories(self, split: str, *, without_history: bool = False) -> tuple[np.ndarray, ...]:
             return (np.zeros(0, dtype=np.int64),) * 4
 
     with pytest.raises(UserError, match="no users with a target"):
@@ -104,7 +104,7 @@ def test_a_split_without_users_is_refused() -> None:
 
 def test_users_come_back_in_their_own_order() -> None:
     class Shuffled(Kept):
-        def histories(self, split: str) -> tuple[np.ndarray, ...]:
+        def histories(self, split: str, *, without_history: bool = False) -> tuple[np.ndarray, ...]:
             order = np.random.default_rng(0).permutation(60)
             return tuple(part[order] for part in super().histories(split))
 
@@ -145,6 +145,7 @@ def test_settings_round_trip_and_the_selection_is_cheap() -> None:
     spec = Evaluation(protocol="sampled", negatives=7, ks=(3,), selection="recall@3")
     assert Evaluation.from_text(spec.to_yaml()) == spec
     assert list(evaluate(Whole(40), STORE, "test", spec.for_selection()).metrics) == ["recall@3"]
+    assert Evaluation(selection=" ndcg@05").selection == "ndcg@5"
 
 
 def test_default_metrics() -> None:

@@ -1,56 +1,86 @@
-"""Means, errors and bootstrap intervals: equal to a plain resampling, the right width, repeatable."""
+"""Means, errors and bootstrap intervals: equal to plain resampling and leaving out, the right width, repeatable."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fullrank.metrics import summary
-from fullrank.metrics.coverage import coverage, exposures
-from fullrank.metrics.fairness import gini
-from fullrank.metrics.names import expand
-from fullrank.metrics.summary import resample, summarise
+from fullrank.metrics.coverage import exposures
+from fullrank.metrics.names import PER_LIST, WITHOUT, parse
+from fullrank.metrics.summary import column, resample, summarise
 
-NAMES = expand(["ndcg@5", "gini", "coverage"], [1, 3])
+NDCG = [parse("ndcg@5")]
 
 
-def made(users: int = 40, items: int = 9, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def made(users: int = 40, items: int = 9, width: int = 3, seed: int = 0) -> np.ndarray:
+    """Lists of distinct items with some empty places."""
     rng = np.random.default_rng(seed)
-    lists = np.stack([rng.permutation(items)[:3] for _ in range(users)])
+    lists = np.stack([rng.permutation(items)[:width] for _ in range(users)])
     lists[rng.random(lists.shape) < 0.1] = -1
-    return {"ndcg@5": rng.random(users)}, lists
+    return lists
+
+
+def lone(metric: str, lists: np.ndarray, items: int) -> float:
+    return float(PER_LIST[metric](exposures(lists, items)[None])[0])
 
 
 def test_equals_resampling_users_one_sample_at_a_time() -> None:
-    values, lists = made()
-    drawn = resample(values, lists, NAMES, items=9, samples=25, seed=3)
+    table = np.random.default_rng(0).random((40, 3))
+    drawn = resample(table, samples=25, seed=3)
     for sample in range(25):
         users = np.random.default_rng([3, sample]).integers(40, size=40)
-        assert drawn["ndcg@5"][sample] == pytest.approx(values["ndcg@5"][users].mean())
-        for k in (1, 3):
-            shown = exposures(lists[users, :k], 9)
-            assert drawn[f"gini@{k}"][sample] == pytest.approx(float(gini(shown[None])[0]))
-            assert drawn[f"coverage@{k}"][sample] == pytest.approx(float(coverage(shown[None])[0]))
+        assert drawn[sample] == pytest.approx(table[users].mean(0))
 
 
 def test_free_of_how_many_samples_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, lists = made()
-    whole = resample(values, lists, NAMES, items=9, samples=17, seed=0)
+    table = np.random.default_rng(0).random((40, 3))
+    at_once = resample(table, samples=17, seed=0)
     monkeypatch.setattr(summary, "CELLS", 200)
-    parts = resample(values, lists, NAMES, items=9, samples=17, seed=0)
-    for name, column in whole.items():
-        assert parts[name] == pytest.approx(column, abs=1e-12) and len(column) == 17
+    parts = resample(table, samples=17, seed=0)
+    assert parts == pytest.approx(at_once, abs=1e-12) and len(parts) == 17
+
+
+@pytest.mark.parametrize("metric", WITHOUT)
+@given(st.integers(1, 12), st.integers(3, 12), st.integers(1, 3), st.integers(0, 1000))
+def test_leaving_out_one_user_equals_recomputing(metric: str, users: int, items: int, width: int, seed: int) -> None:
+    lists = made(users, items, width, seed)
+    found = WITHOUT[metric](lists, exposures(lists, items))
+    assert found.tolist() == pytest.approx([lone(metric, np.delete(lists, u, 0), items) for u in range(users)])
+
+
+@pytest.mark.parametrize("metric", WITHOUT)
+def test_influences_average_to_the_metric(metric: str) -> None:
+    lists = made()
+    assert column(parse(f"{metric}@2"), {}, lists, 9).mean() == pytest.approx(lone(metric, lists[:, :2], 9))
+
+
+@pytest.mark.parametrize("metric", WITHOUT)
+def test_the_error_of_lists_is_that_of_new_users(metric: str) -> None:
+    """Against the spread over 100 fresh sets of users; resampling the lists would be off by more than its own."""
+    rng = np.random.default_rng(0)
+    chances = 1 / np.arange(1, 301)
+    fresh = [rng.choice(300, (200, 5), p=chances / chances.sum()) for _ in range(100)]
+    spread = np.std([lone(metric, lists, 300) for lists in fresh])
+    name = f"{metric}@5"
+    found = summarise({}, fresh[0], [parse(name)], items=300, samples=200, seed=0)
+    assert 0.8 * spread < found.stderr[name] < 2 * spread
+    assert found.interval[name][0] < found.mean[name] < found.interval[name][1]
+    again = fresh[0][rng.integers(200, size=200)]
+    assert abs(lone(metric, again, 300) - found.mean[name]) > 2 * spread, "the planted fault"
 
 
 def test_mean_and_error_by_hand() -> None:
-    found = summarise({"ndcg@5": np.array([0.0, 1.0, 0.5])}, None, NAMES[:1], items=0, samples=0, seed=0)
+    found = summarise({"ndcg@5": np.array([0.0, 1.0, 0.5])}, None, NDCG, items=0, samples=0, seed=0)
     assert found.mean["ndcg@5"] == 0.5
     assert found.stderr["ndcg@5"] == pytest.approx(0.5 / 3**0.5)
     assert np.isnan(found.interval["ndcg@5"]).all()
 
 
 def test_one_user_has_no_error() -> None:
-    found = summarise({"ndcg@5": np.array([1.0])}, None, NAMES[:1], items=0, samples=5, seed=0)
+    found = summarise({"ndcg@5": np.array([1.0])}, None, NDCG, items=0, samples=5, seed=0)
     assert np.isnan(found.stderr["ndcg@5"]) and found.interval["ndcg@5"] == (1.0, 1.0)
 
 
@@ -59,21 +89,19 @@ def test_the_interval_covers_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for trial in range(200):
-        found = summarise(
-            {"ndcg@5": rng.random(60)}, None, NAMES[:1], items=0, samples=200, seed=trial, level=0.9
-        ).interval["ndcg@5"]
+        values = {"ndcg@5": rng.random(60)}
+        found = summarise(values, None, NDCG, items=0, samples=200, seed=trial, level=0.9).interval["ndcg@5"]
         covered += found[0] <= 0.5 <= found[1]
     assert 168 <= covered <= 192
 
 
 def test_the_bootstrap_error_agrees_with_the_formula() -> None:
-    values, lists = made(users=500)
-    found = summarise(values, lists, NAMES, items=9, samples=400, seed=0)
-    drawn = resample(values, lists, NAMES, items=9, samples=400, seed=0)["ndcg@5"]
-    assert drawn.std() == pytest.approx(found.stderr["ndcg@5"], rel=0.15)
+    table = np.random.default_rng(0).random((500, 1))
+    error = summarise({"ndcg@5": table[:, 0]}, None, NDCG, items=0, samples=0, seed=0).stderr["ndcg@5"]
+    assert resample(table, samples=400, seed=0).std() == pytest.approx(error, rel=0.15)
 
 
 def test_seeds_repeat_and_differ() -> None:
-    values, lists = made()
-    first, again, other = (resample(values, lists, NAMES, items=9, samples=5, seed=s)["gini@3"] for s in (1, 1, 2))
+    table = np.random.default_rng(0).random((40, 1))
+    first, again, other = (resample(table, samples=5, seed=s) for s in (1, 1, 2))
     assert np.array_equal(first, again) and not np.array_equal(first, other)

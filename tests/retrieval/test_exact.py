@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakes import listed
 from fullrank.batch import Dense
@@ -132,27 +134,60 @@ def test_an_empty_catalogue_is_refused() -> None:
         top_k(Table(torch.zeros(1, 0)), 1)
 
 
-class Watched(Dense):
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("block", [7, 100, 4096])
+def test_dense_answers_go_through_one_buffer(block: int, temperature: float) -> None:
+    """Multiplied into reused memory, the scores are the ones that the answer gives (whole numbers: exactly)."""
+    generator = torch.Generator().manual_seed(0)
+    vectors, table = (torch.randint(-3, 4, (n, 5), generator=generator).float() for n in (6, 1501))
+    answer = Dense(vectors.requires_grad_(), table, temperature)
+    seen = pairs({(0, 3), (5, 1500)})
+    plain = top_k(Table(answer.block(0, 1501).detach()), 10, seen=seen, block=block)
+    for ours, theirs in zip(top_k(answer, 10, seen=seen, block=block), plain, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+class Watched:
     """Remembers the blocks it gave out and says how many still live when the next one is asked for."""
 
-    alive = 0
-    widest = 0
-    given: list[weakref.ref[torch.Tensor]] = []
+    def __init__(self, size: int):
+        self.size, self.alive, self.widest = size, 0, 0
+        self.given: list[weakref.ref[torch.Tensor]] = []
 
     def block(self, low: int, high: int) -> torch.Tensor:
-        kind = type(self)
-        kind.alive = max(kind.alive, sum(r() is not None for r in kind.given))
-        kind.widest = max(kind.widest, high - low)
-        scores = super().block(low, high)
-        kind.given.append(weakref.ref(scores))
+        self.alive = max(self.alive, sum(r() is not None for r in self.given))
+        self.widest = max(self.widest, high - low)
+        scores = torch.randn(8, high - low)
+        self.given.append(weakref.ref(scores))
         return scores
 
 
 def test_one_block_lives_at_a_time() -> None:
     """Memory must not grow with the catalogue: no earlier block is alive when the next is made."""
-    answer = Watched(torch.randn(8, 4), torch.randn(20_000, 4))
+    answer = Watched(20_000)
     top_k(answer, 10, seen=pairs({(0, 5), (3, 9000)}), block=1024)
-    assert (Watched.alive, Watched.widest, len(Watched.given)) == (0, 1024, 20)
+    assert (answer.alive, answer.widest, len(answer.given)) == (0, 1024, 20)
+
+
+class Largest(TorchDispatchMode):
+    """The size in bytes of the largest memory behind any tensor that an operation returns."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for value in found if isinstance(found, (tuple, list)) else [found]:
+            if isinstance(value, torch.Tensor) and not func.is_view:
+                self.size = max(self.size, value.untyped_storage().nbytes())
+        return found
+
+
+@pytest.mark.parametrize("items", [30_000, 300_000])
+def test_nothing_is_as_large_as_the_catalogue(items: int) -> None:
+    answer = Dense(torch.randn(8, 4), torch.randn(items, 4))
+    with Largest() as largest:
+        top_k(answer, 10, seen=pairs({(0, 5), (3, 9000)}), block=1024)
+    assert largest.size == 8 * 1024 * 4, "the block of scores in float32"
 
 
 def _unrepaired(scores: torch.Tensor, values: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

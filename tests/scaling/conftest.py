@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from fullrank.data.pack import Store
 from fullrank.data.prepare import prepare
 from fullrank.data.sources.planted import Planted
+from fullrank.scaling.grid import Grid
+from fullrank.scaling.jobs import Cell
 
 TINY: dict[str, Any] = {
     "model.dim": 8,
@@ -35,3 +38,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Grid]:
+    """``tiny("[sasrec]", seeds=(0, 1))``: a grid of cells (YAML) that train in no time; baselines as they are."""
+
+    def grid(cells: str, *, settings: dict[str, Any] | None = None, **others: Any) -> Grid:
+        def shrunk(cell: Cell) -> Cell:
+            own = TINY | (settings or {}) if cell.recipe in ("sasrec", "gru4rec") else {}
+            return cell.model_copy(update={"set": {**own, **cell.set}})
+
+        plain = Grid.from_text(f"{{cells: {cells}}}")
+        return plain.model_copy(update={"cells": tuple(shrunk(cell) for cell in plain.cells), **others})
+
+    return grid

@@ -72,7 +72,7 @@ def test_numbers_that_yaml_reads_as_text_arrive_as_numbers() -> None:
 
 def test_seeds_share_a_cost_and_settings_do_not() -> None:
     one, two, other = Grid.from_text(
-        "{cells: [{name: a, recipe: sasrec}, {name: b, recipe: sasrec, set: {model.dim: 32}, seeds: [0]}], seeds: [0, 1]}"
+        "{cells: [sasrec, {name: b, recipe: sasrec, set: {model.dim: 32}, seeds: [0]}], seeds: [0, 1]}"
     ).jobs()
     assert one.cost_key == two.cost_key != other.cost_key
     assert len({one.spec_hash, two.spec_hash, other.spec_hash}) == 3
@@ -92,14 +92,14 @@ MISTAKES = {
     "{cells: [sasrec], axes: {model.dim: [1]}}": "'base' recipe",
     "{base: sasrec, axes: {model.dim: []}}": "no values",
     "{cells: [sasrek]}": "did you mean 'sasrec'",
-    "{cells: [{recipe: sasrec, set: {training.lrr: 1}}]}": "cell 'sasrec': training.lrr: there is no setting 'lrr'; did",
+    "{cells: [{recipe: sasrec, set: {training.lrr: 1}}]}": "cell 'sasrec': training.lrr: there is no setting 'lrr'",
     "{base: sasrec, axes: {model.dim: [64, wide]}}": "cell 'sasrec-wide': model.dim",
     "{cells: [{recipe: sasrec, set: {seed: 3}}]}": "'seeds'",
     "{cells: [sasrec], seeds: [1, 1]}": "different numbers",
     "{cells: [sasrec], seeds: []}": "seeds",
     "{cells: [sasrec, {recipe: gru4rec, name: SASRec}]}": "share the run folder",
     "{cells: [{recipe: sasrec, name: ../up}]}": "no folder name",
-    "{cells: [sasrec], sed: [1]}": "did you mean 'set'",
+    "{cells: [sasrec], sed: [1]}": "did you mean 'seeds'",
     "{cells: [sasrec], evaluate: [training]}": "evaluate",
     "{cells: [missing.yaml]}": "cannot read missing.yaml",
     "cells: [": "neither YAML nor JSON",
@@ -124,5 +124,7 @@ def test_settings_survive_the_way_to_text_and_back() -> None:
 
 
 def test_a_grid_is_written_and_read_back_unchanged() -> None:
-    grid = Grid.from_text("{base: sasrec, axes: [[{model.dim: 8}, {model.dim: 16}]], seeds: [3], evaluate: [validation]}")
+    grid = Grid.from_text(
+        "{base: sasrec, axes: [[{model.dim: 8}, {model.dim: 16}]], seeds: [3], evaluate: [validation]}"
+    )
     assert Grid.from_text(grid.to_yaml()) == grid == Grid.from_text(grid.to_json())

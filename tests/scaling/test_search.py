@@ -86,7 +86,7 @@ MISTAKES = {
     "{cells: [sasrec], space: {training.max_epochs: {integer: [1, 5]}}}": "epochs_share",
     "{cells: [sasrec], space: {seed: {integer: [1, 5]}}}": "use 'seeds'",
     "{cells: [{recipe: sasrec, seeds: [1]}], space: {model.dim: {choice: [8, 16]}}}": "budgets would differ",
-    "{cells: [sasrec], space: {model.dimm: {choice: [8, 16]}}}": "did you mean 'dim'",
+    "{cells: [sasrec], space: {model.dimm: {choice: [8, 16]}}, trials: 2}": "did you mean 'dim'",
     "{cells: [sasrec], space: {model.dim: {choice: [8, 16]}}, trials: 4}": "at most 3",
     "{cells: [sasrec], space: {model.dim: {choice: [8, 16]}}, trials: 1}": "trials",
     "{cells: [sasrec], space: {model.dim: {choice: [8, 16]}}, evaluate: [test]}": "has no setting 'evaluate'",

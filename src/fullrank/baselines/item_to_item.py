@@ -1,7 +1,7 @@
 """Item-to-item by co-occurrence (Sarwar et al. 2001; the session form of Ludewig & Jannach, arXiv:1803.09587).
 
-Two items are alike by the number of histories that hold both within `window` events, over the square root of the
-product of their counts (cosine). A history scores an item by the likeness to its last events, later ones more.
+Two items are alike by how often both occur within `window` events of one history, over the square root of the product
+of their counts (cosine). A history scores an item by the likeness to its last events, later ones more.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ItemToItemModel(nn.Module):
     def __init__(self, num_items: int, spec: ItemToItem):
         super().__init__()
         self.num_items, self.spec, self.max_length = num_items, spec, spec.history
-        width = min(spec.neighbours, num_items)
+        width = spec.neighbours
         self.register_buffer("ids", torch.zeros(num_items, width, dtype=torch.long))
         self.register_buffer("likeness", torch.zeros(num_items, width))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import typer
 
 VERBS = (
-    #"demo",
+    "demo",
     "doctor",
     "listing",
     "show",
@@ -32,7 +32,7 @@ VERBS = (
     "download",
     "prepare",
     "train",
-    #"sweep",
+    "sweep",
     "evaluate",
     "recommend",
 )

@@ -19,7 +19,19 @@ from fullrank.cli.options import AsJson
 from fullrank.cli.screen import Screen
 from fullrank.errors import UserError
 
-CORE = ("torch", "lightning", "pydantic", "typer", "rich", "narwhals", "polars", "numpy", "safetensors", "pyyaml", "jaxtyping")
+CORE = (
+    "torch",
+    "lightning",
+    "pydantic",
+    "typer",
+    "rich",
+    "narwhals",
+    "polars",
+    "numpy",
+    "safetensors",
+    "pyyaml",
+    "jaxtyping",
+)
 """Distributions that every installation has."""
 
 
@@ -74,7 +86,9 @@ def _torch(screen: Screen) -> dict[str, Any]:
     if gpus:
         screen.say(f"GPU: {', '.join(gpus)}")
     else:
-        missing = "" if torch.version.cuda is None else ", though this torch was built for one: check the driver (nvidia-smi)"
+        missing = (
+            "" if torch.version.cuda is None else ", though this torch was built for one: check the driver (nvidia-smi)"
+        )
         screen.say(f"GPU: none{missing}; everything works on the CPU")
     return facts
 

@@ -28,7 +28,9 @@ def add(app: typer.Typer) -> None:
 
 
 def download(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A public data set; `fullrank list sources` names all.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A public data set; `fullrank list sources` names all.")
+    ],
     out: Folder = None,
     settings: Settings = None,
     as_json: AsJson = False,

@@ -26,13 +26,17 @@ def evaluate(
     other: Annotated[
         Path | None, typer.Argument(metavar="[RUN2]", help="A second run: print the paired difference RUN2 - RUN.")
     ] = None,
-    split: Annotated[str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")] = "test",
+    split: Annotated[
+        str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")
+    ] = "test",
     data: Annotated[
         Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="NAME", help="Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
+        typer.Option(
+            "--metric", metavar="NAME", help="Compute this alone (ndcg, fair0.8, recall@50); may be repeated."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Save evaluation.json and per_user.parquet there.")
@@ -128,7 +132,9 @@ def _single(screen: Screen, run: Run, found: Evaluated, spent: float) -> None:
     main = run.spec.evaluation.selection
     if main in found.interval and found.protocol["bootstrap"]["samples"]:
         low, high = found.interval[main]
-        screen.say(f"{main} {found.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to {high:.4f}")
+        screen.say(
+            f"{main} {found.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to {high:.4f}"
+        )
     screen.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
 
 
@@ -136,7 +142,9 @@ def _pair(
     screen: Screen, runs: tuple[Run, Run], found: tuple[Evaluated, Evaluated], rows: list[Comparison], spent: float
 ) -> None:
     screen.say(f"A {runs[0].path}\nB {runs[1].path}")
-    cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p] for c in rows]
+    cells = [
+        [c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p] for c in rows
+    ]
     screen.table(("metric", "A", "B", "B - A", "95 % interval", "p"), cells)
     screen.say(f"{rows[0].users if rows else 0:,} users, paired; in {seconds(spent)}")
     screen.finish({

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,8 +22,16 @@ Settings = Annotated[
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"fullrank {__version__}")
+        raise typer.Exit
+
+
 def root(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error; also accepted after the verb.")
     ] = False,
@@ -40,12 +49,9 @@ def root(
     No data at hand? `fullrank demo` shows all of it on a generated marketplace. Every verb explains itself:
     `fullrank train --help`. Every verb takes --json.
     """
-    if version:
-        print(f"fullrank {__version__}")
-        raise typer.Exit
 
 
-def chosen(name: str, given: str, allowed: tuple[str, ...]) -> str:
+def chosen(name: str, given: str, allowed: tuple[str, ...]) -> Any:
     """`given` where it is one of the allowed values of an option, else a `UserError` with the nearest."""
     from fullrank.errors import nearest
 
@@ -54,7 +60,7 @@ def chosen(name: str, given: str, allowed: tuple[str, ...]) -> str:
     return given
 
 
-def shortcuts(given: dict[str, object], settings: list[str] | None) -> list[str]:
+def shortcuts(given: Mapping[str, object], settings: list[str] | None) -> list[str]:
     """Dotted settings from options that abbreviate them, then those of ``--set``. None means: option not given.
 
     Raises `UserError` where both say the same setting: one of them would be without effect.

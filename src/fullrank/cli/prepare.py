@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from fullrank.data.pack import Store
 
 
+FLAGS = {
+    "columns.time_unit": "--time-unit",
+    "columns.time": "--time-col",
+    "columns.user": "--user-col",
+    "columns.item": "--item-col",
+    "columns.rating": "--rating-col",
+    "columns.weight": "--weight-col",
+    "columns.type": "--type-col",
+}
+"""Setting -> the option that abbreviates it; a longer path stands before one that it begins with."""
+
+
 def add(app: typer.Typer) -> None:
     app.command("prepare")(prepare)
 
@@ -35,7 +47,9 @@ def prepare(  # long: one parameter for each option
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write; one there is replaced.")],
-    items: Annotated[Path | None, typer.Option("--items", metavar="FILE", help="Table of items: titles, features.")] = None,
+    items: Annotated[
+        Path | None, typer.Option("--items", metavar="FILE", help="Table of items: titles, features.")
+    ] = None,
     users: Annotated[Path | None, typer.Option("--users", metavar="FILE", help="Table of users.")] = None,
     folder: Annotated[
         Path | None,
@@ -61,7 +75,9 @@ def prepare(  # long: one parameter for each option
     ] = None,
     duplicates: Annotated[
         str | None,
-        typer.Option("--duplicates", metavar="keep|first|last", help="Events of the same user and item.  [default: keep]"),
+        typer.Option(
+            "--duplicates", metavar="keep|first|last", help="Events of the same user and item.  [default: keep]"
+        ),
     ] = None,
     k_core: Annotated[
         int | None,
@@ -96,7 +112,10 @@ def prepare(  # long: one parameter for each option
     if when == "none":
         changes[changes.index('columns.time="none"')] = "columns.time=null"
     begun = time.perf_counter()
-    store = _prepare(events, out, items, users, folder, changes)
+    try:
+        store = _prepare(events, out, items, users, folder, changes)
+    except UserError as error:
+        raise UserError(_in_options(str(error))) from error
     spent = time.perf_counter() - begun
     _report(screen, store, spent)
 
@@ -116,7 +135,9 @@ def _prepare(
             what = "--from" if folder is not None else "--set source."
             raise UserError(f"{what} belongs to a source, and {events!r} is none{nearest(events, known)}")
         if not Path(events).exists() and not Path(events).suffix and "/" not in events:
-            raise UserError(f"{events!r} is neither a file nor a source{nearest(events, known)} (sources: {', '.join(known)})")
+            raise UserError(
+                f"{events!r} is neither a file nor a source{nearest(events, known)} (sources: {', '.join(known)})"
+            )
         return make(events, out, items=items, users=users, spec=Prepare().override(*rest), progress=True)
     if items is not None or users is not None:
         raise UserError(f"the source {events!r} brings its own items and users: leave out --items and --users")
@@ -128,11 +149,21 @@ def _prepare(
     return make(tables.events, out, items=tables.items, users=tables.users, spec=spec, progress=True)
 
 
+def _in_options(sentence: str) -> str:
+    """A sentence that says `columns.user` with the option that a person types."""
+    for path, flag in FLAGS.items():
+        sentence = sentence.replace(f"{path}=", f"{flag} ").replace(path, flag)
+    return sentence.replace("--time-col None", "--time-col none")
+
+
 def _report(screen: Screen, store: Store, spent: float) -> None:
     found = store.manifest
     filters = found.get("filters", [])
     if len(filters) > 1:
-        screen.table(("after", "events", "users", "items"), [[f[k] for k in ("filter", "events", "users", "items")] for f in filters])
+        screen.table(
+            ("after", "events", "users", "items"),
+            [[f[k] for k in ("filter", "events", "users", "items")] for f in filters],
+        )
     screen.say(
         f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
         f"in {seconds(spent)}"
@@ -144,6 +175,6 @@ def _report(screen: Screen, store: Store, spent: float) -> None:
         screen.say(f"note: {split['leak']}")
     for note in found.get("notes", []):
         screen.say(f"note: {note}")
-    screen.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec")
+    screen.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
     screen.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})

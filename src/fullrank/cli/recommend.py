@@ -47,11 +47,18 @@ def recommend(
     seen: Annotated[
         str, typer.Option("--seen", metavar="exclude|keep", help="Whether the history's own items may be recommended.")
     ] = "exclude",
-    user: Annotated[str, typer.Option("--user-col", metavar="NAME", help="User column of --histories.")] = "user_id",
-    item: Annotated[str, typer.Option("--item-col", metavar="NAME", help="Item column of --histories.")] = "item_id",
+    user: Annotated[
+        str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
+    ] = None,
+    item: Annotated[
+        str | None, typer.Option("--item-col", metavar="NAME", help="Item column of FILE.  [default: item_id]")
+    ] = None,
     when: Annotated[
-        str, typer.Option("--time-col", metavar="NAME", help="Time column of --histories; without it, rows are in order.")
-    ] = "timestamp",
+        str | None,
+        typer.Option(
+            "--time-col", metavar="NAME", help="Time column of FILE.  [default: timestamp, else order of rows]"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend items for histories, by your own item ids.
@@ -63,11 +70,17 @@ def recommend(
     fullrank recommend runs/sasrec --history 2,3,5 --history 7 --json
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
     """
-    chosen("--unknown", unknown, ("skip", "error"))
-    chosen("--empty", empty, ("popular", "error"))
-    chosen("--seen", seen, ("exclude", "keep"))
     if (history is None) == (histories is None):
         raise UserError("give histories by --history ID,ID,... or by --histories FILE, one of the two")
+    named = {"--user-col": user, "--item-col": item, "--time-col": when}
+    for flag, name in named.items():
+        if name is not None and histories is None:
+            raise UserError(f"{flag} names a column of --histories FILE, which is not given")
+    policies = {
+        "unknown": chosen("--unknown", unknown, ("skip", "error")),
+        "empty": chosen("--empty", empty, ("popular", "error")),
+        "seen": chosen("--seen", seen, ("exclude", "keep")),
+    }
     writer = _writer(out)
     from fullrank import api
     from fullrank.run import Run
@@ -75,14 +88,14 @@ def recommend(
     screen = Screen(as_json)
     opened = Run.open(run)
     catalog = opened.catalog
-    columns = (user, item, when)
-    asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog)
-    missing = _unknown(asked, item, catalog)
-    answers = api.recommend(
-        opened, asked, k=k, seen=seen, unknown=unknown, empty=empty, columns=columns, titles=True  # type: ignore[arg-type]
-    )
+    columns = (user or "user_id", item or "item_id", when or "timestamp")
+    asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
+    missing = _unknown(asked, columns[1], catalog)
+    answers = api.recommend(opened, asked, k=k, columns=columns, titles=True, **policies)
     if missing:
-        screen.say(f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}")
+        screen.say(
+            f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
+        )
     result: dict[str, Any] = {"run": opened.path, "k": k, "unknown_items": missing}
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -108,14 +121,15 @@ def _listed(history: list[str], catalog: Catalog) -> list[list[Any]]:
     return [catalog.parse(some).to_list() if some else [] for some in words]
 
 
-def _table(path: Path | None, columns: tuple[str, str, str], catalog: Catalog) -> pl.DataFrame:
+def _table(path: Path | None, columns: tuple[str, str, str], catalog: Catalog, timed: bool) -> pl.DataFrame:
     """The table of histories, its item ids in the catalogue's type (a CSV file knows text alone)."""
     import polars as pl
 
     from fullrank.data.frames import Source
 
     source = Source(path, "histories")
-    for name, flag in zip(columns[:2], ("--user-col", "--item-col"), strict=True):
+    flags = ("--user-col", "--item-col", "--time-col")
+    for name, flag in list(zip(columns, flags, strict=True))[: 3 if timed else 2]:
         source.require(name, f"name it with {flag}")
     frame = source.read([name for name in columns if name in source.columns])
     if frame.is_empty():

@@ -53,7 +53,7 @@ def schema(
         screen.finish({"out": out, "title": tree.get("title")})
         return
     if not as_json:
-        screen.say(text)
+        screen.say(text, wrap=False)
     screen.finish(tree)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,10 +31,17 @@ class Screen:
         self.as_json = as_json
         self.silent = os.environ.get("RANK", "0") != "0"  # torchrun: the first process speaks for all
 
-    def say(self, text: str = "") -> None:
-        """One line or paragraph for a person."""
-        if not self.silent:
-            print(text, file=self._human, flush=True)
+    def say(self, text: str = "", *, wrap: bool = True) -> None:
+        """Lines for a person, wrapped at the terminal's width; not where they are to be pasted (`wrap=False`)."""
+        if self.silent:
+            return
+        if wrap:
+            width = max(40, shutil.get_terminal_size().columns)
+            lines = text.splitlines() or [""]
+            text = "\n".join(
+                textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in lines
+            )
+        print(text, file=self._human, flush=True)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
         """Columns under headers; numbers are right-aligned, a long last column is wrapped at the terminal's width."""
@@ -58,7 +67,11 @@ class Screen:
         with console.capture() as captured:
             console.print(table)
         text = captured.get()
-        print(text if console.is_terminal else "\n".join(line.rstrip() for line in text.splitlines()), file=self._human, flush=True)
+        print(
+            text if console.is_terminal else "\n".join(line.rstrip() for line in text.splitlines()),
+            file=self._human,
+            flush=True,
+        )
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Tick]:

@@ -43,7 +43,11 @@ def selftest() -> dict[str, Any]:
         recall = api.evaluate(run, data=store, set=["metrics=[recall@10]", "bootstrap=0"]).metrics["recall@10"]
         best = api.recommend(run, [[3, 4, 5, 6]], k=1)["item"][0]
         spent = time.perf_counter() - begun
-    problem = None if recall >= BAR and best == 7 else f"recall@10 is {recall:.3f}, {BAR} was expected, and 7 after 3, 4, 5, 6"
+    problem = (
+        None
+        if recall >= BAR and best == 7
+        else f"recall@10 is {recall:.3f}, {BAR} was expected, and 7 after 3, 4, 5, 6"
+    )
     return {
         "ok": problem is None, "problem": problem, "recall": recall, "chance": 10 / ITEMS, "after_3_4_5_6": best,
         "parameters": run.manifest["parameters"], "seconds": spent,

@@ -34,11 +34,12 @@ def show(
 
     screen = Screen(as_json)
     if not Path(what).is_dir():
-        spec = api.experiment(what, *(settings or ()))
-        screen.say(spec.to_yaml().rstrip())
+        spec = api.recipe(what, *(settings or ()))
+        screen.say(spec.to_yaml().rstrip(), wrap=False)
         screen.finish({"spec": spec.dump()})
         return
     run = Run.open(what)
     spec = run.spec.override(*(settings or ()))
-    screen.say(spec.to_yaml().rstrip())
-    screen.finish({"spec": spec.dump(), "manifest": run.manifest, "last": (run.rows() or [None])[-1]})
+    screen.say(spec.to_yaml().rstrip(), wrap=False)
+    last = run.rows()[-1] if run.rows() else None
+    screen.finish({"spec": spec.dump(), "manifest": run.manifest, "last": last})

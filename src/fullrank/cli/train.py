@@ -39,14 +39,17 @@ def train(
     ] = None,
     loggers: Annotated[
         list[str] | None,
-        typer.Option("--logger", metavar="NAME", help="Log to tensorboard, csv, mlflow, wandb, ... too; may be repeated."),
+        typer.Option(
+            "--logger", metavar="NAME", help="Log to tensorboard, csv, mlflow, wandb, ... too; may be repeated."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model on a store and write a run folder.
 
-    The weights of the epoch with the best validation metric are kept. --set changes any setting of the recipe (`fullrank show RECIPE` prints them all), such as seed=1,
-    training.max_epochs=5 or model.dim=256. Several processes: `torchrun --nproc-per-node 2 -m fullrank train ...`.
+    The weights of the epoch with the best validation metric are kept. --set changes any setting of the recipe
+    (`fullrank show RECIPE` prints them all), such as seed=1, training.max_epochs=5 or model.dim=256. Several
+    processes: `torchrun --nproc-per-node 2 -m fullrank train ...`.
 
     \b
     fullrank train sasrec --data data/shop --out runs/sasrec
@@ -76,7 +79,7 @@ def report(screen: Screen, run: Run, spent: float) -> None:
     screen.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(spent)}")
     if found is not None:
         screen.say(f"best epoch {found['epoch']:g}: validation {run.spec.evaluation.selection} {found['value']:.4f}")
-    screen.say(f"evaluate it: fullrank evaluate {run.path} --split test")
+    screen.say(f"evaluate it: fullrank evaluate {run.path} --split test", wrap=False)
     screen.finish({
         "run": run.path, "recipe": run.spec.recipe, "seed": run.spec.seed, "parameters": run.manifest["parameters"],
         "data": run.manifest["data"], "best": found, "epochs": epochs(run), "seconds": round(spent, 3),

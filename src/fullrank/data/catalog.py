@@ -79,7 +79,7 @@ class Catalog:
         return self.frame["title"].cast(pl.String)
 
     @property
-    def features(self) -> list[str]:
+    def columns(self) -> list[str]:
         """Names of the user's own columns."""
         return [name for name in self.frame.columns if name not in RESERVED]
 
@@ -154,9 +154,9 @@ class Catalog:
         values.refuse(pl.Series(self.lookup(ids) >= 0), ids, f"column {item!r} of {source.name}", "ids known already")
         raw = source.infer(raw, keep_text=item).drop(item)
         for name in raw.columns:
-            if name not in self.features:
+            if name not in self.columns:
                 raise UserError(f"new items have the column {name!r}, which the catalogue has not"
-                                f"{nearest(name, self.features)}; drop it")  # fmt: skip
+                                f"{nearest(name, self.columns)}; drop it")  # fmt: skip
         return Catalog(self._append(ids, raw))
 
     def _append(self, ids: pl.Series, raw: pl.DataFrame) -> pl.DataFrame:
@@ -165,7 +165,7 @@ class Catalog:
         count = np.arange(self.size, self.size + len(ids))
         try:
             own = {n: raw[n].cast(schema[n]) if n in raw else pl.repeat(None, len(ids), dtype=schema[n], eager=True)
-                   for n in self.features}  # fmt: skip
+                   for n in self.columns}  # fmt: skip
             keys = {"item": pl.Series(count).cast(schema["item"]), "item_id": ids.cast(schema["item_id"])}
         except pl.exceptions.PolarsError as error:
             raise UserError(f"new items do not fit the catalogue's types: {str(error).splitlines()[0]}") from None
@@ -187,9 +187,9 @@ class Catalog:
         return table if wide else table.with_columns(pl.col("item_id").cast(pl.Int64))
 
     def _column(self, name: str) -> pl.Series:
-        if name not in self.features:
-            raise UserError(f"the items have no column {name!r}{nearest(name, self.features)} "
-                            f"(columns: {', '.join(self.features) or 'none'})")  # fmt: skip
+        if name not in self.columns:
+            raise UserError(f"the items have no column {name!r}{nearest(name, self.columns)} "
+                            f"(columns: {', '.join(self.columns) or 'none'})")  # fmt: skip
         return self.frame[name]
 
 

@@ -60,9 +60,10 @@ class Source:
         chosen = self.frame.select(*dict.fromkeys(names))
         return self._guard(lambda: _to_polars(chosen))
 
-    def infer(self, frame: pl.DataFrame, keep_text: str) -> pl.DataFrame:
+    def infer(self, frame: pl.DataFrame, keep_text: str | Sequence[str]) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
-        return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
+        keep = {keep_text} if isinstance(keep_text, str) else set(keep_text)
+        return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name not in keep)
 
     def _guard(self, action: Any) -> Any:
         try:
@@ -138,12 +139,14 @@ def _to_polars(frame: nw.LazyFrame[Any] | nw.DataFrame[Any]) -> pl.DataFrame:
 
 
 def _inferred(series: pl.Series) -> pl.Series:
+    if series.dtype != pl.String or series.null_count() == len(series):
+        return series
     for dtype in (pl.Int64, pl.Float64):
         cast = series.cast(dtype, strict=False)
         if cast.null_count() == series.null_count():
             return cast
     truth: Mapping[str, bool] = {"true": True, "false": False}
     lower = series.str.to_lowercase()
-    if lower.drop_nulls().is_in(list(truth)).all() and lower.null_count() < len(lower):
+    if lower.drop_nulls().is_in(list(truth)).all():
         return lower.replace_strict(truth, default=None, return_dtype=pl.Boolean)
     return series

@@ -103,15 +103,20 @@ def array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int
         if needed:
             raise UserError(f"{NAME} of {str(folder)!r} does not list {path.name}")
         return None
+    wanted = np.dtype(dtype)
     try:
-        found = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, OSError, EOFError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
+        with open(path, "rb") as file:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("its header is of another version than 1.0")
+            given, by_column, kind = np.lib.format.read_array_header_1_0(file)
+            start = file.tell()
+    except (ValueError, OSError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
         raise damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
-    if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
-        raise damaged(path, f"it holds {found.dtype} {found.shape}, expected {np.dtype(dtype)} {shape}")
-    if path.stat().st_size != found.offset + math.prod(shape) * found.dtype.itemsize:
+    if kind.str != dtype or given != shape or (by_column and len(shape) > 1):
+        raise damaged(path, f"it holds {kind} {given}, expected {wanted} {shape}")
+    if path.stat().st_size != start + math.prod(shape) * wanted.itemsize:
         raise damaged(path, "its size does not fit its header")
-    return found
+    return np.memmap(path, dtype=wanted, mode="r", offset=start, shape=shape)
 
 
 def verify(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,8 +14,6 @@ from fullrank.data import manifest as manifests
 from fullrank.data.catalog import Catalog
 from fullrank.data.frames import unreadable
 from fullrank.errors import UserError, unknown
-
-Part = Literal["train", "validation", "test"]
 
 _BLOCK = 1 << 22  # events checked at once: bounds the memory of opening a store to a few megabytes
 
@@ -108,14 +106,14 @@ class Store:
         return self.users["user_id"]
 
     def histories(
-        self, split: Part, *, without_history: bool = False
+        self, split: str, *, without_history: bool = False
     ) -> tuple[Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"]]:
         """(users, starts, ends, target_ends) of the users that have a target in a split, in order of user.
 
-        The history is ``items[starts:ends]``, the targets are ``items[ends:target_ends]``. A test history includes
-        the validation events. Of `train` the target is the last training event and the history what precedes it.
-        Users whose history is empty (global time: they are new) are left out unless `without_history`; the
-        manifest counts them.
+        `split` is train, validation or test. The history is ``items[starts:ends]``, the targets are
+        ``items[ends:target_ends]``. A test history includes the validation events. Of `train` the target is the last
+        training event and the history what precedes it. Users whose history is empty (global time: they are new) are
+        left out unless `without_history`; the manifest counts them. Raises `UserError` for another split.
         """
         starts, stops, bounds = self.offsets[:-1], self.offsets[1:], self.bounds
         if split == "train":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,14 +67,16 @@ def prepare(
     *,
     items: Any = None,
     users: Any = None,
-    spec: Prepare = Prepare(),  # noqa: B008 (frozen)
+    spec: Prepare = Prepare(),
     progress: bool = False,
+    notes: Sequence[str] = (),
 ) -> Store:
     """Read events, filter and split them, and write a store at `out`; a store that is there is replaced at the end.
 
     `events`, `items` and `users` are paths (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or
     DataFrames of any engine that narwhals reads. An item or user table is joined on its column of the name that
-    the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr.
+    the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr; `notes` (what
+    a source has to say about its data) are kept in the manifest.
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
@@ -81,7 +85,7 @@ def prepare(
     say = _say if progress else _quiet
     table = read_events(events, spec.columns, with_rating=spec.min_rating is not None)
     steps: list[dict[str, Any]] = []
-    table = _filter(table, spec, steps, say).compact()
+    table = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say).compact()
     catalogue = join.attach(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)
     people = join.attach(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
     say("split and write", {})

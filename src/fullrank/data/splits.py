@@ -1,7 +1,7 @@
 """Which events are trained on and which are predicted: bounds inside each user's chronological history.
 
 Each rule returns bounds [U, 2], places in the flat events: a user's training events end at bounds[u, 0], validation
-targets at bounds[u, 1], test targets at the end of the history. Histories are sorted by time, so every rule is monotone.
+targets at bounds[u, 1], test targets at the end of the history. Histories are sorted by time: every rule is monotone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LeaveOneOut(Spec):
             "split=global_time has no such leak",
         }
         if times is not None and tested.any():
-            facts["train_events_after_a_test_event"] = _later_share(offsets, bounds, times)
+            facts["train_share_after_test"] = _later_share(offsets, bounds, times)
         return bounds, facts
 
 
@@ -78,14 +78,14 @@ class GlobalTime(Spec):
         for part, size in sizes.items():
             if size == 0:
                 raise UserError(
-                    f"global_time leaves no {part} events: they span {_date(times.min())} to {_date(times.max())}, "
-                    f"validation begins {_date(first)} and the test {_date(second)}"
+                    f"global_time leaves no {part} events: they span {_date(int(times.min()))} to "
+                    f"{_date(int(times.max()))}, validation begins {_date(first)} and the test {_date(second)}"
                 )
         return bounds, {"validation_from_seconds": int(first), "test_from_seconds": int(second), "leak": None}
 
 
 def _named(given: Any) -> Any:
-    kinds = {"leave_one_out": LeaveOneOut, "global_time": GlobalTime}
+    kinds: dict[str, type[Spec]] = {"leave_one_out": LeaveOneOut, "global_time": GlobalTime}
     if isinstance(given, str):
         given = {"kind": given}
     if isinstance(given, dict):
@@ -146,8 +146,8 @@ def _resolve(moment: float | int | str, times: np.ndarray) -> int:
 
 
 def _date(seconds: int) -> str:
-    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=int(seconds)) if abs(seconds) < 1e11 else None
-    return f"{int(seconds)}" + (f" ({moment:%Y-%m-%d})" if moment else "")
+    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if abs(seconds) < 1e11 else None
+    return f"{seconds}" + (f" ({moment:%Y-%m-%d})" if moment else "")
 
 
 def _later_share(offsets: np.ndarray, bounds: np.ndarray, times: np.ndarray) -> float:

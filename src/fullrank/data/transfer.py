@@ -73,14 +73,14 @@ def fetch(transfer: Transfer, *, on_bytes: Callable[[int, int | None], None], sa
 def patiently(
     once: Callable[[], None], done: Callable[[], int], attempts: int, *, on_wait: Callable[[str], None]
 ) -> None:
-    """Call `once` until it succeeds; give up after `attempts` failures in a row in which `done` did not grow."""
-    failures = 0
+    """Call `once` until it succeeds; give up after `attempts` failures in a row without more bytes than ever before."""
+    failures, most = 0, done()
     while True:
-        before = done()
         try:
             return once()
         except Lost as error:
-            failures = 1 if done() > before else failures + 1
+            failures = 1 if done() > most else failures + 1
+            most = max(most, done())
             if failures >= attempts:
                 raise
             wait = min(LONGEST_WAIT, max(error.wait or 0.0, 2.0 ** (failures - 1)))
@@ -131,6 +131,8 @@ def _copy(transfer: Transfer, response: Any, on_bytes: Callable[[int, int | None
                 block = response.read(CHUNK)
             except (OSError, http.client.HTTPException) as error:
                 # Caught here, so that an OSError of the disk below is not taken for one of the network.
+                if isinstance(error, http.client.IncompleteRead):
+                    transfer.done += out.write(error.partial)
                 raise Lost(f"the connection broke after {transfer.done:,} bytes ({_reason(error)})") from None
             if not block:
                 break

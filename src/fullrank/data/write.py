@@ -82,7 +82,7 @@ def fingerprint(
         state.update(text.str.join("").item().encode())
     for array in (items, offsets, bounds):
         state.update(np.int64(array.size).tobytes())
-        state.update(memoryview(np.ascontiguousarray(array, dtype="<i8")).cast("B"))
+        state.update(np.ascontiguousarray(array, dtype="<i8").data)
     return state.hexdigest()
 
 

@@ -11,10 +11,12 @@ from jaxtyping import Float
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.result import Evaluated, differing
 from fullrank.metrics.names import Name, parse
-from fullrank.metrics.summary import bounds, resample
+from fullrank.metrics.summary import bounds, column, resample
 
 FREE = ("bootstrap", "metrics", "ks")
 """Parts of a protocol that may differ: what else was computed, and how intervals were drawn."""
+RESAMPLED = 1000
+"""Most bootstrap samples: more do not move an interval visibly."""
 CELLS = 1 << 22
 """Random signs held at once."""
 
@@ -43,9 +45,9 @@ def compare(
 ) -> Comparison:
     """The paired difference b - a of one metric, its bootstrap interval and a p value.
 
-    Metrics with one value per user: sign-flip permutation test of the users' differences. Metrics of all lists
-    together (gini, coverage): twice the smaller tail of the bootstrap distribution of the difference. Raises
-    `UserError` where the protocols differ, naming how, or where a metric was not computed.
+    p is that of a sign-flip permutation test of the users' differences; for metrics of all lists together (gini,
+    coverage) of the differences of their influences. Raises `UserError` where the protocols differ, naming how, or
+    where a metric was not computed.
     """
     _same_protocol(a, b)
     name = parse(metric)
@@ -55,16 +57,11 @@ def compare(
     if samples < 1:
         raise UserError(f"samples must be at least 1, not {samples}")
     before, after = a.metrics[str(name)], b.metrics[str(name)]
-    if name.per_user:
-        gap = b.per_user.values[str(name)] - a.per_user.values[str(name)]
-        values = {str(name): gap}
-        drawn = resample(values, None, [name], items=0, samples=min(samples, 1000), seed=seed)[str(name)]
-        p, test = sign_flip(gap, samples, seed), f"paired sign-flip permutation, {samples} flips"
-    else:
-        drawn = _lists(b, name, min(samples, 1000), seed) - _lists(a, name, min(samples, 1000), seed)
-        tail = min(int(np.sum(drawn <= 0)), int(np.sum(drawn >= 0)))
-        p, test = min(2 * (tail + 1) / (len(drawn) + 1), 1.0), f"paired bootstrap, {len(drawn)} samples"
-    return Comparison(str(name), before, after, after - before, bounds(drawn, level), p, test, len(a.per_user.users))
+    gap = _column(b, name) - _column(a, name)
+    drawn = resample(gap[:, None], samples=min(samples, RESAMPLED), seed=seed)[:, 0]
+    test = f"paired sign-flip permutation of {'values' if name.per_user else 'influences'}, {samples} flips"
+    p = sign_flip(gap, samples, seed)
+    return Comparison(str(name), before, after, after - before, bounds(drawn, level), p, test, len(gap))
 
 
 def sign_flip(gap: Float[np.ndarray, "U"], samples: int, seed: int) -> float:
@@ -87,9 +84,8 @@ def sign_flip(gap: Float[np.ndarray, "U"], samples: int, seed: int) -> float:
     return (reached + 1) / (samples + 1)
 
 
-def _lists(side: Evaluated, name: Name, samples: int, seed: int) -> Float[np.ndarray, "S"]:
-    items = side.protocol["items"]
-    return resample({}, side.per_user.lists, [name], items=items, samples=samples, seed=seed)[str(name)]
+def _column(side: Evaluated, name: Name) -> Float[np.ndarray, "U"]:
+    return column(name, side.per_user.values, side.per_user.lists, side.protocol["items"])
 
 
 def _same_protocol(a: Evaluated, b: Evaluated) -> None:

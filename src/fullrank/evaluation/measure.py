@@ -47,7 +47,7 @@ class Held(Protocol):
     @property
     def fingerprint(self) -> str: ...
     def histories(
-        self, split: Split
+        self, split: Split, *, without_history: bool = False
     ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "Q"]]: ...
 
 
@@ -105,7 +105,7 @@ def _asked(store: Held, split: str, spec: Evaluation) -> tuple[np.ndarray, np.nd
     """Users (ascending), starts, ends, target ends, and how many users were left out for want of a history."""
     if split not in get_args(Split):
         raise unknown("split", split, get_args(Split))
-    users, starts, ends, target_ends = store.histories(cast(Split, split))
+    users, starts, ends, target_ends = store.histories(cast(Split, split), without_history=True)
     if not len(users):
         raise UserError(f"the store has no users with a target in the split {split!r}: prepare it with another split")
     keep = (ends > starts) if spec.empty == "skip" else np.ones(len(users), dtype=bool)
@@ -187,6 +187,9 @@ def _unreachable(
         some = slice(low, low + chunk)
         truth = Truth.of(items, ends[some], target_ends[some])
         rows, seen = flatten(items, starts[some], ends[some])
+        if len(truth.items) == len(truth.counts):  # one target each: no need to sort anything
+            found += len(np.unique(rows[seen == truth.items[rows]]))
+            continue
         width = int(max(truth.items.max(initial=0), seen.max(initial=0))) + 1
         targets = np.repeat(np.arange(len(truth.counts)), truth.counts) * width + truth.items
         found += int(np.isin(targets, rows * width + seen).sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fullrank.errors import UserError
 from fullrank.metrics import SeenPolicy
@@ -43,6 +43,15 @@ class Evaluation(Spec):
     """Items per block; None is the measured default. Does not change results."""
     seed: int = 0
     """Of resampling and of sampled negatives."""
+
+    @field_validator("selection")
+    @classmethod
+    def _under_its_own_name(cls, text: str) -> str:
+        """`ndcg@010` is `ndcg@10`, as in the results that training looks it up in."""
+        try:
+            return str(parse(text))
+        except UserError as error:
+            raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Evaluation:

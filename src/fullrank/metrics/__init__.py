@@ -28,7 +28,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Truth:
-    """The distinct items that each user should have been shown: user u's are items[offsets[u]:offsets[u+1]]; O = U + 1."""
+    """The distinct items that each user should be shown: user u's are items[offsets[u]:offsets[u+1]]; O = U + 1."""
 
     items: Int[np.ndarray, "N"]
     offsets: Int[np.ndarray, "O"]

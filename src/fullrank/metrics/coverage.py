@@ -14,6 +14,12 @@ def coverage(exposure: Int[np.ndarray, "S V"]) -> Float[np.ndarray, "S"]:
     return (exposure > 0).mean(-1)
 
 
+def coverage_without(lists: Int[np.ndarray, "U K"], exposure: Int[np.ndarray, "V"]) -> Float[np.ndarray, "U"]:
+    """The coverage of all lists but user u's, for every u. `exposure` is that of all lists."""
+    alone = (exposure == 1)[lists] & (lists >= 0)
+    return ((exposure > 0).sum() - alone.sum(1)) / len(exposure)
+
+
 def novelty(table: Table, k: int) -> Float[np.ndarray, "U"]:
     """Mean self-information, in bits, of the items in the first k places (Zhou et al. 2010); empty places do not count.
 

@@ -38,12 +38,36 @@ def arp(table: Table, k: int) -> Float[np.ndarray, "U"]:
 def gini(exposure: Int[np.ndarray, "S V"]) -> Float[np.ndarray, "S"]:
     """Inequality of exposure over the whole catalogue: 0 all items equally often, (V-1)/V one item always.
 
-    sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), items never shown included. One row per set of lists (S).
+    sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), items never shown included. S rows, one for
+    each set of lists.
     """
     size = exposure.shape[-1]
     weights = 2.0 * np.arange(1, size + 1) - size - 1
     total = exposure.sum(-1)
     return (np.sort(exposure, axis=-1) @ weights) / (size * np.maximum(total, 1))
+
+
+def gini_without(lists: Int[np.ndarray, "U K"], exposure: Int[np.ndarray, "V"]) -> Float[np.ndarray, "U"]:
+    """The Gini of all lists but user u's, for every u. `exposure` is that of all lists.
+
+    V sum(x) gini is the sum over pairs of items of |x_i - x_j|. Showing an item once less brings it one nearer to
+    every item shown less often and one further from all others, except from those that lose a place with it.
+    """
+    size = len(exposure)
+    below = np.searchsorted(np.sort(exposure), exposure)
+    change = np.append(size - 1 - 2 * below, 0)  # the last is what an empty place (id -1) changes
+    pairs = (np.sort(exposure) * (2 * np.arange(1, size + 1) - size - 1)).sum()
+    left = exposure.sum() - (lists >= 0).sum(1)
+    return (pairs + change[lists].sum(1) - 2 * _equal_pairs(lists, exposure)) / (size * np.maximum(left, 1))
+
+
+def _equal_pairs(lists: Int[np.ndarray, "U K"], exposure: Int[np.ndarray, "V"]) -> Int[np.ndarray, "U"]:
+    """How many pairs of items in each list are shown equally often."""
+    places = np.arange(lists.shape[1])
+    shown = np.sort(np.where(lists >= 0, exposure[lists], -1 - places), axis=1)  # empty places equal nothing
+    first = np.zeros_like(shown)
+    first[:, 1:] = np.where(shown[:, 1:] == shown[:, :-1], 0, places[1:])
+    return (places - np.maximum.accumulate(first, axis=1)).sum(1)
 
 
 def mean_over_items(ids: Int[np.ndarray, "U K"], value: np.ndarray) -> Float[np.ndarray, "U"]:

@@ -24,6 +24,8 @@ EXPOSURE: dict[str, Metric] = {"arp": fairness.arp, "novelty": coverage.novelty}
 """Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
 PER_LIST = {"gini": fairness.gini, "coverage": coverage.coverage}
 """One number for all lists together, from the exposure of every item."""
+WITHOUT = {"gini": fairness.gini_without, "coverage": coverage.coverage_without}
+"""The same without each user in turn."""
 DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "coverage", "novelty")
 
 

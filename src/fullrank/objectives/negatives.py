@@ -53,7 +53,7 @@ def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
         cdf = q.catalogue.log_q(every).double().exp().cumsum(0)
         drawn = torch.searchsorted(cdf / cdf[-1], value.contiguous(), right=True).clamp_max(q.catalogue.size - 1)
         found = torch.where(source >= weights[0], drawn, found)
-    if weights[2] > 0:
+    if weights[2] > 0 and len(q.targets):
         drawn = q.targets[(value * len(q.targets)).long().clamp_max(len(q.targets) - 1)]
         found = torch.where(source >= weights[0] + weights[1], drawn, found)
     return found
@@ -66,7 +66,7 @@ def log_probability(spec: Negatives, q: Queries, ids: Int[Tensor, "*n"]) -> Floa
     if weights[1] > 0:
         p = p + weights[1] * q.catalogue.log_q(ids).exp()
     if weights[2] > 0:
-        share = torch.bincount(q.targets, minlength=q.catalogue.size) / len(q.targets)
+        share = torch.bincount(q.targets, minlength=q.catalogue.size) / max(1, len(q.targets))
         p = p + weights[2] * share[ids]
     return p.clamp_min(1e-30).log()
 

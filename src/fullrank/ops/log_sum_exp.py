@@ -8,14 +8,17 @@ for every row scales them, any other recomputes the chunks with its own weights.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 CHUNK_ELEMENTS = 1_500_000
 """Scores alive at once (6 MB in fp32): measured best between 1 and 3 million on CPUs with a few MB of cache."""
+LOG2_E = math.log2(math.e)
 
 
 def log_sum_exp(
@@ -23,7 +26,7 @@ def log_sum_exp(
 ) -> Float[Tensor, "M"]:
     """log sum_v exp(x @ w.T) for every row, in fp32, in chunks of `chunk_elements` scores."""
     rows = max(16, min(4096, chunk_elements // max(1, len(w))))
-    return _LogSumExp.apply(x, w, rows)
+    return _LogSumExp.apply(x, w, rows, torch.is_grad_enabled())
 
 
 def log_sum_exp_slow(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Float[Tensor, "M"]:
@@ -33,10 +36,10 @@ def log_sum_exp_slow(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Float[
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, rows: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, rows: int, recording: bool) -> Tensor:
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        wanted = recording and any(ctx.needs_input_grad[:2])
         with torch.autocast(kind, enabled=False):
             out, dx, dw = _pass(x.to(dtype), w.to(dtype), None, rows, wanted)
         ctx.save_for_backward(x, w, *((dx, dw) if wanted else ()))
@@ -44,38 +47,48 @@ class _LogSumExp(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, w, dx, dw = ctx.saved_tensors
         if len(upstream) and bool((upstream == upstream[0]).all()):
             dx, dw = dx * upstream[0], dw * upstream[0]
         elif len(upstream):
             with torch.autocast(x.device.type, enabled=False):
                 _, dx, dw = _pass(x.to(ctx.dtype), w.to(ctx.dtype), upstream, ctx.rows, True)
-        return dx.to(x.dtype), dw.to(w.dtype), None
+        return dx.to(x.dtype), dw.to(w.dtype), None, None
 
 
 def _pass(
     x: Tensor, w: Tensor, weights: Tensor | None, rows: int, gradients: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Values, and on request the gradients of their weighted sum, one chunk of rows after another."""
-    out = x.new_empty(len(x), dtype=torch.float32)
+    """Values, and on request the gradients of their weighted sum, one chunk of rows after another.
+
+    Scores are kept in bits (times log2 e): the CPU's exp2 takes a third of the time of its exp.
+    """
+    top = x.new_empty(len(x), 1, dtype=torch.float32)
+    total = torch.empty_like(top)
     dx = torch.empty_like(x) if gradients else None
     dw = torch.zeros(w.shape, dtype=torch.float32, device=w.device) if gradients else None
     full = x.dtype == torch.float32
     scores = x.new_empty(min(rows, len(x)), len(w), dtype=torch.float32) if full else None
     for low in range(0, len(x), rows):
-        part = x[low : low + rows]
-        chunk = torch.mm(part, w.T, out=scores[: len(part)]) if scores is not None else (part @ w.T).float()
-        top = chunk.amax(1, keepdim=True)
-        total = chunk.sub_(top).exp_().sum(1, keepdim=True)
-        out[low : low + rows] = (top + total.log())[:, 0]
+        at = slice(low, low + rows)
+        part = x[at]
+        if scores is not None:
+            chunk = torch.mm(part * LOG2_E, w.T, out=scores[: len(part)])
+        else:
+            chunk = (part @ w.T).float().mul_(LOG2_E)
+        torch.amax(chunk, 1, keepdim=True, out=top[at])
+        torch.sum(chunk.sub_(top[at]).exp2_(), 1, keepdim=True, out=total[at])
         if dx is None or dw is None:
             continue
-        factor = total.reciprocal() if weights is None else weights[low : low + rows, None].float() / total
+        factor = total[at].reciprocal() if weights is None else weights[at, None].float() / total[at]
         mass = chunk.to(x.dtype)
-        dx[low : low + rows] = (mass @ w) * factor.to(x.dtype)
         if full:
+            torch.mm(mass, w, out=dx[at]).mul_(factor)
             dw.addmm_(mass.T, part * factor)
         else:
-            dw += mass.T @ (part * factor.to(x.dtype))
-    return out, dx, dw
+            factor = factor.to(x.dtype)
+            dx[at] = (mass @ w) * factor
+            dw += mass.T @ (part * factor)
+    return ((top + total.log2()) / LOG2_E)[:, 0], dx, dw

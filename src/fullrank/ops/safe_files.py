@@ -31,7 +31,13 @@ def write_text(path: Path, text: str) -> None:
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a safetensors file, atomically."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    whole: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        flat = tensor.detach().cpu().contiguous()
+        place = flat.untyped_storage().data_ptr()
+        whole[name] = flat.clone() if place in places else flat  # the format has no two names for one place
+        places.add(place)
     try:
         safetensors.torch.save_file(whole, str(fresh))
         os.replace(fresh, path)

@@ -37,5 +37,6 @@ class LogDetPenalty(nn.Module):
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         table = step.queries[0].catalogue.all().float()
-        gram = table.T @ table + self.ridge * torch.eye(table.shape[1], device=table.device)
-        return self.weight * (gram.trace() - torch.linalg.slogdet(gram).logabsdet)
+        with torch.autocast(table.device.type, enabled=False):  # bf16 products would drown the small eigenvalues
+            gram = table.T @ table + self.ridge * torch.eye(table.shape[1], device=table.device)
+            return self.weight * (gram.trace() - torch.linalg.slogdet(gram).logabsdet)

@@ -8,11 +8,13 @@ found afterwards and put right: order is score descending, then item id ascendin
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.batch import Answer
+from fullrank.batch import Answer, Dense
 from fullrank.errors import UserError
 from fullrank.retrieval.seen import Seen
 
@@ -39,9 +41,10 @@ def top_k(
         raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}")
     best: tuple[Tensor, Tensor] | None = None
     floor: Tensor | None = None
+    score = scorer(answer, block)
     for low in range(0, answer.size, block):
         high = min(low + block, answer.size)
-        scores = answer.block(low, high)
+        scores = score(low, high)
         values, ids = _without_seen(scores, seen, low, high, k, floor)
         _refuse_nan(values, low, high)
         best = (values, ids + low) if best is None else _merge(best, (values, ids + low), k)
@@ -56,6 +59,24 @@ def top_k(
         values = torch.nn.functional.pad(values, (0, missing), value=-torch.inf)
         ids = torch.nn.functional.pad(ids, (0, missing), value=-1)
     return values.float(), ids
+
+
+def scorer(answer: Answer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
+    """The scores of items low .. high-1, valid until the next call.
+
+    A `Dense` answer is multiplied into one buffer: a fresh table of several MB for each block costs about as much in
+    page faults as in arithmetic, and leaves holes in the heap, so that memory would grow with the number of blocks.
+    """
+    if type(answer) is not Dense or answer.vectors.dtype != answer.table.dtype:
+        return answer.block
+    vectors = answer.vectors / answer.temperature
+    buffer = vectors.new_empty(len(vectors) * min(block, answer.size))
+
+    def multiply(low: int, high: int) -> Tensor:
+        out = buffer[: len(vectors) * (high - low)].view(len(vectors), high - low)
+        return torch.mm(vectors, answer.table[low:high].T, out=out)
+
+    return multiply
 
 
 def _without_seen(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from fullrank.batch import Answer, Batch, Model
 from fullrank.errors import UserError
 from fullrank.metrics import Ranking, flatten
-from fullrank.retrieval.exact import top_k
+from fullrank.retrieval.exact import scorer, top_k
 from fullrank.retrieval.seen import Seen, checked
 
 BLOCK = 8192
@@ -149,12 +149,14 @@ def _pad(histories: Histories, at: Int[np.ndarray, "B"], lengths: Int[np.ndarray
 
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    """A trained module must not drop out while it is evaluated; its mode is given back afterwards."""
+    """A trained module must not drop out while it is evaluated, and makes its item vectors once."""
     training = isinstance(model, torch.nn.Module) and model.training
     if training:
         model.eval()  # type: ignore[attr-defined]
+    frozen: AbstractContextManager[None] = getattr(model, "frozen", nullcontext)()
     try:
-        yield
+        with frozen:
+            yield
     finally:
         if training:
             model.train()  # type: ignore[attr-defined]
@@ -168,12 +170,13 @@ def pair_scores(
     order = np.argsort(items, kind="stable")
     pairs_rows, pairs_items = torch.from_numpy(rows[order]), torch.from_numpy(items[order])
     found = np.empty(len(rows), dtype=np.float32)
+    score = scorer(answer, block)
     edges = np.searchsorted(items[order], np.arange(0, answer.size + block, block))
     for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         if first == last:
             continue
         low = number * block
-        scores = answer.block(low, min(low + block, answer.size))
+        scores = score(low, min(low + block, answer.size))
         taken = scores[pairs_rows[first:last].to(scores.device), (pairs_items[first:last] - low).to(scores.device)]
         found[order[first:last]] = taken.float().cpu().numpy()
     if np.isnan(found).any():

@@ -131,24 +131,33 @@ class Board:
     def table(self) -> Table:
         """The table as it stands; called by the live display from its own thread."""
         table = Table(title=f"{clock(3600 * self.outcome.hours)} spent", title_justify="left")
-        for name in ("cell", "seed", "state", "epoch", "validation", "result", "time"):
-            table.add_column(name, justify="left" if name in ("cell", "state") else "right")
-        for job in self.jobs:
+        splits = list(dict.fromkeys(split for job in self.jobs for split in job.splits))
+        for name in ("cell", "seed", "state", "epoch", "best", *splits, "time"):
+            table.add_column(name, justify="left" if name in ("cell", "state") else "right", no_wrap=name == "cell")
+        for job in self._near():
             line = self.shown[job.folder]
             row = line.row
             if row is None and line.state == "running":
-                table.add_row(job.cell, str(job.seed), *self._running(job, line), style="bold")
+                *figures, spent = self._running(job, line)
+                table.add_row(job.cell, str(job.seed), *figures, *("" for _ in splits), spent, style="bold")
             elif row is None:
-                table.add_row(job.cell, str(job.seed), line.state, "", "", "", "")
+                table.add_row(job.cell, str(job.seed), line.state)
             else:
                 best = row.get("validation_best")
                 shown = "" if best is None else f"{best['value']:.4f}"
                 style = "red" if row.get("error") else None
                 table.add_row(
-                    job.cell, str(job.seed), line.state, str(row.get("epochs") or ""), shown, score(row, job),
-                    clock(_spent(row)), style=style,
+                    job.cell, str(job.seed), line.state, str(row.get("epochs") or ""), shown,
+                    *(_value(row, job, split) for split in splits), clock(_spent(row)), style=style,
                 )  # fmt: skip
         return table
+
+    def _near(self) -> Sequence[Job]:
+        """The jobs that fit the screen, around the one that runs."""
+        room = max(5, self.console.height - 8)
+        at = next((n for n, job in enumerate(self.jobs) if self.shown[job.folder].state in ("running", "waiting")), 0)
+        first = min(max(0, at - room // 2), max(0, len(self.jobs) - room))
+        return self.jobs[first : first + room]
 
     def _running(self, job: Job, line: _Line) -> list[str]:
         metric = f"validation/{job.experiment.evaluation.selection}"
@@ -156,20 +165,21 @@ class Board:
         scores = [row[metric] for row in rows if metric in row]
         at = f"{rows[-1]['epoch']:.1f}/{job.experiment.training.max_epochs}" if rows else ""
         spent = clock(time.perf_counter() - line.begun)
-        return ["running", at, f"{max(scores):.4f}" if scores else "", "", spent]
+        return ["running", at, f"{max(scores):.4f}" if scores else "", spent]
 
 
 def score(row: Row, job: Job) -> str:
     """The selection metric on each split evaluated: `test ndcg@10 0.0541`."""
     if row.get("error"):
         return "error"
-    metric = job.experiment.evaluation.selection
-    parts = []
-    for split, metrics in row["metrics"].items():
-        name = metric if metric in metrics else next(iter(metrics), None)
-        if name is not None and metrics[name] is not None:
-            parts.append(f"{split} {name} {metrics[name]:.4f}")
-    return "  ".join(parts)
+    name = job.experiment.evaluation.selection
+    return "  ".join(f"{split} {name} {value}" for split in job.splits if (value := _value(row, job, split)))
+
+
+def _value(row: Row, job: Job, split: str) -> str:
+    """The selection metric, where it was computed."""
+    value = row.get("metrics", {}).get(split, {}).get(job.experiment.evaluation.selection)
+    return "" if value is None else f"{value:.4f}"
 
 
 def clock(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+@cache
 def code() -> dict[str, Any]:
-    """Version of fullrank; where it runs from a git checkout, the commit and whether its source was edited since."""
+    """Version of fullrank; where it runs from a git checkout, the commit and whether its source was edited since.
+
+    As it was at the first call: what a process has loaded does not change with the files.
+    """
     here = Path(__file__).resolve().parents[1]
     if _git(here, "ls-files", "--error-unmatch", "__init__.py") is None:
         return {"fullrank": __version__, "commit": None, "edited": None}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -25,6 +25,7 @@ class Moment:
     epoch: int
 
 
+@runtime_checkable
 class Callback(Protocol):
     def on_epoch(self, moment: Moment) -> dict[str, Any]:
         """Figures for this epoch's row of metrics.jsonl; called after validation, on the first process."""

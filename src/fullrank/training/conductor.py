@@ -81,8 +81,9 @@ class Conductor(lightning.Callback):
         steps = self.loader.steps_per_epoch
         figures: dict[str, Any] = {f"train/{name}": value / steps for name, value in self.sums.items()}
         figures["train/loss"] = sum(figures.values())
-        figures["tokens_per_s"] = round(self.tokens / max(1e-9, self.spent), 1)
-        figures["padding_share"] = round(1 - self.tokens / max(1, self.padded), 4)
+        tokens, padded = (_sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.tokens, self.padded))
+        figures["tokens_per_s"] = round(tokens / max(1e-9, self.spent), 1)
+        figures["padding_share"] = round(1 - tokens / max(1, padded), 4)
         figures["seconds"] = round(self.spent, 3)
         self.sums, self.tokens, self.padded, self.spent = {}, 0, 0, 0.0
         final = step >= module.total

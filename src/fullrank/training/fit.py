@@ -46,7 +46,8 @@ def train(
     with one thread count). `init_from` starts from the weights of an earlier run; items are matched by external id.
     """
     folder = Path(out)
-    _check_folder(folder, experiment, store, resume=resume, overwrite=overwrite)
+    if _rank() == 0:  # the others may come when it has begun to write
+        _check_folder(folder, experiment, store, resume=resume, overwrite=overwrite)
     torch.manual_seed(experiment.seed)
     model = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
     if init_from is not None and not resume:
@@ -156,9 +157,8 @@ def _check_folder(folder: Path, experiment: Experiment, store: Store, *, resume:
     if not resume:
         if not overwrite:
             raise UserError(f"{folder} holds a run; continue it with --resume, replace it with --overwrite, or choose another")
-        if _rank() == 0:
-            (folder / "checkpoints" / "last.json").unlink(missing_ok=True)
-            (folder / "weights.safetensors").unlink(missing_ok=True)
+        (folder / "checkpoints" / "last.json").unlink(missing_ok=True)
+        (folder / "weights.safetensors").unlink(missing_ok=True)
         return
     old = Run.open(folder)
     if old.spec.dump() != experiment.dump():

@@ -32,7 +32,7 @@ class Journal:
             kept.append(line)
         write_text(self.path, "".join(line + "\n" for line in kept))
 
-    def add(self, event: str, step: int, epoch: float, figures: Mapping[str, Any]) -> None:
+    def add(self, event: str, step: int, epoch: int | float, figures: Mapping[str, Any]) -> None:
         """One row: what happened, where, and its figures."""
         row = {"event": event, "step": step, "epoch": epoch, **figures}
         try:

@@ -50,6 +50,7 @@ class Planted(Spec):
     drift: float = Field(default=0.03, ge=0.0)
     """Radians that a shopper's interests rotate per event; 0 keeps them fixed."""
     seed: int = Field(default=0, ge=0)
+    """Which of the marketplaces with these settings."""
 
     def files(self) -> tuple[RemoteFile, ...]:
         """Nothing is downloaded."""

@@ -1,0 +1,166 @@
+"""`fullrank demo`: the whole way on a generated marketplace, offline: prepare, train, compare, recommend."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson
+from fullrank.cli.screen import Screen, seconds
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.data.pack import Store
+    from fullrank.run import Run
+
+MODELS: dict[str, tuple[str, ...]] = {
+    "popularity": (),
+    "item_to_item": (),
+    "gru4rec": (
+        "model.dim=64", "model.encoder.dropout=0.2", "model.scoring.similarity=dot", "model.scoring.temperature=1",
+        "training.max_epochs=10", "training.batch_size=1024", "training.lr=3e-3", "training.evaluate_every=2",
+    ),
+    "sasrec_plus": (
+        "training.max_epochs=20", "training.batch_size=1024", "training.lr=2e-3", "training.evaluate_every=5",
+    ),
+}  # fmt: skip
+"""Recipe -> what is changed so that it fits a small marketplace and a few minutes (chosen on validation)."""
+TITLES = {"popularity": "popularity", "item_to_item": "item-to-item", "gru4rec": "GRU4Rec", "sasrec_plus": "SASRec++"}
+METRICS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
+MARK = "demo.json"
+"""Written first: a folder with it is the demo's own and may be replaced."""
+
+
+def add(app: typer.Typer) -> None:
+    app.command("demo")(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where everything goes.")] = Path("runs/demo"),
+    as_json: AsJson = False,
+) -> None:
+    """See everything on generated data, in two minutes.
+
+    A small marketplace is generated, prepared and learned by four recommenders; a table compares them. It needs no
+    network. Running it again replaces what it wrote.
+
+    \b
+    fullrank demo
+    fullrank demo --out /tmp/demo
+    """
+    from fullrank.training import fit  # noqa: F401  (slow to import: not the first model's time)
+
+    screen = Screen(as_json)
+    _claim(out)
+    begun = time.perf_counter()
+    screen.say("A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together.")
+    store = _store(out / "data")
+    runs = {name: _train(screen, name, changes, store, out / name) for name, changes in MODELS.items()}
+    rows = {name: _measured(run, store) for name, run in runs.items()}
+    screen.say()
+    cells = [[TITLES[name], *row.values()] for name, row in rows.items()]
+    screen.table(("model", "NDCG@10", "Recall@10", "fair0.8@1", "coverage@10"), cells)
+    screen.say(_legend(store))
+    example = _example(screen, store, runs["sasrec_plus"])
+    spent = time.perf_counter() - begun
+    _next(screen, out, example["history"])
+    screen.say(f"\nAll of it took {seconds(spent)} and lies in {out}.")
+    result = {"out": out, "metrics": rows, "example": example, "seconds": round(spent, 3)}
+    (out / MARK).write_text(
+        json.dumps({"metrics": rows, "seconds": round(spent, 3)}, indent=2) + "\n", encoding="utf-8"
+    )
+    screen.finish(result)
+
+
+def _claim(out: Path) -> None:
+    """An empty folder for the demo, in place of its former one. `UserError` where the folder is somebody else's."""
+    if out.exists():
+        if not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file()):
+            raise UserError(f"{out} is not the demo's: it has no {MARK}; choose another folder by --out")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / MARK).write_text("{}\n", encoding="utf-8")
+
+
+def _store(out: Path) -> Store:
+    from fullrank.data.prepare import Columns, Prepare, prepare
+    from fullrank.data.sources.planted import Planted
+
+    tables = Planted().read()
+    return prepare(tables.events, out, items=tables.items, users=tables.users, spec=Prepare(columns=Columns()))
+
+
+def _train(screen: Screen, name: str, changes: tuple[str, ...], store: Store, out: Path) -> Run:
+    from fullrank import api
+
+    words = [f"{TITLES[name]}: fullrank train {name}", *(f"--set {change}" for change in changes)]
+    screen.say("\n" + " ".join(words))
+    begun = time.perf_counter()
+    run = api.train(name, store, out, set=changes)
+    screen.say(f"{run.manifest['parameters']:,} parameters, trained in {seconds(time.perf_counter() - begun)}")
+    return run
+
+
+def _measured(run: Run, store: Store) -> dict[str, float]:
+    from fullrank import api
+
+    found = api.evaluate(run, data=store, set=[f"metrics=[{', '.join(METRICS)}]", "slices=false"])
+    return {name: found.metrics[name] for name in METRICS}
+
+
+def _legend(store: Store) -> str:
+    return (
+        f"For each of {store.num_users:,} users: which of {store.num_items:,} items comes next? "
+        "NDCG and Recall: is it among the first 10, and how near the top? fair0.8: the share of first places "
+        "that go to the least popular 80 % of the items. coverage: the share of all items that anybody gets to see. "
+        "Larger is better."
+    )
+
+
+def _example(screen: Screen, store: Store, run: Run) -> dict[str, Any]:
+    """Recommendations for one user, with titles, beside what the user really bought next."""
+    from fullrank import api
+
+    users, starts, ends, targets = store.histories("test")
+    row = int((ends - starts >= 8).argmax())
+    history, bought = store.items[starts[row] : ends[row]], int(store.items[ends[row]])
+    ids, titles = store.catalog.external(history), store.catalog.titles
+    answers = api.recommend(run, {store.user_ids[int(users[row])]: ids.to_list()}, k=10, titles=True)
+    hit = store.catalog.external([bought])[0]
+    name = {i: t for i, t in zip(store.catalog.ids, titles, strict=True)} if titles is not None else {}
+    last = ids.tail(4).to_list()
+    screen.say()
+    screen.table(
+        ("item", "title"),
+        [[str(item), name.get(item)] for item in last],
+        title=f"User {answers['user'][0]} bought last",
+    )
+    cells = [
+        [r["rank"], str(r["item"]), r["score"], f"{r['title']}{'   <- bought next' if r['item'] == hit else ''}"]
+        for r in answers.head(5).to_dicts()
+    ]
+    screen.say()
+    screen.table(("rank", "item", "score", "title"), cells, title="SASRec++ recommends")
+    place = answers.filter(answers["item"] == hit)["rank"].to_list()
+    if not place or place[0] > 5:
+        where = f"number {place[0]} of the list" if place else "not among the first ten"
+        screen.say(f"bought next: {name.get(hit, hit)} ({where})")
+    return {"user": answers["user"][0], "history": last, "bought_next": hit, "recommendations": answers.to_dicts()}
+
+
+def _next(screen: Screen, out: Path, history: list[Any]) -> None:
+    screen.say("\nWhat to try next:")
+    for command in (
+        f"fullrank evaluate {out / 'gru4rec'} {out / 'sasrec_plus'}",
+        f"fullrank recommend {out / 'sasrec_plus'} --history {','.join(map(str, history))} --k 5",
+        f"fullrank recommend {out / 'gru4rec'} --history {history[-1]}",
+        "fullrank prepare YOUR_EVENTS.csv --items YOUR_ITEMS.csv --out data/mine",
+        "fullrank train sasrec --data data/mine --out runs/mine",
+        "fullrank list recipes",
+    ):
+        screen.say(f"  {command}", wrap=False)

@@ -1,0 +1,279 @@
+"""Tables in, store out: file formats, features, filters and their counts, and every mistake as one sentence."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pytest
+
+from fullrank.data.prepare import Columns, Prepare, prepare
+from fullrank.errors import UserError
+
+EVENTS = pl.DataFrame(
+    {
+        "user_id": ["u2", "u1", "u1", "u2", "u1", "u1", "u3"],
+        "item_id": [30, 10, 20, 10, 30, 10, 20],
+        "timestamp": [3, 1, 2, 4, 5, 6, 9],
+        "stars": [5.0, 4.0, 1.0, 3.0, 5.0, 2.0, 5.0],
+        "what": ["buy", "view", "view", "buy", "buy", "view", "view"],
+        "value": [1.0, 0.5, 0.25, 2.0, 0.0, 1.0, 3.0],
+    }
+)
+ITEMS = pl.DataFrame(
+    {
+        "item_id": [10, 99, 30, 10],
+        "title": ["ten", "never bought", "thirty", "ten again"],
+        "price": [1.5, 2.0, None, 9.0],
+    }
+)
+
+
+def write(frame: pl.DataFrame, path: Path) -> Path:
+    if path.suffix == ".parquet":
+        frame.write_parquet(path)
+    elif path.suffix in (".jsonl", ".ndjson"):
+        frame.write_ndjson(path)
+    else:
+        text = frame.write_csv(separator="\t" if ".tsv" in path.suffixes else ",")
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["e.parquet", "e.csv", "e.csv.gz", "e.tsv", "e.tsv.gz", "e.jsonl", "e.ndjson", "E.CSV"]
+)
+def test_every_file_format_gives_the_same_store(tmp_path: Path, name: str) -> None:
+    expected = prepare(EVENTS, tmp_path / "frame", items=ITEMS)
+    store = prepare(write(EVENTS, tmp_path / name), tmp_path / "file", items=write(ITEMS, tmp_path / f"items_{name}"))
+    assert store.fingerprint == expected.fingerprint
+    assert store.catalog.frame.equals(expected.catalog.frame)
+    assert store.catalog.ids.dtype == pl.Int64 and store.user_ids.dtype == pl.String
+
+
+def test_a_folder_of_parquet_parts_is_read_in_order_of_name(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    EVENTS[4:].write_parquet(tmp_path / "parts" / "b.parquet")
+    EVENTS[:4].write_parquet(tmp_path / "parts" / "a.parquet")
+    spec = Prepare(columns=Columns(time=None))
+    store = prepare(tmp_path / "parts", tmp_path / "store", spec=spec)
+    assert store.fingerprint == prepare(EVENTS, tmp_path / "frame", spec=spec).fingerprint
+
+
+def test_csv_ids_with_leading_zeros_stay_text(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user_id,item_id,timestamp\n1,007,1\n1,7,2\n")
+    (tmp_path / "i.csv").write_text("item_id,title,year\n007,Bond,1962\n")
+    store = prepare(tmp_path / "e.csv", tmp_path / "s", items=tmp_path / "i.csv")
+    assert store.catalog.ids.to_list() == ["007", "7"] and store.user_ids.to_list() == [1]
+    assert store.catalog.frame["year"].to_list() == [1962, None]
+
+
+def test_items_are_joined_counted_and_kept_in_id_order(tmp_path: Path) -> None:
+    store = prepare(EVENTS, tmp_path / "s", items=ITEMS)
+    assert store.catalog.ids.to_list() == [10, 20, 30]
+    assert store.catalog.titles is not None and store.catalog.titles.to_list() == ["ten", None, "thirty"]
+    assert store.manifest["item_table"] == {"rows": 4, "repeated": 1, "without_events": 1, "missing": 1}
+    assert store.manifest["user_table"] is None
+
+
+@pytest.mark.parametrize("make", [pl.DataFrame.to_pandas, pl.DataFrame.to_arrow, pl.DataFrame.lazy])
+def test_tables_of_other_engines_and_other_names(tmp_path: Path, make: Any) -> None:
+    users = pl.DataFrame({"user_id": ["u1", "u3", "u4"], "age": [20, 30, 40]})
+    events = EVENTS.rename({"user_id": "who", "item_id": "what_item", "timestamp": "when"})
+    items = ITEMS.rename({"item_id": "what_item"})
+    spec = Prepare(columns=Columns(user="who", item="what_item", time="when"))
+    store = prepare(make(events), tmp_path / "s", items=make(items), users=make(users), spec=spec)
+    assert store.users["age"].to_list() == [20, None, 30] and store.users.columns == ["user", "user_id", "age"]
+    assert store.manifest["user_table"] == {"rows": 3, "repeated": 0, "without_events": 1, "missing": 1}
+    assert store.catalog.frame["price"].to_list() == [1.5, None, None]
+
+
+def test_duckdb_relations_of_files(tmp_path: Path) -> None:
+    path = write(EVENTS, tmp_path / "e.parquet")
+    relation = duckdb.connect().sql(f"select * from '{path}'")
+    assert prepare(relation, tmp_path / "a").fingerprint == prepare(EVENTS, tmp_path / "b").fingerprint
+
+
+def test_id_widths_of_events_and_items_may_differ(tmp_path: Path) -> None:
+    store = prepare(EVENTS.cast({"item_id": pl.Int16}), tmp_path / "s", items=ITEMS.cast({"item_id": pl.UInt64}))
+    assert store.manifest["item_table"]["missing"] == 1 and store.catalog.ids.dtype == pl.Int16
+
+
+def test_filters_are_counted_one_by_one(tmp_path: Path) -> None:
+    spec = Prepare(
+        columns=Columns(rating="stars", type="what", weight="value"),
+        event_types=("buy", "view"), min_rating=2, duplicates="last", k_core=(2, 1),
+    )  # fmt: skip
+    store = prepare(EVENTS, tmp_path / "s", spec=spec)
+    counts = [(s["filter"], s["events"], s["users"], s["items"]) for s in store.manifest["filters"]]
+    assert counts == [
+        ("read", 7, 3, 3),
+        ("event_types", 7, 3, 3),
+        ("min_rating", 6, 3, 3),
+        ("duplicates", 5, 3, 3),
+        ("k_core", 4, 2, 2),
+    ]
+    assert Prepare.parse(store.manifest["spec"]) == spec
+    assert store.weights is not None and store.weights.tolist() == [0.0, 1.0, 1.0, 2.0]
+    assert store.types is not None and [store.type_names[t] for t in store.types] == ["buy", "view", "buy", "buy"]
+
+
+def test_progress_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(EVENTS, tmp_path / "s", progress=True, notes=("research only",)).manifest["notes"] == [
+        "research only"
+    ]
+    said = capsys.readouterr()
+    assert said.out == "" and "read: 7 events, 3 users, 3 items" in said.err
+
+
+def test_the_same_input_gives_the_same_content_hash(tmp_path: Path) -> None:
+    hashes = {prepare(EVENTS, tmp_path / name, items=ITEMS).manifest["content"] for name in "ab"}
+    assert len(hashes) == 1
+    assert prepare(EVENTS[1:], tmp_path / "c", items=ITEMS).manifest["content"] not in hashes
+
+
+def test_milliseconds_taken_for_seconds_are_noted(tmp_path: Path) -> None:
+    late = EVENTS.with_columns(timestamp=pl.col("timestamp") + 1_400_000_000_000)
+    assert "milliseconds" in prepare(late, tmp_path / "a").manifest["notes"][0]
+    right = prepare(late, tmp_path / "b", spec=Prepare(columns=Columns(time_unit="ms")))
+    assert right.times is not None and right.times.max() == 1_400_000_000 and right.manifest["notes"] == []
+
+
+def bad(**columns: Any) -> pl.DataFrame:
+    return EVENTS.with_columns(**{k: pl.Series(v, strict=False) for k, v in columns.items()})
+
+
+MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "a misspelt column": (EVENTS.rename({"user_id": "userid"}), {}, "no column 'user_id'; did you mean 'userid'"),
+    "no time column": (EVENTS.drop("timestamp"), {}, "columns.time=None where the rows are in order"),
+    "no weight column": (
+        EVENTS,
+        {"spec": Prepare(columns=Columns(weight="valu"))},
+        "did you mean 'value'.*columns.weight",
+    ),
+    "a missing user": (
+        bad(user_id=["a", None, "b", None, "c", "d", "e"]),
+        {},
+        "2 missing ids among 7 rows, first in row 1",
+    ),
+    "a float id": (EVENTS.cast({"item_id": pl.Float64}), {}, "of type Float64"),
+    "a NaN time": (bad(timestamp=[1, 2, 3, float("nan"), 5, 6, 7]), {}, "1 times that are missing, NaN .* row 3"),
+    "a negative weight": (
+        EVENTS.with_columns(value=-pl.col("value")),
+        {"spec": Prepare(columns=Columns(weight="value"))},
+        "6 numbers below 0",
+    ),
+    "a missing rating": (
+        bad(stars=[1, None, 3, 4, 5, 6, 7]),
+        {"spec": Prepare(columns=Columns(rating="stars"), min_rating=1)},
+        "1 missing or unreadable numbers .* row 1",
+    ),
+    "no rows": (EVENTS[:0], {}, "has no rows"),
+    "a list": ([1, 2], {}, "events is a list; give a path"),
+    "nothing": (None, {}, "events is a NoneType"),
+    "mixed pandas objects": (
+        pd.DataFrame({"user_id": [1, "a"], "item_id": [1, 2], "timestamp": [1, 2]}),
+        {},
+        "cannot be read by its engine",
+    ),
+    "an unknown event type": (
+        EVENTS,
+        {"spec": Prepare(columns=Columns(type="what"), event_types="bye")},
+        "'bye'; did you mean 'buy'.*view",
+    ),
+    "everything filtered": (EVENTS, {"spec": Prepare(k_core=9)}, r"k_core \(per_user=9, per_item=9\) leaves none of 7"),
+    "items without the id": (
+        EVENTS,
+        {"items": ITEMS.rename({"item_id": "itemid"})},
+        "items has no column 'item_id'; did",
+    ),
+    "items of another type": (
+        EVENTS,
+        {"items": ITEMS.cast({"item_id": pl.String})},
+        "type String, the events of type Int64",
+    ),
+    "items of another shop": (EVENTS, {"items": ITEMS[1:2]}, "knows none of the 3 items"),
+    "a missing item id": (EVENTS, {"items": bad(item_id=[10, None, 3, 4, 5, 6, 7]).select("item_id")}, "1 missing ids"),
+    "a reserved name": (
+        EVENTS,
+        {"items": ITEMS.with_columns(train_count=1)},
+        "'train_count', a name that the store uses",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path: Path, name: str) -> None:
+    events, given, said = MISTAKES[name]
+    with pytest.raises(UserError, match=said) as caught:
+        prepare(events, tmp_path / "store", **given)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("e.parquet", b"PAR1 this is not parquet PAR1", "cannot be read"),
+        ("e.parquet", b"", "is empty"),
+        ("e.csv", b"", "is empty"),
+        ("e.csv", b"\n", "cannot be read|is empty|has no column|has no rows"),
+        ("e.csv", b"user_id,item_id,timestamp\n", "has no rows"),
+        ("e.csv", b"user_id,item_id,timestamp\n1,2,3,4,5\n", "cannot be read"),
+        ("e.csv", b"user_id,item_id,timestamp\n1,\xff\xfe,3\n", "cannot be read"),
+        ("e.csv", b"user_id,item_id,timestamp\n1,,3\n", "1 missing ids among 1 rows"),
+        ("e.csv.gz", b"not gzip at all", "cannot be read|no column"),
+        ("e.jsonl", b'{"user_id": 1, "item_id"', "cannot be read|has no column"),
+        ("e.jsonl", b"[1, 2]\n", "cannot be read|has no column"),
+        ("e.xlsx", b"PK", "suffix '.xlsx'; allowed: .parquet"),
+        ("e", b"x", "suffix ''"),
+    ],
+)
+def test_broken_files(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=said) as caught:
+        prepare(tmp_path / name, tmp_path / "store")
+    assert "\n" not in str(caught.value) and not (tmp_path / "store").exists()
+
+
+def test_a_truncated_parquet_file(tmp_path: Path) -> None:
+    whole = write(pl.concat([EVENTS] * 100), tmp_path / "e.parquet").read_bytes()
+    for at in (len(whole) // 2, len(whole) - 5):
+        (tmp_path / "e.parquet").write_bytes(whole[:at])
+        with pytest.raises(UserError, match="cannot be read"):
+            prepare(tmp_path / "e.parquet", tmp_path / "store")
+    spoilt = bytearray(whole)
+    spoilt[4:600] = b"\xff" * 596
+    (tmp_path / "e.parquet").write_bytes(spoilt)
+    with pytest.raises(UserError):
+        prepare(tmp_path / "e.parquet", tmp_path / "store")
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    write(EVENTS, tmp_path / "events.parquet")
+    with pytest.raises(UserError, match=r"does not exist; did you mean '.*/events.parquet'"):
+        prepare(tmp_path / "event.parquet", tmp_path / "store")
+    with pytest.raises(UserError, match="a folder without Parquet files"):
+        (tmp_path / "nothing").mkdir()
+        prepare(tmp_path / "nothing", tmp_path / "store")
+
+
+def test_settings_without_effect_are_refused() -> None:
+    for setting, said in {
+        "min_rating=3": "min_rating needs columns.rating",
+        "event_types=[buy]": "event_types needs columns.type",
+        "k_core=-1": "at least 0",
+        "duplicates=frist": "'first'",
+        "kcore=3": "did you mean 'k_core'",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            Prepare().override(setting)
+    with pytest.raises(UserError, match="time_unit has no effect"):
+        Prepare.parse({"columns": {"time": None, "time_unit": "ms"}})
+    spec = Prepare().override("columns.type=what", "event_types=buy", "k_core=[5, 2]", "columns.time=null")
+    assert spec.event_types == ("buy",) and spec.per_user_and_item == (5, 2)
+    assert Prepare.from_text(spec.to_yaml()) == spec == Prepare.from_text(spec.to_json())

@@ -1,0 +1,157 @@
+"""Splits by hand: which event lands where, and what the manifest says about it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fullrank.data import splits
+from fullrank.data.prepare import Columns, Prepare, prepare
+from fullrank.errors import UserError
+
+
+def events(*rows: tuple[int, int, int]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+
+
+def test_leave_one_out_by_hand(tmp_path: Path) -> None:
+    store = prepare(
+        events((7, 1, 30), (7, 2, 10), (7, 3, 20), (7, 4, 40), (8, 1, 5), (8, 2, 6), (9, 3, 50)), tmp_path / "s"
+    )
+    assert store.user_ids.to_list() == [7, 8, 9]
+    ids = store.catalog.ids.to_list()
+    assert [ids[i] for i in store.items] == [2, 3, 1, 4, 1, 2, 3]
+    assert store.offsets.tolist() == [0, 4, 6, 7]
+    assert store.bounds.tolist() == [[2, 3], [6, 6], [7, 7]]
+    assert [a.tolist() for a in store.histories("test")] == [[0], [0], [3], [4]]
+    assert [a.tolist() for a in store.histories("validation")] == [[0], [0], [2], [3]]
+    assert [a.tolist() for a in store.histories("train")] == [[0, 1], [0, 4], [1, 5], [2, 6]]
+    split = store.manifest["split"]
+    assert split["users_train_only"] == 2
+    assert split["train"] == {"events": 5, "users": 3}
+    assert split["test"]["events"] == split["test"]["users"] == 1
+    assert split["test"]["events_of_items_not_in_train"] == 1  # item 4
+    assert store.catalog.popularity.tolist() == [1, 2, 2, 0], "popularity counts training events alone"
+
+
+def test_leave_one_out_names_its_leak_and_the_way_out(tmp_path: Path) -> None:
+    # Training at 1, 2, 100, 101, tests at 4 and 103: half of training is later than the one test, none than the other.
+    rows = [(1, i, t) for i, t in enumerate((1, 2, 3, 4))] + [(2, i, t) for i, t in enumerate((100, 101, 102, 103))]
+    split = prepare(events(*rows), tmp_path / "s").manifest["split"]
+    assert "global_time" in split["leak"]
+    assert split["train_share_after_test"] == 0.25
+    other = prepare(
+        events(*rows), tmp_path / "g", spec=Prepare(split={"kind": "global_time", "validation_from": 3, "test_from": 4})
+    )
+    assert other.manifest["split"]["leak"] is None
+
+
+def test_ties_keep_input_order(tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(20)
+    store = prepare(events(*((1, int(i), 5) for i in order)), tmp_path / "s")
+    assert store.catalog.ids.gather(store.items).to_list() == order.tolist()
+
+
+def test_without_times_the_input_order_is_the_order(tmp_path: Path) -> None:
+    frame = events((1, 3, 9), (2, 1, 8), (1, 1, 7), (1, 2, 6)).drop("timestamp")
+    spec = Prepare(columns=Columns(time=None))
+    store = prepare(frame, tmp_path / "s", spec=spec)
+    assert store.times is None and store.catalog.ids.gather(store.items).to_list() == [3, 1, 2, 1]
+    with pytest.raises(UserError, match="global_time split needs times"):
+        prepare(frame, tmp_path / "g", spec=spec.override("split=global_time"))
+
+
+def test_times_below_a_second_decide_the_order(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": [5.9, 5.1, 5.5]})
+    store = prepare(frame, tmp_path / "s")
+    assert store.catalog.ids.gather(store.items).to_list() == [2, 3, 1] and set(store.times.tolist()) == {5}
+
+
+GLOBAL = events(
+    (1, 1, 10), (1, 2, 20), (1, 3, 30), (2, 1, 20), (2, 2, 25), (3, 4, 30), (3, 1, 31), (4, 1, 1), (4, 2, 29)
+)
+
+
+@pytest.mark.parametrize("first", [20, "1970-01-01T00:00:20Z", dt.datetime(1970, 1, 1, 0, 0, 20)])
+def test_global_time_by_hand(tmp_path: Path, first: object) -> None:
+    spec = Prepare(split={"kind": "global_time", "validation_from": first, "test_from": 30})
+    store = prepare(GLOBAL, tmp_path / "s", spec=spec)
+    assert store.offsets.tolist() == [0, 3, 5, 7, 9]
+    assert store.bounds.tolist() == [[1, 2], [3, 5], [5, 5], [8, 9]]
+    assert [a.tolist() for a in store.histories("validation")] == [[0, 3], [0, 7], [1, 8], [2, 9]]
+    assert [a.tolist() for a in store.histories("test")] == [[0], [0], [2], [3]]
+    everyone = [a.tolist() for a in store.histories("test", without_history=True)]
+    assert everyone == [[0, 2], [0, 5], [2, 5], [3, 7]], "user 3 is new: two targets, no history"
+    split = store.manifest["split"]
+    assert split["validation_from_seconds"] == 20 and split["test_from_seconds"] == 30
+    assert split["validation"] == {
+        "events": 4, "users": 3, "users_without_history": 1, "events_of_items_not_in_train": 3,
+    }  # fmt: skip
+    assert split["test"]["users_without_history"] == 1
+    assert Prepare.parse(spec.dump()) == spec and Prepare.from_text(spec.to_yaml()) == spec
+
+
+def test_global_time_shares_are_of_events(tmp_path: Path) -> None:
+    frame = events(*((i % 5, i % 3, t) for i, t in enumerate([1, 1, 1, 1, 2, 2, 2, 3, 3, 9])))
+    split = prepare(frame, tmp_path / "s", spec=Prepare(split="global_time")).manifest["split"]
+    # Shares 0.8 and 0.9 fall on events 8 and 9, at times 3 and 9: all events of one time stay together.
+    assert (split["validation_from_seconds"], split["test_from_seconds"]) == (3, 9)
+    assert [split[p]["events"] for p in ("train", "validation", "test")] == [7, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        ({"validation_from": 30, "test_from": 20}, "test must begin later"),
+        ({"validation_from": 100, "test_from": 200}, "leaves no test events: they span 1 .*1970"),
+        ({"validation_from": 0, "test_from": 20}, "leaves no training events"),
+        ({"validation_from": "soon", "test_from": 20}, "'soon' is not an ISO 8601 date"),
+    ],
+)
+def test_impossible_moments(tmp_path: Path, split: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        prepare(GLOBAL, tmp_path / "s", spec=Prepare.parse({"split": {"kind": "global_time", **split}}))
+    assert not (tmp_path / "s").exists()
+
+
+def test_mistakes_in_a_split_are_sentences() -> None:
+    with pytest.raises(UserError, match="did you mean 'global_time'"):
+        Prepare().override("split=globaltime")
+    with pytest.raises(UserError, match="neither a share between 0 and 1"):
+        Prepare.parse({"split": {"kind": "global_time", "test_from": 1.5}})
+    with pytest.raises(UserError, match="validation_from"):
+        Prepare.parse({"split": {"kind": "global_time", "validation_form": 0.5}})
+    assert Prepare().override("split=global_time", "split.test_from=2014-05-01").split.test_from == "2014-05-01"
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=9).filter(any), st.integers(0, 2**32))
+def test_parts_are_a_partition_in_order_of_time(lengths: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    times = np.concatenate([np.sort(random.integers(0, 9, n)) for n in lengths]).astype(np.int64)
+    rules = [splits.LeaveOneOut(), splits.GlobalTime(validation_from=3, test_from=6)]
+    for rule in rules:
+        try:
+            bounds, _ = rule.bounds(offsets, times)
+        except UserError:
+            continue
+        part = splits.parts(offsets, bounds)
+        assert len(part) == offsets[-1]
+        for low, high in zip(offsets[:-1], offsets[1:], strict=True):
+            assert (np.diff(part[low:high]) >= 0).all()
+        if rule.kind == "global_time":
+            assert (part == (times >= 3).astype(int) + (times >= 6)).all()
+
+
+def test_a_store_without_targets_says_so(tmp_path: Path) -> None:
+    store = prepare(events((1, 1, 1), (2, 1, 1)), tmp_path / "s")
+    assert any("no test events" in note for note in store.manifest["notes"])
+    assert all(len(a) == 0 for a in store.histories("test"))
+    with pytest.raises(UserError, match="did you mean 'validation'"):
+        store.histories("valid")

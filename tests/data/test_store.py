@@ -1,0 +1,206 @@
+"""A store's folder: what Store.open gives back, and that no damaged or hostile folder gets past it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fullrank.data.pack import Store
+from fullrank.data.prepare import Columns, Prepare, prepare
+from fullrank.errors import UserError
+
+EVENTS = pl.DataFrame(
+    {
+        "user_id": [1, 1, 1, 1, 2, 2, 2, 3],
+        "item_id": ["a", "b", "c", "a", "b", "c", "d", "a"],
+        "timestamp": [1, 2, 3, 4, 1, 2, 3, 1],
+        "weight": [1.0] * 8,
+        "type": ["view", "buy"] * 4,
+    }
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    spec = Prepare(columns=Columns(weight="weight", type="type"))
+    return prepare(EVENTS, tmp_path / "store", spec=spec).path
+
+
+def test_arrays_are_mapped_and_read_only(folder: Path) -> None:
+    store = Store.open(folder, verify=True)
+    arrays = [store.items, store.offsets, store.bounds, store.times, store.weights, store.types]
+    for array, dtype in zip(arrays, ["i4", "i8", "i8", "i8", "f4", "i4"], strict=True):
+        assert isinstance(array, np.memmap) and array.dtype == dtype and not array.flags.writeable
+    assert (store.num_users, store.num_items, store.num_events) == (3, 4, 8)
+    assert store.type_names == ("buy", "view")
+    assert "3 users, 4 items, 8 events" in repr(store)
+
+
+def test_nothing_in_a_store_is_a_pickle(folder: Path) -> None:
+    assert {p.suffix for p in folder.iterdir()} == {".npy", ".parquet", ".json"}
+    for path in folder.glob("*.npy"):
+        np.load(path, allow_pickle=False)
+
+
+def test_the_manifest_describes_every_file(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["format"] == "fullrank.store" and manifest["format_version"] == 1
+    assert set(manifest["files"]) == {p.name for p in folder.iterdir()} - {"manifest.json"}
+    for name, entry in manifest["files"].items():
+        assert entry["bytes"] == (folder / name).stat().st_size
+    assert {"library_version", "spec", "counts", "filters", "split", "fingerprint", "content", "inputs"} <= set(
+        manifest
+    )
+
+
+class Exploit:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("exploited",)
+
+
+def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    edit(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def put(folder: Path, name: str, array: np.ndarray, pickled: bool = False) -> None:
+    """Replace an array and make the manifest agree: only the checks of the content itself are left."""
+    np.save(folder / name, array, allow_pickle=pickled)
+    change(folder, lambda m: m["files"][name].update(bytes=(folder / name).stat().st_size))
+
+
+def put_bytes(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).write_bytes(content)
+    change(folder, lambda m: m["files"][name].update(bytes=len(content)))
+
+
+def cut(path: Path, size: int) -> None:
+    os.truncate(path, size)
+
+
+def header(shape: str, size: int = 0) -> bytes:
+    text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (117 - len(text)) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * size
+
+
+def npz() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, items=np.zeros(8, np.int32))
+    return buffer.getvalue()
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no folder": (shutil.rmtree, "there is no store at"),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), "is not a store, it has no manifest.json"),
+    "JSON garbage": (lambda f: (f / "manifest.json").write_text("{]"), "it is not JSON"),
+    "bytes garbage": (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\x00"), "it is not JSON"),
+    "deep JSON": (lambda f: (f / "manifest.json").write_text("[" * 10**6), "it is not JSON"),
+    "a list": (lambda f: (f / "manifest.json").write_text("[]"), "not a JSON object"),
+    "another format": (lambda f: change(f, lambda m: m.update(format="x")), "does not describe a store"),
+    "a newer version": (
+        lambda f: change(f, lambda m: m.update(format_version=2)),
+        "format version 2; this library reads 1",
+    ),
+    "no counts": (lambda f: change(f, lambda m: m.pop("counts")), "lacks the counts"),
+    "negative counts": (lambda f: change(f, lambda m: m["counts"].update(users=-1)), "lacks the counts"),
+    "no fingerprint": (lambda f: change(f, lambda m: m.pop("fingerprint")), "lacks 'fingerprint'"),
+    "no split": (lambda f: change(f, lambda m: m.pop("split")), "lacks 'split'"),
+    "type names": (lambda f: change(f, lambda m: m.update(type_names=3)), "lacks 'type_names'"),
+    "too few type names": (lambda f: change(f, lambda m: m.update(type_names=["buy"])), "allowed are 0 .. 0"),
+    "no files": (lambda f: change(f, lambda m: m.update(files=[])), "lacks 'spec' or 'files'"),
+    "a path out": (
+        lambda f: change(f, lambda m: m["files"].update({"../items.npy": m["files"]["items.npy"]})),
+        "no file of a store",
+    ),
+    "an absolute path": (
+        lambda f: change(f, lambda m: m["files"].update({"/etc/passwd": m["files"]["items.npy"]})),
+        "no file of a store",
+    ),
+    "an entry that is no entry": (lambda f: change(f, lambda m: m["files"].update({"items.npy": 5})), "lacks the size"),
+    "items not listed": (lambda f: change(f, lambda m: m["files"].pop("items.npy")), "does not list items.npy"),
+    "table not listed": (lambda f: change(f, lambda m: m["files"].pop("users.parquet")), "does not list users.parquet"),
+    "a missing array": (lambda f: (f / "offsets.npy").unlink(), "offsets.npy' is missing"),
+    "a missing table": (lambda f: (f / "items.parquet").unlink(), "items.parquet' is missing"),
+    "an array that is a folder": (lambda f: ((f / "items.npy").unlink(), (f / "items.npy").mkdir()), "is missing"),
+    "a truncated array": (lambda f: cut(f / "items.npy", 140), "140 bytes, the manifest says"),
+    "truncated, manifest agrees": (lambda f: put_bytes(f, "items.npy", (f / "items.npy").read_bytes()[:-4]), "damaged"),
+    "longer, manifest agrees": (
+        lambda f: put_bytes(f, "items.npy", (f / "items.npy").read_bytes() + b"1234"),
+        "its size",
+    ),
+    "an empty array file": (lambda f: put_bytes(f, "items.npy", b""), "damaged"),
+    "a header alone": (lambda f: put_bytes(f, "items.npy", header("(8,)")), "damaged"),
+    "a huge shape": (lambda f: put_bytes(f, "items.npy", header(f"({2**62},)", 32)), "damaged"),
+    "a negative shape": (lambda f: put_bytes(f, "items.npy", header("(-8,)", 32)), "damaged"),
+    "code in a header": (lambda f: put_bytes(f, "items.npy", header("__import__('os')", 32)), "damaged"),
+    "an archive": (lambda f: put_bytes(f, "items.npy", npz()), "damaged"),
+    "a pickle": (lambda f: put_bytes(f, "items.npy", pickle.dumps(Exploit())), "damaged"),
+    "an object array": (
+        lambda f: put(f, "items.npy", np.array([Exploit()] * 8, dtype=object), pickled=True),
+        "damaged",
+    ),
+    "another dtype": (lambda f: put(f, "items.npy", np.zeros(8, np.int64)), "it holds int64"),
+    "another byte order": (lambda f: put(f, "items.npy", np.zeros(8, ">i4")), "it holds >i4"),
+    "another shape": (lambda f: put(f, "bounds.npy", np.zeros((2, 3), np.int64)), r"it holds int64 \(2, 3\)"),
+    "an item too large": (lambda f: put(f, "items.npy", np.full(8, 4, np.int32)), "allowed are 0 .. 3"),
+    "a negative item": (lambda f: put(f, "items.npy", np.full(8, -1, np.int32)), "allowed are 0 .. 3"),
+    "offsets that fall": (lambda f: put(f, "offsets.npy", np.array([0, 7, 4, 8])), "offsets must rise"),
+    "offsets that start late": (lambda f: put(f, "offsets.npy", np.array([1, 4, 7, 8])), "offsets must rise"),
+    "offsets that end late": (lambda f: put(f, "offsets.npy", np.array([0, 4, 7, 9])), "offsets must rise"),
+    "bounds outside": (lambda f: put(f, "bounds.npy", np.array([[2, 5], [5, 6], [8, 8]])), "bounds must lie"),
+    "bounds before": (lambda f: put(f, "bounds.npy", np.array([[2, 3], [3, 6], [8, 8]])), "bounds must lie"),
+    "bounds swapped": (lambda f: put(f, "bounds.npy", np.array([[3, 2], [5, 6], [8, 8]])), "bounds must lie"),
+    "parquet garbage": (lambda f: put_bytes(f, "items.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"), "cannot be read"),
+    "other items": (lambda f: _items(f, lambda t: t[:3]), "it has 3 items, the manifest another number"),
+    "item ids twice": (lambda f: _items(f, lambda t: t.with_columns(item_id=pl.lit("a"))), "must hold different"),
+    "no train_count": (lambda f: _items(f, lambda t: t.drop("train_count")), "needs the column 'train_count'"),
+}
+
+
+def _items(folder: Path, edit: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+    buffer = io.BytesIO()
+    edit(pl.read_parquet(folder / "items.parquet")).write_parquet(buffer)
+    put_bytes(folder, "items.parquet", buffer.getvalue())
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_and_hostile_folders(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    damage, said = DAMAGE[name]
+    damage(folder)
+    with pytest.raises(UserError, match=said) as caught:
+        Store.open(folder)
+    assert "\n" not in str(caught.value)
+    assert not (folder.parent / "exploited").exists()
+
+
+def test_a_damaged_user_table_is_found_when_it_is_read(folder: Path) -> None:
+    put_bytes(folder, "users.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1")
+    with pytest.raises(UserError, match="user table .* cannot be read"):
+        Store.open(folder).user_ids  # noqa: B018
+
+
+def test_verify_finds_a_flipped_bit(folder: Path) -> None:
+    content = bytearray((folder / "times.npy").read_bytes())
+    content[-1] ^= 1
+    (folder / "times.npy").write_bytes(content)
+    Store.open(folder)
+    with pytest.raises(UserError, match=r"times.npy' is damaged: its hash"):
+        Store.open(folder, verify=True)
+    change(folder, lambda m: m.update(content="0"))
+    (folder / "times.npy").write_bytes(bytes(content[:-1]) + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError, match="content hash"):
+        Store.open(folder, verify=True)

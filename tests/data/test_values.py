@@ -1,0 +1,135 @@
+"""Ids, times and numbers: what is read as what, and how what cannot be read is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fullrank.data import values
+from fullrank.errors import UserError
+
+NOON = int(dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2020-01-01T12:00:00",
+        "2020-01-01 12:00:00",
+        "2020-01-01 12:00",
+        "2020-01-01T12:00Z",
+        "2020-01-01T12:00:00.75Z",
+        "2020-01-01T14:00:00+02:00",
+        "2020-01-01T14:00:00.5+0200",
+        "2020-01-01T03:30:00-08:30",
+        " 2020-01-01T12:00:00z ",
+    ],
+)
+def test_iso_strings_are_utc_seconds(text: str) -> None:
+    assert values.seconds(pl.Series([text]), "t")[0].tolist() == [NOON]
+
+
+def test_iso_formats_may_be_mixed() -> None:
+    series = pl.Series(["2020-01-01", "2020-01-01T12:00:00Z", "2020-01-01 12:00:00"])
+    assert values.seconds(series, "t")[0].tolist() == [NOON - 43_200, NOON, NOON]
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_datetimes_of_every_unit(unit: str) -> None:
+    series = pl.Series([dt.datetime(2020, 1, 1, 12), dt.datetime(1969, 12, 31, 23, 59, 59, 500_000)])
+    seconds, key = values.seconds(series.cast(pl.Datetime(unit)), "t")  # type: ignore[arg-type]
+    assert seconds.tolist() == [NOON, -1], "seconds round down, before 1970 too"
+    assert key[1] < 0 < key[0]
+
+
+def test_zoned_datetimes_and_dates() -> None:
+    zoned = pl.Series([dt.datetime(2020, 1, 1, 12)]).dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo")
+    assert values.seconds(zoned, "t")[0].tolist() == [NOON]
+    assert values.seconds(pl.Series([dt.date(2020, 1, 1)]), "t")[0].tolist() == [NOON - 43_200]
+
+
+def test_numbers_count_their_unit_and_keep_their_order() -> None:
+    seconds, key = values.seconds(pl.Series([1999, -1, 2000]), "t", "ms")
+    assert seconds.tolist() == [1, -1, 2] and key.tolist() == [1999, -1, 2000]
+    seconds, key = values.seconds(pl.Series([1.75, 1.25]), "t")
+    assert seconds.tolist() == [1, 1] and np.argsort(key).tolist() == [1, 0]
+
+
+def test_text_of_an_untyped_file() -> None:
+    assert values.seconds(pl.Series(["7", "8"]), "t", typed=False)[0].tolist() == [7, 8]
+    assert values.seconds(pl.Series(["7.9", "8"]), "t", typed=False)[0].tolist() == [7, 8]
+    assert values.seconds(pl.Series(["2020-01-01"]), "t", typed=False)[0].tolist() == [NOON - 43_200]
+
+
+@pytest.mark.parametrize(
+    ("series", "typed", "said"),
+    [
+        (pl.Series([1.0, None, float("nan"), float("inf")]), True, "has 3 times .* row 1 .*None"),
+        (pl.Series([1, 2, None]), True, "has 1 missing times .* row 2"),
+        (pl.Series([None, dt.datetime(2020, 1, 1)]), True, "has 1 missing times .* row 0"),
+        (pl.Series(["2020-01-01", "2020-02-30", "x"]), True, "has 2 times .* row 1 .*'2020-02-30'"),
+        (pl.Series(["1", "2", "soon"]), False, "has 1 times .* row 2 .*'soon'"),
+        (pl.Series(["1577880000", "1577880001"]), True, "not ISO 8601"),
+        (pl.Series([1e300]), True, "do not fit 64 bits"),
+        (pl.Series([2**64 - 1], dtype=pl.UInt64), True, "do not fit 64 bits"),
+        (pl.Series([[1]]), True, "of type List"),
+        (pl.Series([True]), True, "of type Boolean"),
+    ],
+)
+def test_bad_times_are_counted_and_shown(series: pl.Series, typed: bool, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        values.seconds(series, "column 't'", typed=typed)
+
+
+def test_a_unit_for_dates_has_no_effect_and_is_refused() -> None:
+    with pytest.raises(UserError, match="time_unit='ms' has no effect"):
+        values.seconds(pl.Series([dt.date(2020, 1, 1)]), "t", "ms")
+
+
+@pytest.mark.parametrize("dtype", [pl.Int8, pl.UInt16, pl.Int32, pl.Int64, pl.UInt64])
+def test_integer_ids_keep_their_type(dtype: type[pl.DataType]) -> None:
+    assert values.ids(pl.Series([3, 1], dtype=dtype), "id").dtype == dtype
+
+
+def test_ids_from_text_files() -> None:
+    assert values.ids(pl.Series(["42", "-7"]), "id", typed=False).to_list() == [42, -7]
+    for text in ("042", "+4", "4.0", " 4", "99999999999999999999"):
+        assert values.ids(pl.Series(["42", text]), "id", typed=False).to_list() == ["42", text], "would change the id"
+    assert values.ids(pl.Series(["42"]), "id").to_list() == ["42"], "typed text stays text"
+
+
+@pytest.mark.parametrize(
+    ("series", "said"),
+    [
+        (pl.Series([1, None, None]), "has 2 missing ids among 3 rows, first in row 1"),
+        (pl.Series([1.0, float("nan")]), "has 1 missing ids"),
+        (pl.Series([1.0, 2.0]), "of type Float64; ids are whole numbers or strings"),
+        (pl.Series(["a", ""]), "has 1 empty ids .* row 1"),
+        (pl.Series([[1], [2]]), "of type List"),
+        (pl.Series([dt.date(2020, 1, 1)]), "of type Date"),
+        (pl.Series([None, None]), "has 2 missing ids"),
+    ],
+)
+def test_bad_ids_are_counted_and_shown(series: pl.Series, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        values.ids(series, "column 'id'")
+
+
+@pytest.mark.parametrize("series", [pl.Series(["b", "é", "Z", "b", "aa", "a"]), pl.Series([5, -2, 5, 9, 0, 1])])
+def test_dense_codes_are_places_in_the_sorted_ids(series: pl.Series) -> None:
+    codes, distinct = values.dense(series)
+    assert distinct.to_list() == sorted(set(series.to_list()))
+    assert distinct.gather(codes).to_list() == series.to_list() and codes.dtype == np.int32
+
+
+def test_numbers() -> None:
+    assert values.numbers(pl.Series(["1.5", "2"]), "n").tolist() == [1.5, 2.0]
+    with pytest.raises(UserError, match="has 1 numbers below 0 .* row 1"):
+        values.numbers(pl.Series([0.0, -0.5]), "n", least=0.0)
+    with pytest.raises(UserError, match="has 2 missing or unreadable numbers"):
+        values.numbers(pl.Series([1.0, None, float("inf")]), "n")
+    with pytest.raises(UserError, match="must hold numbers"):
+        values.numbers(pl.Series([[1]]), "n")

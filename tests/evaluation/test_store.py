@@ -1,0 +1,49 @@
+"""Evaluation on a store that `prepare` wrote, with a model that anybody can recompute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fakes import listed
+from fullrank.baselines.popularity import Popularity
+from fullrank.data.prepare import Prepare, prepare
+from fullrank.evaluation import Evaluation, evaluate
+
+
+def events(users: int = 40, items: int = 25) -> pl.DataFrame:
+    """Users come one after another in time, so that a cut in time leaves the last ones without training events."""
+    rng = np.random.default_rng(0)
+    rows = [(user, int(item), 1000 * user + place) for user in range(users) for place, item in enumerate(
+        rng.choice(items, rng.integers(3, 8), replace=False, p=np.arange(items, 0, -1) / (items * (items + 1) / 2))
+    )]  # fmt: skip
+    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+
+
+@pytest.mark.parametrize("split", ["leave_one_out", "global_time"])
+def test_popularity_on_a_prepared_store(split: str, tmp_path: Path) -> None:
+    store = prepare(events(), tmp_path / "store", spec=Prepare().override(f"split={split}"))
+    model = Popularity().build(store.catalog)
+    model.fit(store)
+    found = evaluate(model, store, "test", Evaluation(ks=(5,), bootstrap=20, empty="answer"))
+    values = []
+    for _, start, end, target_end in zip(*store.histories("test", without_history=True), strict=True):
+        ranked = listed(store.catalog.popularity.astype(float), 5, set(store.items[start:end].tolist()))
+        wanted = set(store.items[end:target_end].tolist())
+        values.append(len(wanted & set(ranked)) / len(wanted))
+    assert found.per_user.values["recall@5"].tolist() == pytest.approx(values)
+    assert found.protocol["fingerprint"] == store.fingerprint
+
+
+def test_users_that_are_new_after_the_cut_are_counted(tmp_path: Path) -> None:
+    store = prepare(events(), tmp_path / "store", spec=Prepare().override("split=global_time"))
+    model = Popularity().build(store.catalog)
+    model.fit(store)
+    everybody = len(store.histories("test", without_history=True)[0])
+    left, all_of_them = (evaluate(model, store, "test", Evaluation(bootstrap=0, empty=e)) for e in ("skip", "answer"))
+    assert all_of_them.protocol["users"] == everybody > left.protocol["users"]
+    assert left.protocol["users"] + left.protocol["users_without_history"] == everybody
+    assert all_of_them.slices["history"]["0"]["count"] == left.protocol["users_without_history"]

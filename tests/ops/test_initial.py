@@ -1,0 +1,22 @@
+"""Starting values: the module's own linear layers and tables, and nothing below them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fullrank.ops.initial import STD, start_small
+
+
+def test_start_small() -> None:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(50, 60))
+    module = nn.ModuleDict({"linear": nn.Linear(100, 200), "table": nn.Embedding(300, 40), "norm": nn.LayerNorm(5), "in": inner})  # fmt: skip
+    below = inner[0].weight.clone()
+    start_small(module)
+    for weight in (module["linear"].weight.detach(), module["table"].weight.detach()):
+        assert abs(float(weight.std()) - STD) < 0.05 * STD
+        assert abs(float(weight.mean())) < 0.05 * STD
+    assert not module["linear"].bias.any()
+    assert torch.equal(module["norm"].weight, torch.ones(5))
+    assert torch.equal(inner[0].weight, below)

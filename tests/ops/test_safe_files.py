@@ -1,0 +1,76 @@
+"""Files are whole or absent, and what cannot be read says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from fullrank.errors import UserError
+from fullrank.ops import safe_files
+from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4), "b": torch.arange(5).flip(0), "c": torch.randn(4, 3).T, "d": torch.tensor(1.5)}
+    write_tensors(tmp_path / "x.safetensors", tensors)
+    back = read_tensors(tmp_path / "x.safetensors")
+    assert back.keys() == tensors.keys()
+    assert all(torch.equal(back[k], v) and back[k].dtype == v.dtype for k, v in tensors.items())
+    write_text(tmp_path / "x.json", '{"a": [1, "ü"]}')
+    assert read_json(tmp_path / "x.json") == {"a": [1, "ü"]}
+    write_text(tmp_path / "x.json", "{}")
+    assert read_json(tmp_path / "x.json") == {}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.json", "x.safetensors"], "nothing is left beside them"
+
+
+def test_tied_tensors(tmp_path: Path) -> None:
+    """Two names for one storage, and a view into another, are written as two tensors."""
+    base = torch.randn(6, 2)
+    write_tensors(tmp_path / "x.safetensors", {"whole": base, "again": base, "part": base[2:4]})
+    back = read_tensors(tmp_path / "x.safetensors")
+    assert torch.equal(back["again"], base) and torch.equal(back["part"], base[2:4])
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path / "x.json", '{"old": 1}')
+    write_tensors(tmp_path / "x.safetensors", {"old": torch.ones(2)})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safe_files.os, "replace", full)
+    with pytest.raises(UserError, match="cannot write .*No space left"):
+        write_text(tmp_path / "x.json", "{}")
+    with pytest.raises(UserError, match="cannot write"):
+        write_tensors(tmp_path / "x.safetensors", {"new": torch.ones(2)})
+    assert read_json(tmp_path / "x.json") == {"old": 1}
+    assert "old" in read_tensors(tmp_path / "x.safetensors")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.json", "x.safetensors"]
+
+
+def test_what_is_missing_or_damaged(tmp_path: Path) -> None:
+    for read in (read_json, read_tensors):
+        with pytest.raises(UserError, match="is missing; the folder is incomplete"):
+            read(tmp_path / "none")
+    bad = tmp_path / "bad"
+    for content in (b"", b"\xff\xfe\x00", b"[" * 100_000, b'{"a"', os.urandom(64), b"\xff" * 8 + b"{}"):
+        bad.write_bytes(content)
+        with pytest.raises(UserError, match="damaged"):
+            read_json(bad)
+        with pytest.raises(UserError, match="damaged"):
+            read_tensors(bad)
+    bad.write_text("[1]")
+    with pytest.raises(UserError, match="no JSON object"):
+        read_json(bad)
+    write_tensors(bad, {"a": torch.ones(100)})
+    bad.write_bytes(bad.read_bytes()[:-7])
+    with pytest.raises(UserError, match="damaged"):
+        read_tensors(bad)
+    bad.unlink()
+    bad.mkdir()
+    for read in (read_json, read_tensors):
+        with pytest.raises(UserError, match="damaged"):
+            read(bad)

@@ -1,0 +1,102 @@
+"""External ids in and out; the ranking is the one that evaluation measures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import fullrank as fr
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluation, evaluate
+from fullrank.run import Run
+from tests.training.conftest import tiny
+
+
+@pytest.fixture(scope="module")
+def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return fr.train(tiny("training.max_epochs=2"), market, tmp_path_factory.mktemp("runs") / "run", progress=False)
+
+
+def histories(market: Store, split: str) -> pl.DataFrame:
+    users, starts, ends, _ = market.histories(split)
+    rows = [
+        {"user_id": int(u), "item_id": market.catalog.ids[int(market.items[i])], "timestamp": int(market.times[i])}
+        for u, s, e in zip(users, starts, ends, strict=True)
+        for i in range(s, e)
+    ]
+    return pl.DataFrame(rows)
+
+
+def test_equals_the_ranking_of_evaluation(run: Run, market: Store) -> None:
+    """recall@5 from the recommended frame is what evaluate reports."""
+    users, _, ends, _ = market.histories("test")
+    target = dict(zip(users.tolist(), market.catalog.external(market.items[ends]).to_list(), strict=True))
+    found = fr.recommend(run, histories(market, "test"), k=5)
+    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(users)
+    measured = evaluate(run.model(), market, "test", Evaluation(ks=(5,), metrics=("recall",), bootstrap=0))
+    assert hit == pytest.approx(measured.metrics["recall@5"], abs=1e-9)
+    assert 0 < hit < 1
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
+def test_gives_back_the_callers_kind_of_frame(make, run: Run, market: Store) -> None:  # type: ignore[no-untyped-def]
+    ids = market.catalog.ids.to_list()
+    table = make({"user_id": ["b", "a", "a"], "item_id": [ids[3], ids[1], ids[2]], "timestamp": [5, 9, 7]})
+    found = fr.recommend(run, table, k=3)
+    assert type(found) is type(table)
+    lists = pl.DataFrame(found) if not isinstance(found, pd.DataFrame) else pl.from_pandas(found)
+    assert lists.columns == ["user", "item", "score", "rank"]
+    assert lists["user"].to_list() == ["a"] * 3 + ["b"] * 3 and lists["rank"].to_list() == [1, 2, 3] * 2
+    by_hand = fr.recommend(run, {"a": [ids[2], ids[1]]}, k=3)
+    assert lists.filter(pl.col("user") == "a")["item"].to_list() == by_hand["item"].to_list()
+
+
+def test_seen_items_are_left_out_or_kept(run: Run, market: Store) -> None:
+    ids = market.catalog.ids.to_list()
+    assert not set(fr.recommend(run, [ids[:20]], k=60)["item"]) & set(ids[:20])
+    assert set(fr.recommend(run, [ids[:20]], k=80, seen="keep")["item"]) == set(ids)
+
+
+def test_unknown_items_and_empty_histories_follow_their_policy(run: Run, market: Store) -> None:
+    ids = market.catalog.ids.to_list()
+    stranger = "no such item" if isinstance(ids[0], str) else 10**9
+    known = fr.recommend(run, {"u": [ids[0]]}, k=4)
+    assert fr.recommend(run, {"u": [stranger, ids[0]]}, k=4).equals(known)
+    with pytest.raises(UserError, match="does not know"):
+        fr.recommend(run, {"u": [stranger, ids[0]]}, unknown="error")
+    popular = [ids[i] for i in np.argsort(-market.catalog.popularity, kind="stable")[:4]]
+    assert fr.recommend(run, {"u": [stranger]}, k=4)["item"].to_list() == popular
+    assert fr.recommend(run, {"u": []}, k=4)["item"].to_list() == popular
+    with pytest.raises(UserError, match="no item that the model knows"):
+        fr.recommend(run, {"u": []}, empty="error")
+
+
+def test_long_histories_and_large_k(run: Run, market: Store) -> None:
+    ids = market.catalog.ids.to_list()
+    found = fr.recommend(run, {"u": ids[:70] * 3}, k=1000)
+    assert found.height == len(ids) - 70 and found["item"].n_unique() == found.height
+
+
+def test_mistakes_are_named(run: Run) -> None:
+    with pytest.raises(UserError, match="did you mean 'itm_id'"):
+        fr.recommend(run, pl.DataFrame({"user_id": [1], "itm_id": [2]}))
+    with pytest.raises(UserError, match="did you mean 'exclude'"):
+        fr.recommend(run, {"u": []}, seen="exlude")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="k must be"):
+        fr.recommend(run, {"u": []}, k=0)
+    with pytest.raises(UserError, match="no histories"):
+        fr.recommend(run, {})
+    with pytest.raises(UserError, match="not int"):
+        fr.recommend(run, 3)
+
+
+def test_evaluate_refuses_other_data(run: Run, tmp_path: Path) -> None:
+    other = fr.prepare(pl.DataFrame({"user_id": [1] * 4, "item_id": [1, 2, 3, 4], "timestamp": [1, 2, 3, 4]}), tmp_path / "s")
+    with pytest.raises(UserError, match="fingerprints differ"):
+        fr.evaluate(run, data=other)

@@ -1,0 +1,100 @@
+"""Run folders: what is written can be read, and what is damaged or hostile is refused with one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fullrank as fr
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.run import Run
+from tests.training.conftest import tiny
+
+
+@pytest.fixture(scope="module")
+def good(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fr.train(tiny("training.max_epochs=1"), market, tmp_path_factory.mktemp("runs") / "run", progress=False).path
+
+
+def test_holds_what_the_format_says(good: Path) -> None:
+    names = {p.name for p in good.iterdir()}
+    assert {"spec.json", "metrics.jsonl", "weights.safetensors", "items.parquet", "manifest.json"} <= names
+    run = Run.open(good)
+    assert run.manifest["format_version"] == 1
+    assert run.spec == tiny("training.max_epochs=1")
+    assert run.manifest["parameters"] == sum(p.numel() for p in run.model().parameters())
+
+
+def _json(name: str, **changes: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def _tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / "weights.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "weights.safetensors")
+
+    return apply
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), "is not a run folder"),
+    "no spec": (lambda f: (f / "spec.json").unlink(), "missing"),
+    "no weights": (lambda f: (f / "weights.safetensors").unlink(), "missing"),
+    "no items": (lambda f: (f / "items.parquet").unlink(), "does not exist"),
+    "newer": (_json("manifest.json", format_version=99), "format 99"),
+    "garbage manifest": (lambda f: (f / "manifest.json").write_text("{"), "not readable JSON"),
+    "list for a spec": (lambda f: (f / "spec.json").write_text("[1]"), "no JSON object"),
+    "deep json": (lambda f: (f / "spec.json").write_text("[" * 100_000), "damaged"),
+    "unknown setting": (_json("spec.json", speed=3), "no setting 'speed'"),
+    "unknown kind": (_json("spec.json", model={"kind": "os"}), "os"),
+    "cut weights": (lambda f: (f / "weights.safetensors").write_bytes(b"\x00" * 9), "safetensors"),
+    "pickle for weights": (lambda f: torch.save({"x": 1}, f / "weights.safetensors"), "safetensors"),
+    "missing tensor": (_tensors(lambda t: t.__delitem__("items.embedding.weight")), "lack"),
+    "foreign tensor": (_tensors(lambda t: t.update(evil=torch.zeros(1))), "evil"),
+    "wrong shape": (_tensors(lambda t: t.update({"items.popularity": torch.zeros(3)})), "shape"),
+    "not finite": (_tensors(lambda t: t["items.embedding.weight"].fill_(float("nan"))), "not finite"),
+    "other items": (lambda f: (f / "items.parquet").write_bytes(b"PAR1"), "items"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_gives_a_clear_error(case: str, good: Path, tmp_path: Path) -> None:
+    change, says = DAMAGE[case]
+    folder = tmp_path / "run"
+    shutil.copytree(good, folder)
+    change(folder)
+    with pytest.raises(UserError, match=says):
+        Run.open(folder).model()
+
+
+def test_a_row_cut_short_is_left_out(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "run")
+    rows = Run.open(good).rows()
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"event": "epo')
+    assert Run.open(tmp_path / "run").rows() == rows
+
+
+def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> None:
+    from fullrank.spec import kinds
+
+    for name in kinds("recipes"):
+        spec = fr.recipe(name)
+        small = ["training.max_epochs=1", "training.batch_size=512"] if spec.model.kind_of() == "recommender" else []
+        run = fr.train(spec.override(*small, "seed=3"), market, tmp_path / name, progress=False)
+        found = fr.evaluate(run, "validation", data=market)
+        assert found.metrics["ndcg@10"] > 0, name
+        assert fr.recommend(run, {"u": [market.catalog.ids[0]]}, k=3).height == 3, name
