@@ -1,4 +1,4 @@
-"""What every benchmark shares: its command line, the correctness check before any timing, and the form of its answer."""
+"""What every benchmark shares: command line, lock, the correctness check before any timing, the form of the answer."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _answer(benchmark: Benchmark, options: argparse.Namespace, figures: Figures,
 def _parser(benchmark: Benchmark) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{benchmark.name}", description=benchmark.about)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--out", type=Path, help="write the answer here: a .json file, or a folder such as results/NAME")
+    parser.add_argument("--out", type=Path, help="write the answer to this .json file or folder (results/NAME)")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch (default 2)")
     benchmark.arguments(parser)
     return parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -41,10 +40,16 @@ def pattern(step: int = 0) -> Batch:
 
 
 def encoders(task: Any) -> list[Any]:
-    """One encoder of each kind that suits a task."""
+    """One shallow encoder of each kind that suits a task."""
     causal = task.kind_of() != "cloze"
-    found: list[Any] = [Transformer(layers=1, attention=Softmax(causal=causal), positions_from="end", dropout=0.0)]
-    return [*found, GRU(dropout=0.0)] if causal else found
+    found = []
+    for pair in everything("encoders"):
+        spec = plain(pair).override("dropout=0.0", "layers=1")
+        if hasattr(spec, "attention"):
+            found.append(spec.override(f"attention.causal={causal}", "positions_from=end"))
+        elif causal:
+            found.append(spec)
+    return found
 
 
 def small(kind: str) -> Any:
@@ -105,13 +110,14 @@ def test_every_combination_learns(spec: Recommender) -> None:
     assert float(better.float().mean()) < 0.6 * (V - 1) / 2, "hardly better than chance"
 
 
+MIXED = Negatives(count=6, in_batch=1)
 VARIANTS = {
     "horizons": Recommender(dim=8, task=NextItem(horizons=3), encoder=GRU(dropout=0.0)),
     "features": Recommender(dim=8, items=Features(**SETTINGS["items", "features"]), encoder=GRU(dropout=0.0)),
     "weighting": Recommender(dim=8, weighting=InversePopularity(), encoder=GRU(dropout=0.0)),
     "penalty": Recommender(dim=8, penalties=(LogDet(weight=1e-2),), encoder=GRU(dropout=0.0)),
-    "in_batch": Recommender(dim=8, loss=SampledSoftmax(negatives=Negatives(count=6, in_batch=1)), encoder=GRU(dropout=0.0)),
-}  # fmt: skip
+    "in_batch": Recommender(dim=8, loss=SampledSoftmax(negatives=MIXED), encoder=GRU(dropout=0.0)),
+}
 
 
 @pytest.mark.parametrize("spec", VARIANTS.values(), ids=VARIANTS)
@@ -134,17 +140,21 @@ def test_bf16(spec: Recommender) -> None:
     for name, value in rough.items():
         assert value.dtype == torch.float32
         assert abs(float(value.detach() - exact[name].detach())) < 0.05 * abs(float(exact[name].detach())) + 0.05
-    assert all(p.grad is None or (p.grad.isfinite().all() and p.grad.dtype == torch.float32) for p in model.parameters())
+    assert all(
+        p.grad is None or (p.grad.isfinite().all() and p.grad.dtype == torch.float32) for p in model.parameters()
+    )
 
 
+BOTH_SIDES = Transformer(dropout=0.0, attention=Softmax(causal=False))
+SHARED = Negatives(count=5, share="batch", popularity=1)
 SHARDED = [
     Recommender(dim=8, max_length=6, task=NextItem(horizons=2), loss=small("cross_entropy"), encoder=GRU(dropout=0.0)),
     Recommender(dim=8, max_length=6, loss=GBCE(negatives=Negatives(count=5, share="row", exclude="history")),
                 encoder=Transformer(dropout=0.0, positions_from="end")),
-    Recommender(dim=8, max_length=6, task=LastItem(), loss=SampledSoftmax(negatives=Negatives(count=5, share="batch", popularity=1)),
-                encoder=Transformer(dropout=0.0, attention=Softmax(causal=False)), weighting=InversePopularity()),
+    Recommender(dim=8, max_length=6, task=LastItem(), loss=SampledSoftmax(negatives=SHARED),
+                encoder=BOTH_SIDES, weighting=InversePopularity()),
     Recommender(dim=8, max_length=6, task=Cloze(), loss=BCE(), scoring=Scoring(similarity="cosine", temperature=0.1),
-                encoder=Transformer(dropout=0.0, attention=Softmax(causal=False))),
+                encoder=BOTH_SIDES),
 ]  # fmt: skip
 
 

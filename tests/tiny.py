@@ -24,7 +24,7 @@ SETTINGS: dict[Pair, dict[str, Any]] = {("items", "features"): {"categorical": (
 
 
 def catalog(size: int = ITEMS) -> Catalog:
-    """Popularity falls like a power law and ends in items without events; a brand and a price, missing here and there."""
+    """Popularity falls like a power law and ends in items without events; brands and prices are missing at times."""
     counts = [int(40 / (1 + i)) if i < size - 2 else 0 for i in range(size)]
     brand = [None if i % 5 == 4 else f"brand-{i % 3}" for i in range(size)]
     price = [None if i % 7 == 6 else 1.5 * i for i in range(size)]

@@ -27,6 +27,10 @@ _WHERE = {
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation",
+    "sweep": "fullrank.scaling.sweep",
+    "tune": "fullrank.scaling.tune",
+    "Grid": "fullrank.scaling.grid",
+    "Search": "fullrank.scaling.search",
     "Evaluation": "fullrank.evaluation",
     "Experiment": "fullrank.experiment",
     "Training": "fullrank.experiment",
@@ -37,7 +41,10 @@ _WHERE = {
     "UserError": "fullrank.errors",
 }
 
-__all__ = sorted(_WHERE)
+__all__ = [
+    "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec", "Store", "Training", "UserError",
+    "compare", "download", "evaluate", "grow_catalog", "prepare", "recipe", "recommend", "sweep", "train", "tune",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from fullrank.api import evaluate, recipe, recommend, train
@@ -50,6 +57,10 @@ if TYPE_CHECKING:
     from fullrank.grow import grow_catalog
     from fullrank.recommender import Recommender
     from fullrank.run import Run
+    from fullrank.scaling.grid import Grid
+    from fullrank.scaling.search import Search
+    from fullrank.scaling.sweep import sweep
+    from fullrank.scaling.tune import tune
     from fullrank.spec import Spec
 
 

@@ -1,4 +1,4 @@
-"""What a user calls: prepare, train, evaluate, compare, recommend, grow_catalog. The command line is a shell around it."""
+"""What a user calls: train, evaluate and recommend by name or folder. The command line is a shell around it."""
 
 from __future__ import annotations
 
@@ -8,35 +8,17 @@ from typing import Any, Literal
 
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, Evaluation
+from fullrank.evaluation import Evaluated
 from fullrank.evaluation import evaluate as _evaluate
-from fullrank.experiment import Experiment
-from fullrank.retrieval.recommend import recommend as _recommend
+from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.recommend import recommend as _recommend
 from fullrank.run import Run
-from fullrank.spec import Room, Spec, find, kinds
 
 
 def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     """An experiment by recipe name, from a YAML or JSON file, or as given; with dotted settings (`"model.dim=128"`)."""
-    if isinstance(name, Experiment):
-        return name.override(*settings)
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
-        try:
-            return Experiment.from_text(path.read_text(encoding="utf-8")).override(*settings)
-        except OSError as error:
-            raise UserError(f"cannot read the experiment {path}: {error.strerror or error}") from None
-        except UserError as error:
-            raise UserError(f"the experiment {path}: {error}") from None
-        except UnicodeDecodeError:
-            raise UserError(f"the experiment {path} is not text; give a YAML or JSON file") from None
-    if str(name) not in kinds("recipes"):
-        from fullrank.errors import unknown
-
-        raise unknown("recipe", str(name), kinds("recipes"))
-    found: Any = find(str(name), "recipes")()
-    return found.build().override(*settings)
+    return (name if isinstance(name, Experiment) else named(name)).override(*settings)
 
 
 def train(
@@ -99,7 +81,7 @@ def recommend(
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
     titles: bool = False,
 ) -> Any:
-    """The k best items for each history, as a long frame (user, item, score, rank). See `fullrank.retrieval.recommend`."""
+    """The k best items for each history: a long frame (user, item, score, rank). See `retrieval.recommend`."""
     opened = Run.open(run) if isinstance(run, str | Path) else run
     return _recommend(
         opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, columns=columns,
@@ -109,6 +91,3 @@ def recommend(
 
 def _store(data: Store | str | Path) -> Store:
     return Store.open(data) if isinstance(data, str | Path) else data
-
-
-__all__ = ["Evaluated", "Evaluation", "Experiment", "Room", "Run", "Spec", "Store", "evaluate", "recipe", "recommend", "train"]

@@ -44,7 +44,7 @@ class Batch:
         return (self.lengths[:, None] - 1 - at).clamp_min(0) if from_end else at
 
     def to(self, device: torch.device | str) -> Batch:
-        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
 
@@ -59,6 +59,12 @@ class States:
     """The blocks passed through, in order."""
     outputs: Mapping[str, Float[Tensor, "B D"]] = field(default_factory=dict)
     """Named answers of a reasoner (`trained`, `answer`, one per step); empty for a plain encoder."""
+
+
+def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
+    """The state of each row's last valid event (of an empty row: its first place)."""
+    at = (batch.lengths - 1).clamp_min(0)[:, None, None].expand(-1, 1, tokens.shape[-1])
+    return tokens.gather(1, at)[:, 0]
 
 
 @runtime_checkable
@@ -131,7 +137,7 @@ class Dense:
         return len(self.table)
 
     def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
-        return (self.vectors @ self.table[low:high].T) / self.temperature
+        return (self.vectors / self.temperature) @ self.table[low:high].T
 
 
 @runtime_checkable

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fullrank.errors import UserError, unknown
 from fullrank.evaluation.spec import Evaluation
 from fullrank.recommender import Recommender
-from fullrank.spec import Room, Spec
+from fullrank.spec import Room, Spec, find, kinds
 
 
 class Training(Spec):
@@ -57,3 +59,18 @@ class Experiment(Spec):
     """How it is judged."""
     seed: int = Field(0, ge=0)
     """Seed of weights, batches, dropout and negatives."""
+
+
+def named(name: str | Path) -> Experiment:
+    """The experiment of a recipe by its name, or that of a YAML or JSON file."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".json"):
+        try:
+            return Experiment.from_text(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the experiment {path}: {error}") from None
+    if str(name) not in kinds("recipes"):
+        raise unknown("recipe", str(name), kinds("recipes"))
+    recipe: Any = find(str(name), "recipes")()
+    made: Experiment = recipe.build()
+    return made

@@ -39,7 +39,9 @@ class Run:
         manifest = read_json(folder / "manifest.json")
         version = manifest.get("format_version")
         if not isinstance(version, int) or not 1 <= version <= FORMAT:
-            raise UserError(f"{folder} has run format {version!r}; this version of fullrank reads formats 1 to {FORMAT}")
+            raise UserError(
+                f"{folder} has run format {version!r}; this version of fullrank reads formats 1 to {FORMAT}"
+            )
         return cls(folder, Experiment.parse(read_json(folder / "spec.json")), manifest)
 
     @property

@@ -51,7 +51,9 @@ def test_by_hand() -> None:
     torch.testing.assert_close(two, torch.tensor([0.8 / 2**0.5, 1 + 0.8 / 2**0.5, 1 / 2**0.5, 0, 0]))
 
 
-@pytest.mark.parametrize("spec", [ItemToItem(), ItemToItem(window=1, decay=1), ItemToItem(window=40, neighbours=3)], ids=str)
+@pytest.mark.parametrize(
+    "spec", [ItemToItem(), ItemToItem(window=1, decay=1), ItemToItem(window=40, neighbours=3)], ids=str
+)
 def test_equals_its_twin(spec: ItemToItem) -> None:
     rows = histories((30, 3, 12, 2, 25, 8), seed=2)
     model = fitted(store(rows), spec)

@@ -17,9 +17,9 @@ from fullrank.evaluation import Evaluation, evaluate
 def events(users: int = 40, items: int = 25) -> pl.DataFrame:
     """Users come one after another in time, so that a cut in time leaves the last ones without training events."""
     rng = np.random.default_rng(0)
-    rows = [(user, int(item), 1000 * user + place) for user in range(users) for place, item in enumerate(
-        rng.choice(items, rng.integers(3, 8), replace=False, p=np.arange(items, 0, -1) / (items * (items + 1) / 2))
-    )]  # fmt: skip
+    chances = np.arange(items, 0, -1) / (items * (items + 1) / 2)
+    drawn = [rng.choice(items, rng.integers(3, 8), replace=False, p=chances).tolist() for _ in range(users)]
+    rows = [(u, item, 1000 * u + place) for u, row in enumerate(drawn) for place, item in enumerate(row)]
     return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
 
 

@@ -107,7 +107,9 @@ def check_learns(attention: Any) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("check", [check_causal, check_padding, check_apply, check_matrices, check_project, check_learns])
+@pytest.mark.parametrize(
+    "check", [check_causal, check_padding, check_apply, check_matrices, check_project, check_learns]
+)
 def test_laws(pair: Pair, check: Callable[[Any], None]) -> None:
     for spec, attention in modules(pair):
         try:

@@ -1,4 +1,4 @@
-"""Laws of every encoder: causality, invisible padding, cached steps equal to full recomputation, settings with effect."""
+"""Laws of every encoder: causality, invisible padding, cached steps equal to full recomputation, no idle setting."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from discover import Pair, everything, load, name, variations
-from fullrank.batch import Batch, States
-from fullrank.encoders import Cache, last
+from fullrank.batch import Batch, States, last
+from fullrank.encoders import Cache
 from fullrank.encoders.gru import GRU, GRUEncoder
 from fullrank.encoders.transformer import Transformer, TransformerEncoder
 from fullrank.errors import UserError

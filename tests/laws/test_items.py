@@ -29,7 +29,12 @@ def modules(pair: Pair) -> Iterator[tuple[Any, Any]]:
 def check_vectors(items: Any) -> None:
     every = items.all()
     assert items.size == ITEMS and every.shape == (ITEMS, DIM) and every.isfinite().all()
-    for ids in (torch.tensor(3), torch.arange(ITEMS), torch.tensor([[1, 2, 2], [5, ITEMS - 1, 0]]), torch.zeros(0, 4).long()):
+    for ids in (
+        torch.tensor(3),
+        torch.arange(ITEMS),
+        torch.tensor([[1, 2, 2], [5, ITEMS - 1, 0]]),
+        torch.zeros(0, 4).long(),
+    ):
         assert close(items.embed(ids), every[ids])
     assert torch.equal(items.popularity, torch.as_tensor(catalog().popularity).float())
 

@@ -237,7 +237,10 @@ class Shifted(LastItemTask):
 )
 def test_planted_faults_are_caught(fault: type, check: Callable[[Any], None]) -> None:
     sound = next(s for s in (NextItemTask, ClozeTask, LastItemTask) if issubclass(fault, s))
-    arguments = {NextItemTask: (DIM, LONGEST, NextItem()), ClozeTask: (DIM, LONGEST, Cloze()), LastItemTask: (LONGEST, LastItem())}  # fmt: skip
-    check(sound(*arguments[sound]))
+    sizes = (DIM, LONGEST)
+    given = {NextItemTask: (*sizes, NextItem()), ClozeTask: (*sizes, Cloze()), LastItemTask: (LONGEST, LastItem())}[
+        sound
+    ]
+    check(sound(*given))
     with pytest.raises(AssertionError):
-        check(fault(*arguments[sound]))
+        check(fault(*given))

@@ -13,7 +13,7 @@ from fullrank.batch import Batch, Queries
 from fullrank.objectives.losses import sampled_softmax as module
 from fullrank.objectives.losses.sampled_softmax import SampledSoftmax
 from fullrank.objectives.negatives import Negatives, draw, log_probability
-from tiny import ITEMS, histories, padded, questions
+from tiny import ITEMS, Flat, histories, padded, questions
 
 
 def case() -> tuple[Queries, Batch]:
@@ -84,12 +84,11 @@ def test_planted_faults_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_by_hand() -> None:
-    """One query, two negatives, training shares 1/2, 1/3, 1/6: -log of e^(s+ - log q+) over the sum."""
-    from tiny import Flat
-
+    """One query, four negatives, training shares 1/2, 1/3, 1/6: -log of e^(s+ - log q+) over the sum."""
     table = torch.tensor([[1.0], [2.0], [-1.0]])
     batch = padded([[0, 1]])
-    q = Queries("ahead_1", torch.ones(1, 1), torch.tensor([1]), Flat(table, torch.tensor([3, 2, 1])), torch.tensor([0]), torch.tensor([0]))  # fmt: skip
+    zero = torch.tensor([0])
+    q = Queries("ahead_1", torch.ones(1, 1), torch.tensor([1]), Flat(table, torch.tensor([3, 2, 1])), zero, zero)
     spec = Negatives(count=4, uniform=0, popularity=1, exclude="none")
     record = SampledSoftmax(negatives=spec).build()(q, batch)
     share = torch.tensor([1 / 2, 1 / 3, 1 / 6])

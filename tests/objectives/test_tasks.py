@@ -143,13 +143,22 @@ def test_cloze_asks_behind_the_history() -> None:
     inputs = ask(task, [[5, 6, 7, 8], [5, 6, 7], [9]])
     assert inputs.items.shape == (3, 4)
     assert inputs.lengths.tolist() == [4, 4, 2]
-    assert [row[: n - 1] for row, n in zip(inputs.items.tolist(), [4, 4, 2], strict=True)] == [[6, 7, 8], [5, 6, 7], [9]]
+    assert [row[: n - 1] for row, n in zip(inputs.items.tolist(), [4, 4, 2], strict=True)] == [
+        [6, 7, 8],
+        [5, 6, 7],
+        [9],
+    ]
     assert inputs.hidden.int().tolist() == [[0, 0, 0, 1], [0, 0, 0, 1], [0, 1, 0, 0]]
     short = ask(task, [[5, 6], [9]])
     assert short.items.shape == (2, 3) and short.lengths.tolist() == [3, 2]
 
 
 def test_refusals() -> None:
-    for spec, tree in ((NextItem, {"horizons": 0}), (LastItem, {"per_user": 0}), (Cloze, {"share": 0}), (Cloze, {"last": 2})):
+    for spec, tree in (
+        (NextItem, {"horizons": 0}),
+        (LastItem, {"per_user": 0}),
+        (Cloze, {"share": 0}),
+        (Cloze, {"last": 2}),
+    ):
         with pytest.raises(UserError):
             spec.parse(tree)

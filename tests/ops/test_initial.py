@@ -11,7 +11,8 @@ from fullrank.ops.initial import STD, start_small
 def test_start_small() -> None:
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Linear(50, 60))
-    module = nn.ModuleDict({"linear": nn.Linear(100, 200), "table": nn.Embedding(300, 40), "norm": nn.LayerNorm(5), "in": inner})  # fmt: skip
+    parts = {"linear": nn.Linear(100, 200), "table": nn.Embedding(300, 40), "norm": nn.LayerNorm(5), "in": inner}
+    module = nn.ModuleDict(parts)
     below = inner[0].weight.clone()
     start_small(module)
     for weight in (module["linear"].weight.detach(), module["table"].weight.detach()):

@@ -62,6 +62,13 @@ def test_places_differ() -> None:
     assert len(seen.unique()) == len(seen)
 
 
+def test_any_seed() -> None:
+    """A seed beyond 63 bits is folded, not an overflow."""
+    rows = torch.arange(3)
+    assert torch.equal(uniform(2**63 + 5, 1, rows, 2), uniform(5, 1, rows, 2))
+    assert not torch.equal(uniform(2**62, 1, rows, 2), uniform(0, 1, rows, 2))
+
+
 def test_nothing_asked() -> None:
     assert uniform(0, 0, torch.arange(0), 3).shape == (0, 3)
     assert uniform(0, 0, torch.arange(3), 0).shape == (3, 0)

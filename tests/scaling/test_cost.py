@@ -41,7 +41,7 @@ def test_a_slower_step_costs_more_and_a_baseline_has_no_steps(
 ) -> None:
     slow = {"model.dim": 128, "model.encoder.layers": 4}
     small, large = (measure_cost(tiny("[sasrec]", settings=s).jobs()[0], store, seconds=0.1) for s in ({}, slow))
-    assert large.step > 2 * small.step and large.train > 2 * small.train
+    assert large.step > 2 * small.step
     baseline = measure_cost(Grid.from_text("cells: [popularity]").jobs()[0], store, seconds=0.05)
     assert (baseline.epochs, baseline.validations) == (0, 0) and baseline.total > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -79,10 +80,10 @@ def test_seeds_share_a_cost_and_settings_do_not() -> None:
 
 
 def test_an_experiment_file_can_be_a_recipe(tmp_path: Path) -> None:
-    from fullrank.scaling.jobs import base_experiment
+    from fullrank.experiment import named
 
     path = tmp_path / "mine.yaml"
-    path.write_text(base_experiment("sasrec").override("model.dim=24").to_yaml(), encoding="utf-8")
+    path.write_text(named("sasrec").override("model.dim=24").to_yaml(), encoding="utf-8")
     jobs = Grid.from_text(f"cells: ['{path}']").jobs()
     assert jobs[0].cell == "mine" and jobs[0].experiment.model.dump()["dim"] == 24
 
@@ -128,3 +129,17 @@ def test_a_grid_is_written_and_read_back_unchanged() -> None:
         "{base: sasrec, axes: [[{model.dim: 8}, {model.dim: 16}]], seeds: [3], evaluate: [validation]}"
     )
     assert Grid.from_text(grid.to_yaml()) == grid == Grid.from_text(grid.to_json())
+
+
+def test_the_examples_of_the_guide_can_be_run() -> None:
+    from fullrank.scaling.search import Search
+
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "sweeps.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.S)
+    grids = [block for block in blocks if "seeds:" in block and "space:" not in block]
+    spaces = [block for block in blocks if "space:" in block]
+    assert len(grids) == len(spaces) == 1
+    assert len(Grid.from_text(grids[0]).jobs()) == 3 + 3 + 1 + 1 + 4 * 3
+    assert len(Search.from_text(spaces[0]).jobs()) == 8
+    zipped = next(block for block in blocks if block not in grids + spaces)
+    assert len(Grid.from_text(f"base: sasrec\n{zipped}").jobs()) == 4

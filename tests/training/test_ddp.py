@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.training.conftest import tiny
 
 from fullrank.api import train
 from fullrank.data.pack import Store
 from fullrank.experiment import Experiment
 from fullrank.ops.safe_files import read_tensors
 from fullrank.run import Run
-from tests.training.conftest import tiny
 
 CASES = {
     "next_item": (),
@@ -57,7 +57,10 @@ def torchrun(worker: Path, spec: Experiment, store: Store, out: Path) -> Run:
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(worker)]
     done = subprocess.run(
-        [*command, str(store.path), str(out), json.dumps(spec.dump()), "fresh"], env=env, capture_output=True, timeout=300
+        [*command, str(store.path), str(out), json.dumps(spec.dump()), "fresh"],
+        env=env,
+        capture_output=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     return Run.open(out)

@@ -7,13 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from tests.training.conftest import tiny
 
 import fullrank as fr
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.ops.safe_files import read_tensors
 from fullrank.run import Run
-from tests.training.conftest import tiny
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,9 @@ def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def new_items(market: Store, count: int = 3) -> pl.DataFrame:
     ids = market.catalog.ids
     fresh = [f"new-{i}" for i in range(count)] if ids.dtype == pl.String else [10**6 + i for i in range(count)]
-    return pl.DataFrame({"item_id": pl.Series(fresh, dtype=ids.dtype), "category": [market.catalog.frame["category"][5]] * count})
+    return pl.DataFrame(
+        {"item_id": pl.Series(fresh, dtype=ids.dtype), "category": [market.catalog.frame["category"][5]] * count}
+    )
 
 
 def test_neighbours_give_the_mean_of_their_kind(run: Run, market: Store, tmp_path: Path) -> None:
@@ -91,7 +93,9 @@ def test_going_on_from_a_run_matches_items_by_external_id(run: Run, market: Stor
     place = run.catalog.lookup(data.catalog.ids)
     known = torch.from_numpy(place >= 0)
     torch.testing.assert_close(new["items.embedding.weight"][known], old["items.embedding.weight"][place[place >= 0]])
-    torch.testing.assert_close(new["encoder.blocks.0.attention.qkv.weight"], old["encoder.blocks.0.attention.qkv.weight"])
+    torch.testing.assert_close(
+        new["encoder.blocks.0.attention.qkv.weight"], old["encoder.blocks.0.attention.qkv.weight"]
+    )
     assert int((~known).sum()) == 3
 
 

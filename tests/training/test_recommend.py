@@ -9,13 +9,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.training.conftest import tiny
 
 import fullrank as fr
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.run import Run
-from tests.training.conftest import tiny
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,8 @@ def test_mistakes_are_named(run: Run) -> None:
 
 
 def test_evaluate_refuses_other_data(run: Run, tmp_path: Path) -> None:
-    other = fr.prepare(pl.DataFrame({"user_id": [1] * 4, "item_id": [1, 2, 3, 4], "timestamp": [1, 2, 3, 4]}), tmp_path / "s")
+    other = fr.prepare(
+        pl.DataFrame({"user_id": [1] * 4, "item_id": [1, 2, 3, 4], "timestamp": [1, 2, 3, 4]}), tmp_path / "s"
+    )
     with pytest.raises(UserError, match="fingerprints differ"):
         fr.evaluate(run, data=other)

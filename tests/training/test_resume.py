@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.training.conftest import tiny
 
 from fullrank.api import train
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.ops.safe_files import read_json, read_tensors
 from fullrank.run import Run
-from tests.training.conftest import tiny
 
 SETTINGS = ("training.checkpoint_minutes=0", "training.max_epochs=12", "training.schedule=cosine")
 
@@ -68,12 +68,16 @@ def test_killed_twice_equals_unbroken(market: Store, tmp_path: Path, worker: Pat
         assert a.keys() == b.keys()
         assert all(torch.equal(a[key], b[key]) for key in a), name
     timed = ("tokens_per_s", "seconds", "validation_seconds")
-    rows = [[{k: v for k, v in row.items() if k not in timed} for row in Run.open(p).rows()] for p in (unbroken.path, out)]
+    rows = [
+        [{k: v for k, v in row.items() if k not in timed} for row in Run.open(p).rows()] for p in (unbroken.path, out)
+    ]
     assert rows[0] == rows[1]
 
 
 def test_another_seed_gives_other_weights(market: Store, tmp_path: Path) -> None:
-    runs = [train(tiny("training.max_epochs=1", f"seed={s}"), market, tmp_path / str(s), progress=False) for s in (0, 1)]
+    runs = [
+        train(tiny("training.max_epochs=1", f"seed={s}"), market, tmp_path / str(s), progress=False) for s in (0, 1)
+    ]
     a, b = (read_tensors(run.path / "weights.safetensors") for run in runs)
     assert not torch.equal(a["items.embedding.weight"], b["items.embedding.weight"])
 

@@ -54,6 +54,8 @@ class Sparse:
 
 class ItemToItemModel(nn.Module):
     allows_empty = True
+    ids: Tensor
+    likeness: Tensor
 
     def __init__(self, num_items: int, spec: ItemToItem):
         super().__init__()
@@ -85,7 +87,9 @@ class ItemToItemModel(nn.Module):
         for gap in range(1, self.spec.window + 1):
             together = (user[gap:] == user[:-gap]) & (items[gap:] != items[:-gap])
             a, b = items[:-gap][together], items[gap:][together]
-            fresh, times = np.unique(np.concatenate([a * self.num_items + b, b * self.num_items + a]), return_counts=True)
+            fresh, times = np.unique(
+                np.concatenate([a * self.num_items + b, b * self.num_items + a]), return_counts=True
+            )
             keys, place = np.unique(np.concatenate([keys, fresh]), return_inverse=True)
             counts = np.bincount(place, weights=np.concatenate([counts, times]), minlength=len(keys)).astype(np.int64)
         return keys, counts

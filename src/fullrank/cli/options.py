@@ -22,10 +22,11 @@ Settings = Annotated[
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
 
 
-def _print_version(asked: bool) -> None:
+def _print_version(asked: bool) -> bool:
     if asked:
         print(f"fullrank {__version__}")
         raise typer.Exit
+    return asked
 
 
 def root(

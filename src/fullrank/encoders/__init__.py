@@ -39,9 +39,3 @@ class Encoder(Protocol):
     def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
         """M more tokens behind every row's last valid event; each sees the prefix, its elders and itself."""
         ...
-
-
-def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
-    """The state of each row's last valid event (of an empty row: its first place)."""
-    at = (batch.lengths - 1).clamp_min(0)[:, None, None].expand(-1, 1, tokens.shape[-1])
-    return tokens.gather(1, at)[:, 0]

@@ -6,7 +6,7 @@ Sources: post-norm of Vaswani et al. (arXiv:1706.03762), pre-norm with RMSNorm a
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -80,6 +80,8 @@ def make_norm(kind: str, dim: int, eps: float) -> nn.Module:
 class Block(nn.Module):
     """One attention and at most one feed-forward."""
 
+    attention: Any
+
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()
         self.attention = spec.attention.build(dim, max_length)  # type: ignore[attr-defined]
@@ -106,7 +108,7 @@ class Block(nn.Module):
         return k, v
 
     def step(
-        self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, Tensor], positions: Int[Tensor, "B M"], allowed: Tensor
+        self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, ...], positions: Int[Tensor, "B M"], allowed: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         q, k, v = self.attention.project(self.attention_norm(x) if self.pre else x, positions)
         k, v = torch.cat([memory[0], k], 2), torch.cat([memory[1], v], 2)
@@ -143,7 +145,7 @@ class TransformerEncoder(nn.Module):
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
         states = self(x, batch)
-        kept = zip(self.blocks, states.layers, strict=False)
+        kept = zip(self._stack(), states.layers, strict=False)
         return states, Cache(tuple(block.remember(layer, batch) for block, layer in kept), batch)
 
     def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
@@ -154,10 +156,13 @@ class TransformerEncoder(nn.Module):
         elders = torch.arange(cache.steps + m, device=x.device) <= (cache.steps + new)[:, None]
         allowed = torch.cat([prefix, elders.expand(rows, 1, m, -1)], 3)
         x, layers = self._entered(x, positions if not self.from_end else torch.zeros_like(positions)), []
-        for block, memory in zip(self.blocks, cache.layers, strict=True):
+        for block, memory in zip(self._stack(), cache.layers, strict=True):
             x, kept = block.step(x, memory, positions, allowed)
             layers.append(kept)
         return self.norm_output(x), cache.grown(tuple(layers), m)
+
+    def _stack(self) -> list[Block]:
+        return cast(list[Block], list(self.blocks))
 
     def _entered(self, x: Tensor, positions: Int[Tensor, "B T"]) -> Tensor:
         if self.position is not None:

@@ -42,6 +42,10 @@ class Features(Spec):
 
 
 class FeatureItems(nn.Module):
+    codes: Tensor
+    numbers: Tensor
+    popularity: Tensor
+
     def __init__(self, dim: int, catalog: Catalog, spec: Features):
         super().__init__()
         self.size = catalog.size

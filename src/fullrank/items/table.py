@@ -23,6 +23,8 @@ class Table(Spec):
 
 
 class ItemTable(nn.Module):
+    popularity: Tensor
+
     def __init__(self, dim: int, catalog: Catalog):
         super().__init__()
         self.size = catalog.size

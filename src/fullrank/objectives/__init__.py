@@ -1,1 +1,1 @@
-"""What a model is trained for: tasks (who predicts what) x losses (scores -> number) x weightings (how much it counts)."""
+"""What a model is trained for: tasks (who predicts what), losses (scores -> number), weightings (how much of it)."""

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of their place: hash(seed, step, row, draw), the same on every shard and resume."""
+"""Random numbers as a function of their place: hash(seed, step, row, draw), the same on every shard and resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _M1, _M2, _GOLDEN = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15, -0x61C8864680B583E
 
 def uniform(seed: int, step: int, rows: Int[Tensor, "R"], draws: int) -> Float[Tensor, "R draws"]:
     """Float64 in [0, 1): `draws` numbers for each row id, independent of which other rows are asked for."""
-    place = _mix(torch.tensor(seed, dtype=torch.int64, device=rows.device) * _GOLDEN + step)
+    place = _mix(torch.tensor(seed % 2**63, dtype=torch.int64, device=rows.device) * _GOLDEN + step)
     row = _mix(place ^ (rows.long() * _M1))
     count = torch.arange(1, draws + 1, dtype=torch.int64, device=rows.device)
     bits = _mix(row[:, None] + count * _GOLDEN)

@@ -29,7 +29,7 @@ class BERT4RecRecipe(Spec):
         )  # fmt: skip
         model = Recommender(dim=64, encoder=encoder, task=Cloze())
         training = Training(
-            max_epochs=200, lr=1e-3, weight_decay=0.01, batch_size=4096, schedule="linear", warmup=0.05,
+            max_epochs=100, lr=1e-3, weight_decay=0.01, batch_size=2048, schedule="linear", warmup=0.05,
             clip_norm=5.0, evaluate_every=5, patience=8,
         )  # fmt: skip
         return Experiment(recipe="bert4rec", model=model, training=training)

@@ -19,8 +19,6 @@ class GRU4RecRecipe(Spec):
     kind: Literal["gru4rec"] = "gru4rec"
 
     def build(self) -> Experiment:
-        model = Recommender(
-            dim=128, encoder=GRU(dropout=0.5), scoring=Scoring(similarity="cosine", temperature=0.06)
-        )
-        training = Training(max_epochs=40, lr=1e-3, batch_size=4096, patience=5)
+        model = Recommender(dim=128, encoder=GRU(dropout=0.5), scoring=Scoring(similarity="cosine", temperature=0.06))
+        training = Training(max_epochs=40, lr=1e-3, batch_size=1024, patience=5)
         return Experiment(recipe="gru4rec", model=model, training=training)

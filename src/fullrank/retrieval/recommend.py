@@ -47,13 +47,18 @@ def recommend(
     users, lengths, items, give = _flat(histories, columns, catalog)
     known = items >= 0
     if unknown == "error" and not known.all():
-        raise UserError(f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out")
+        raise UserError(
+            f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out"
+        )
     owner = np.repeat(np.arange(len(users)), lengths)
     kept = np.bincount(owner[known], minlength=len(users))
     flat, ends = items[known].astype(np.int64), np.cumsum(kept)
     bare = kept == 0
     if bare.any() and empty == "error":
-        raise UserError(f"{int(bare.sum())} of {len(users)} histories have no item that the model knows; empty='popular' answers them")
+        raise UserError(
+            f"{int(bare.sum())} of {len(users)} histories hold no item that the model knows; "
+            "empty='popular' answers them"
+        )
     k_in = min(k, catalog.size)
     ids = np.full((len(users), k_in), -1, dtype=np.int64)
     scores = np.full((len(users), k_in), -np.inf, dtype=np.float32)
@@ -89,14 +94,16 @@ def _long(users: pl.Series, ids: np.ndarray, scores: np.ndarray, catalog: Catalo
     return frame
 
 
-def _flat(histories: Histories, columns: Sequence[str], catalog: Catalog) -> tuple[pl.Series, np.ndarray, np.ndarray, Any]:
+def _flat(
+    histories: Histories, columns: Sequence[str], catalog: Catalog
+) -> tuple[pl.Series, np.ndarray, np.ndarray, Any]:
     """Users, events of each, internal item ids of all (-1: unknown), and how to give a polars frame back."""
     if isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str)):
-        named = isinstance(histories, Mapping)
-        lists = [list(items) if not isinstance(items, str) else [items] for items in (histories.values() if named else histories)]
+        given = dict(histories) if isinstance(histories, Mapping) else dict(enumerate(histories))
+        lists = [[items] if isinstance(items, str) else list(items) for items in given.values()]
         if not lists:
             raise UserError("there are no histories; give at least one")
-        users = pl.Series("user", list(histories.keys()) if named else range(len(lists)), strict=False)
+        users = pl.Series("user", list(given), strict=False)
         flat = [item for items in lists for item in items]
         return users, np.array([len(items) for items in lists]), catalog.lookup(flat), lambda frame: frame
     return _from_frame(histories, columns, catalog)
@@ -106,7 +113,9 @@ def _from_frame(table: Any, columns: Sequence[str], catalog: Catalog) -> tuple[p
     try:
         given = nw.from_native(table)
     except TypeError:
-        raise UserError(f"histories are a mapping, a list of lists or a DataFrame, not {type(table).__name__}") from None
+        raise UserError(
+            f"histories are a mapping, a list of lists or a DataFrame, not {type(table).__name__}"
+        ) from None
     lazy = isinstance(given, nw.LazyFrame)
     native = given.implementation
     names = given.collect_schema().names()
@@ -119,7 +128,9 @@ def _from_frame(table: Any, columns: Sequence[str], catalog: Catalog) -> tuple[p
     if len(columns) > 2 and columns[2] in names:
         frame = frame.sort(columns[2], "__place")
     users = frame[columns[0]].unique(maintain_order=False).sort()
-    frame = frame.with_columns(__user=frame[columns[0]].rank("dense").cast(pl.Int64) - 1).sort("__user", maintain_order=True)
+    frame = frame.with_columns(__user=frame[columns[0]].rank("dense").cast(pl.Int64) - 1).sort(
+        "__user", maintain_order=True
+    )
     lengths = np.bincount(frame["__user"].to_numpy(), minlength=len(users))
 
     def give(result: pl.DataFrame) -> Any:

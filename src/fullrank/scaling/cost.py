@@ -23,10 +23,13 @@ from fullrank.experiment import Training
 from fullrank.metrics.summary import summarise
 from fullrank.recommender import RecommenderModel
 from fullrank.scaling.jobs import Job
+from fullrank.training.fit import make_loader
 from fullrank.training.module import make_optimizer
 
 SECONDS = 3.0
 """Time spent on measuring one cell's steps; as much again at most on its evaluation."""
+LEAST = 3
+"""Steps timed, however long they take."""
 SHARES = (64, 16, 4, 1)
 """One in so many users is evaluated, more while time is left."""
 
@@ -104,7 +107,7 @@ def measure_cost(job: Job, store: Store, *, seconds: float = SECONDS) -> Cost:
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
     if isinstance(model, RecommenderModel):
         model = model.to(device)
-        loader = _loader(model, store, training)
+        loader = make_loader(model, store, training, seed=0)
         step, steps, epochs = time_step(model, loader, training, seconds), loader.steps_per_epoch, training.max_epochs
     else:
         begun = time.perf_counter()
@@ -128,7 +131,7 @@ def time_step(model: nn.Module, loader: Loader, training: Training, seconds: flo
     warm, limit = min(2, loader.steps_per_epoch), time.perf_counter() + seconds
     for k in range(loader.steps_per_epoch + warm):
         begun = time.perf_counter()
-        if times and begun > limit:
+        if len(times) >= LEAST and begun > limit:
             break
         optimizer.zero_grad()
         for shard in range(training.accumulate):
@@ -167,13 +170,6 @@ def _evaluate_share(model: Any, store: Store, spec: Evaluation, share: int) -> N
         items = len(store.catalog.popularity)
         summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
     _finish(device)
-
-
-def _loader(model: RecommenderModel, store: Store, training: Training) -> Loader:
-    return Loader(
-        store, model.task.segments, by=training.batch_by, size=training.batch_size, seed=0, shards=training.accumulate,
-        counts=model.task.counts,
-    )  # fmt: skip
 
 
 def _finish(device: torch.device) -> None:

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.errors import UserError, unknown
-from fullrank.experiment import Experiment
+from fullrank.errors import UserError
+from fullrank.experiment import Experiment, named
 from fullrank.recommender import Recommender
-from fullrank.spec import Spec, find, kinds
+from fullrank.spec import Spec
 
 Split = Literal["validation", "test"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -95,7 +95,7 @@ def make_jobs(
     """
     settings = numbers(cell.set)
     try:
-        experiment = base_experiment(cell.recipe).override(*as_settings(settings))
+        experiment = named(cell.recipe).override(*as_settings(settings))
     except UserError as error:
         raise UserError(f"cell {cell.name!r}: {error}") from None
     if "seed" in cell.set:
@@ -108,18 +108,6 @@ def make_jobs(
         whole = experiment.override(f"seed={seed}")
         folder = f"{cell.name}-seed{seed}"
         made.append(Job(cell.name, cell.recipe, settings, seed, whole, splits, group or folder, selection_only))
-    return made
-
-
-def base_experiment(name: str) -> Experiment:
-    """The experiment of a recipe, or of a YAML or JSON file."""
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml", ".json"):
-        return Experiment.from_text(read_file(path))
-    if name not in kinds("recipes"):
-        raise unknown("recipe", name, kinds("recipes"))
-    recipe: Any = find(name, "recipes")()
-    made: Experiment = recipe.build()
     return made
 
 

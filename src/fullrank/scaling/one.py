@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -117,4 +118,6 @@ def journal_seconds(folder: Path) -> float:
 
 
 def _stamp() -> Row:
-    return {"machine": machine(), "code": code(), "finished": datetime.now(UTC).isoformat(timespec="seconds")}
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"machine": machine(), "load_average": load, "code": code(), "finished": finished}

@@ -27,7 +27,7 @@ LOG_EVERY = 50
 
 
 class Conductor(lightning.Callback):
-    """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from the first step to the last."""
+    """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from first step to last."""
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Conductor(lightning.Callback):
     ):
         self.experiment, self.loader, self.out = experiment, loader, out
         self.journal, self.progress, self.callbacks = journal, progress, callbacks
+        self.validates = len(loader.store.histories("validation")[0]) > 0
         self.best: float | None = state.get("best")
         self.best_epoch: int | None = state.get("best_epoch")
         self.stale: int = state.get("stale", 0)
@@ -81,13 +82,15 @@ class Conductor(lightning.Callback):
         steps = self.loader.steps_per_epoch
         figures: dict[str, Any] = {f"train/{name}": value / steps for name, value in self.sums.items()}
         figures["train/loss"] = sum(figures.values())
-        tokens, padded = (_sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.tokens, self.padded))
+        tokens, padded = (
+            _sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.tokens, self.padded)
+        )
         figures["tokens_per_s"] = round(tokens / max(1e-9, self.spent), 1)
         figures["padding_share"] = round(1 - tokens / max(1, padded), 4)
         figures["seconds"] = round(self.spent, 3)
         self.sums, self.tokens, self.padded, self.spent = {}, 0, 0, 0.0
         final = step >= module.total
-        if epoch % training.evaluate_every == 0 or final:
+        if self.validates and (epoch % training.evaluate_every == 0 or final):
             figures |= self._validate(module, epoch)
         trainer.should_stop = training.patience is not None and self.stale >= training.patience
         if trainer.is_global_zero:
@@ -99,7 +102,10 @@ class Conductor(lightning.Callback):
             score = figures.get(f"validation/{selection}")
             shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
             rate = f"{figures['tokens_per_s']:.0f} events/s, padding {figures['padding_share']:.0%}"
-            self.progress.epoch(step, f"epoch {epoch}/{training.max_epochs}  loss {figures['train/loss']:.4f}{shown}  {rate}")
+            loss = f"epoch {epoch}/{training.max_epochs}  loss {figures['train/loss']:.4f}"
+            self.progress.epoch(step, f"{loss}{shown}  {rate}")
+            if final and self.best is None:
+                write_weights(self.out, module.model)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
     def _validate(self, module: FitModule, epoch: int) -> dict[str, float]:
@@ -121,7 +127,7 @@ class Conductor(lightning.Callback):
         return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
-        state = {"step": step, "best": self.best, "best_epoch": self.best_epoch, "stale": self.stale}
+        state: dict[str, Any] = {"step": step, "best": self.best, "best_epoch": self.best_epoch, "stale": self.stale}
         state |= {"sums": self.sums, "finished": finished}
         if trainer.is_global_zero:
             write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)

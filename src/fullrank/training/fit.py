@@ -11,12 +11,12 @@ from typing import Any
 import lightning
 import torch
 
-import fullrank
+from fullrank import __version__
 from fullrank.batch import Batch
 from fullrank.data.loader import Loader
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
-from fullrank.experiment import Experiment
+from fullrank.experiment import Experiment, Training
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run, load_weights, write_run, write_weights
 from fullrank.training import Callback
@@ -48,12 +48,14 @@ def train(
     folder = Path(out)
     if _rank() == 0:  # the others may come when it has begun to write
         _check_folder(folder, experiment, store, resume=resume, overwrite=overwrite)
+    if experiment.training.patience is not None and len(store.histories("validation")[0]) == 0:
+        raise UserError("the store has no validation targets to stop by: set training.patience=null to run all epochs")
     torch.manual_seed(experiment.seed)
     model = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
     if init_from is not None and not resume:
         copy_weights(model, store.catalog, init_from)
     manifest = {
-        "fullrank": fullrank.__version__,
+        "fullrank": __version__,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -81,11 +83,7 @@ def _fit(
     progress: bool,
 ) -> None:
     training, world = experiment.training, int(os.environ.get("WORLD_SIZE", "1"))
-    shards = training.accumulate * world
-    loader = Loader(
-        store, model.task.segments, by=training.batch_by, size=training.batch_size, seed=experiment.seed,
-        shards=shards, counts=model.task.counts,
-    )  # fmt: skip
+    loader = make_loader(model, store, training, experiment.seed, world)
     total = loader.steps_per_epoch * training.max_epochs
     kept = read_checkpoint(out) if resume else None
     state: dict[str, Any] = {}
@@ -102,13 +100,28 @@ def _fit(
         journal.keep_until(first if resume else -1)
     shown = TrainingProgress(progress and _rank() == 0, total, first)
     conductor = Conductor(experiment, loader, out, journal, shown, callbacks, state)
-    mine = range(_rank(), shards, world)
+    mine = range(_rank(), loader.shards, world)
     try:
         _trainer(training, world, total - first, conductor).fit(module, _Stream(loader, first, total, mine))
+    except SystemExit:  # Lightning turns an interrupt into one
+        raise KeyboardInterrupt from None
     finally:
         shown.close()
     for logger in journal.loggers:
         logger.finalize("success")
+
+
+def make_loader(model: RecommenderModel, store: Store, training: Training, seed: int, world: int = 1) -> Loader:
+    """The batches that training reads, in shards for every process and micro-batch."""
+    return Loader(
+        store,
+        model.task.segments,
+        by=training.batch_by,
+        size=training.batch_size,
+        seed=seed,
+        shards=training.accumulate * world,
+        counts=model.task.counts,
+    )
 
 
 class _Stream:
@@ -121,7 +134,7 @@ class _Stream:
         return self.loader.iterate(self.first, self.stop, self.shards)
 
 
-def _trainer(training: Any, world: int, steps: int, conductor: Conductor) -> lightning.Trainer:
+def _trainer(training: Training, world: int, steps: int, conductor: Conductor) -> lightning.Trainer:
     import logging
 
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
@@ -156,7 +169,9 @@ def _check_folder(folder: Path, experiment: Experiment, store: Store, *, resume:
         return
     if not resume:
         if not overwrite:
-            raise UserError(f"{folder} holds a run; continue it with --resume, replace it with --overwrite, or choose another")
+            raise UserError(
+                f"{folder} holds a run; continue it with --resume, replace it with --overwrite, or choose another"
+            )
         (folder / "checkpoints" / "last.json").unlink(missing_ok=True)
         (folder / "weights.safetensors").unlink(missing_ok=True)
         return
@@ -164,7 +179,9 @@ def _check_folder(folder: Path, experiment: Experiment, store: Store, *, resume:
     if old.spec.dump() != experiment.dump():
         raise UserError(f"{folder} was started with another spec: {differing(old.spec.dump(), experiment.dump())}")
     if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
-        raise UserError(f"{folder} was started on other data (the split fingerprints differ); resume with the same store")
+        raise UserError(
+            f"{folder} was started on other data (the split fingerprints differ); resume with the same store"
+        )
 
 
 def differing(a: Any, b: Any, path: str = "") -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fullrank.batch import Batch
 from fullrank.experiment import Training
+from fullrank.recommender import RecommenderModel
 from fullrank.training.schedule import factor
 
 _STRIDE = 1_000_003
@@ -18,7 +19,9 @@ _STRIDE = 1_000_003
 class FitModule(lightning.LightningModule):
     """Holds a model while it is trained. `first` is the optimizer step that this process starts at."""
 
-    def __init__(self, model: nn.Module, training: Training, seed: int, *, first: int, total: int, penalties: set[str]):
+    def __init__(
+        self, model: RecommenderModel, training: Training, seed: int, *, first: int, total: int, penalties: set[str]
+    ):
         super().__init__()
         self.model, self.training_spec, self.seed = model, training, seed
         self.first, self.total, self.penalties = first, total, penalties

@@ -35,7 +35,12 @@ class TrainingProgress:
             return
         spent = time.perf_counter() - self.begun
         left = spent / max(1, step - self.first) * (self.total - step)
-        self.console.print(f"{text}  [{_clock(spent)} gone, at most {_clock(left)} left]", highlight=False, markup=False)
+        self.console.print(
+            f"{text}  [{_clock(spent)} gone, at most {_clock(left)} left]",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
     def close(self) -> None:
         if self.bar is not None:

@@ -21,7 +21,9 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     known = torch.from_numpy(np.flatnonzero(place >= 0))
     rows = torch.from_numpy(place[place >= 0])
     if len(known) == 0:
-        raise UserError(f"none of the {catalog.size} items is known to {source.path}; are the item ids of the same kind?")
+        raise UserError(
+            f"none of the {catalog.size} items is known to {source.path}; are the item ids of the same kind?"
+        )
     own = model.state_dict()
     for name, tensor in own.items():
         if name.endswith("popularity"):
@@ -31,7 +33,12 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
         given = tensors[name]
         if given.shape == tensor.shape and not (tensor.ndim and len(tensor) == catalog.size):
             tensor.copy_(given)
-        elif given.ndim and given.shape[1:] == tensor.shape[1:] and len(given) == old.size and len(tensor) == catalog.size:
+        elif (
+            given.ndim
+            and given.shape[1:] == tensor.shape[1:]
+            and len(given) == old.size
+            and len(tensor) == catalog.size
+        ):
             tensor[known] = given[rows]
         else:
             raise UserError(

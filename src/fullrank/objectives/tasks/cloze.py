@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.batch import Batch, Catalogue, Queries, States
-from fullrank.encoders import last
+from fullrank.batch import Batch, Catalogue, Queries, States, last
 from fullrank.items import Items
 from fullrank.objectives.tasks import Segments
 from fullrank.ops.initial import STD

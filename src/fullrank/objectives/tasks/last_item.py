@@ -14,8 +14,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.batch import Batch, Catalogue, Queries, States
-from fullrank.encoders import last
+from fullrank.batch import Batch, Catalogue, Queries, States, last
 from fullrank.items import Items
 from fullrank.objectives.tasks import Segments
 from fullrank.spec import Spec

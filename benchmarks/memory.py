@@ -1,0 +1,104 @@
+"""Peak anonymous memory of a ranking, measured in a process of its own: ``python -m benchmarks.memory ITEMS USERS``.
+
+The vectors are loaded and a small ranking has run (so that code and thread pools are in memory) before the level is
+read from /proc/self/status (RssAnon). The kernel's high-water mark is then reset through /proc/self/clear_refs, the
+ranking runs, and the new mark (VmHWM, which no short peak escapes) less the file-backed part is the peak. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.harness import ROOT
+from fullrank.batch import Batch, Dense
+from fullrank.errors import UserError
+from fullrank.retrieval.rank import BLOCK, rank
+
+DIM, K, SEEN = 64, 20, 9
+"""Width of the vectors, length of the lists, events in a history (the mean of amazon-beauty)."""
+
+
+class Given:
+    """A model whose user and item vectors are already there."""
+
+    max_length = 50
+
+    def __init__(self, users: int, items: int):
+        draw = torch.Generator().manual_seed(0)
+        self.num_items = items
+        self.vectors = torch.randn(users, DIM, generator=draw)
+        self.table = torch.randn(items, DIM, generator=draw)
+
+    def answer(self, batch: Batch) -> Dense:
+        assert batch.rows is not None
+        return Dense(self.vectors[batch.rows], self.table)
+
+
+def ranking_of(users: int, items: int, block: int) -> Callable[[], object]:
+    """Loads vectors and histories; what is returned ranks all items for all users, seen ones excluded."""
+    model = Given(users, items)
+    flat = np.random.default_rng(0).integers(0, items, users * SEEN).astype(np.int32)
+    starts = np.arange(users, dtype=np.int64) * SEEN
+    return lambda: rank(model, flat, starts, starts + SEEN, k=K, block=block)
+
+
+def peak_above(action: Callable[[], object]) -> tuple[float, float]:
+    """Anonymous megabytes before the action, and the most above that while it ran."""
+    gc.collect()
+    before = _status()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError as error:
+        raise UserError(f"peak memory needs Linux's /proc/self/clear_refs: {error}") from None
+    kept = action()
+    after = _status()
+    del kept
+    files = before["RssFile"] + before.get("RssShmem", 0)
+    return before["RssAnon"] / 1024, (after["VmHWM"] - files - before["RssAnon"]) / 1024
+
+
+def measured(users: int, items: int, *, block: int, threads: int) -> dict[str, float]:
+    """`level_mb` and `peak_mb` (above it) of one ranking in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.memory", str(items), str(users), str(block), str(threads)]
+    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    if done.returncode:
+        raise UserError(f"measuring memory failed: {done.stderr.strip().splitlines()[-1:]}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _status() -> dict[str, int]:
+    """Kilobytes by name from /proc/self/status."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError as error:
+        raise UserError(f"peak memory needs Linux's /proc/self/status: {error}") from None
+    return {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines) if rest.endswith("kB")}
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("items", type=int)
+    parser.add_argument("users", type=int)
+    parser.add_argument("block", type=int, nargs="?", default=BLOCK)
+    parser.add_argument("threads", type=int, nargs="?", default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    ranking_of(64, 300, 128)()
+    level, peak = peak_above(ranking_of(options.users, options.items, options.block))
+    print(json.dumps({"level_mb": level, "peak_mb": peak}))
+
+
+if __name__ == "__main__":
+    _main()

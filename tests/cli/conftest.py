@@ -1,0 +1,55 @@
+"""One tiny marketplace and its runs for all tests of the command line, and how to call a verb."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullrank.cli import main
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The object in the only line of stdout."""
+        lines = self.out.splitlines()
+        assert len(lines) == 1, f"stdout must hold one line with --json: {self.out!r}"
+        return json.loads(lines[0])
+
+
+Call = Callable[..., Said]
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    def run(*words: object) -> Said:
+        capfd.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capfd.readouterr()
+        return Said(code, out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `data` (a store) and the runs `popularity`, `item_to_item` and `sasrec` (one epoch, tiny)."""
+    home = tmp_path_factory.mktemp("shop")
+    small = ["--set", "source.users=150", "--set", "source.items=60"]
+    assert main(["prepare", "planted", *small, "--out", str(home / "data")]) == 0
+    tiny = ["--set", "model.dim=8", "--set", "model.encoder.layers=1", "--set", "training.max_epochs=1"]
+    for recipe, settings in {"popularity": [], "item_to_item": [], "sasrec": tiny}.items():
+        assert main(["train", recipe, "--data", str(home / "data"), "--out", str(home / recipe), *settings]) == 0
+    return home

@@ -1,0 +1,55 @@
+"""`demo`: the whole way, small here; its own folder is replaced and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fullrank.cli import demo
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ("model.dim=8", "training.max_epochs=1")
+    monkeypatch.setattr(demo, "MODELS", {name: few if set_ else () for name, set_ in demo.MODELS.items()})
+
+
+def test_the_demo_ends_with_a_table_and_runs_again(small: None, call: Call, tmp_path: Path) -> None:
+    said = call("demo", "--out", tmp_path / "demo", "--json")
+    assert said.code == 0, said.err
+    found = said.json
+    assert list(found["metrics"]) == ["popularity", "item_to_item", "gru4rec", "sasrec_plus"]
+    assert all(list(row) == ["ndcg@10", "recall@10", "fair0.8@1", "coverage@10"] for row in found["metrics"].values())
+    assert found["example"]["recommendations"][0]["title"]
+    again = call("demo", "--out", tmp_path / "demo")
+    assert again.code == 0 and "What to try next" in again.out and "SASRec++" in again.out
+
+
+def test_the_commands_it_proposes_work(small: None, call: Call, tmp_path: Path) -> None:
+    out = call("demo", "--out", tmp_path / "demo").out
+    commands = [
+        line.split()[1:] for line in out.split("What to try next:")[1].splitlines() if line.startswith("  fullrank")
+    ]
+    assert len(commands) >= 4
+    for words in commands:
+        if "data/mine" not in words:
+            assert call(*words).code == 0, words
+
+
+def test_a_folder_of_others_is_left_alone(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    said = call("demo", "--out", tmp_path)
+    assert said.code == 2 and "not the demo's" in said.err and (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.slow
+def test_the_real_demo_learns(call: Call, tmp_path: Path) -> None:
+    found = call("demo", "--out", tmp_path / "demo", "--json").json
+    metrics = {name: row["ndcg@10"] for name, row in found["metrics"].items()}
+    assert metrics["popularity"] * 2 < min(metrics["item_to_item"], metrics["gru4rec"], metrics["sasrec_plus"])
+    assert metrics["sasrec_plus"] > metrics["item_to_item"] and found["seconds"] < 300

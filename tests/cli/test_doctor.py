@@ -1,0 +1,44 @@
+"""`doctor` and its self-test: it passes here, and it notices what is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fullrank.cli.selftest import selftest
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+def test_a_sound_installation(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = call("doctor", "--json")
+    found = said.json
+    assert said.code == 0, said.err
+    assert found["self_test"]["ok"] and found["folder"]["ok"] and found["torch"]["version"] == torch.__version__
+    assert found["extras"]["spark"]["install"] == "pip install 'fullrank[spark]'"
+    assert all(found["packages"].values()) and not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    def refuse(**_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    facts = {"ok": True, "problem": None, "parameters": 1, "seconds": 0.0, "recall": 1.0, "chance": 0.25}
+    monkeypatch.setattr("fullrank.cli.selftest.selftest", lambda: facts)
+    said = call("doctor")
+    assert said.code == 2 and "Permission denied" in said.err
+    assert call("doctor", "--json").code == 2
+
+
+def test_the_self_test_notices_a_model_that_does_not_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, closure=None: closure() if closure else None)
+    found = selftest()
+    assert not found["ok"] and "was expected" in found["problem"]

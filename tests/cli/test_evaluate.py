@@ -1,0 +1,99 @@
+"""`evaluate`: one run, two runs, and what may not be compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fullrank import api
+from fullrank.evaluation import Evaluated
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+def test_metrics_and_protocol(call: Call, shop: Path) -> None:
+    found = call("evaluate", shop / "item_to_item", "--split", "test", "--json").json
+    assert found["metrics"] == api.evaluate(shop / "item_to_item").metrics
+    assert {"ndcg@10", "fair0.8@1", "coverage@10"} <= set(found["metrics"])
+    assert {int(name.split("@")[1]) for name in found["metrics"]} == {1, 5, 10, 20}
+    assert found["protocol"]["split"] == "test" and found["protocol"]["seen"] == "exclude"
+
+
+def test_a_person_reads_a_table(call: Call, shop: Path) -> None:
+    said = call("evaluate", shop / "popularity", "--split", "validation")
+    assert "ndcg" in said.out and "validation" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_settings_change_the_protocol(call: Call, shop: Path) -> None:
+    found = call("evaluate", shop / "popularity", "--set", "seen=keep", "--metric", "recall@7", "--json").json
+    assert list(found["metrics"]) == ["recall@7"] and found["protocol"]["seen"] == "keep"
+
+
+def test_two_runs_are_compared_on_the_same_users(call: Call, shop: Path) -> None:
+    said = call(
+        "evaluate", shop / "popularity", shop / "item_to_item", "--metric", "ndcg@10", "--metric", "hit@5", "--json"
+    )
+    row = said.json["metrics"]["ndcg@10"]
+    one, two = (api.evaluate(shop / name).metrics["ndcg@10"] for name in ("popularity", "item_to_item"))
+    assert row["a"] == one and row["b"] == two and row["difference"] == pytest.approx(two - one)
+    assert row["interval"][0] <= row["difference"] <= row["interval"][1] and 0 < row["p"] <= 1
+    assert list(said.json["metrics"]) == ["ndcg@10", "hit@5"]
+    out = call("evaluate", shop / "popularity", shop / "item_to_item").out
+    assert "B - A" in out and "fair0.8@1" in out and "ndcg@20" not in out
+
+
+def test_runs_that_were_measured_differently_are_refused(call: Call, shop: Path, tmp_path: Path) -> None:
+    words = ("--data", shop / "data", "--out", tmp_path / "kept", "--set", "evaluation.seen=keep")
+    assert call("train", "popularity", *words).code == 0
+    said = call("evaluate", shop / "popularity", tmp_path / "kept")
+    assert said.code == 2 and "protocols differ in seen" in said.err
+
+
+def test_out_saves_what_can_be_loaded(call: Call, shop: Path, tmp_path: Path) -> None:
+    found = call("evaluate", shop / "popularity", "--out", tmp_path / "saved", "--json").json
+    assert Evaluated.load(tmp_path / "saved").metrics == found["metrics"]
+    assert (
+        call("evaluate", shop / "popularity", shop / "sasrec", "--metric", "hit@1", "--out", tmp_path / "two").code == 0
+    )
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {"a", "b"}
+
+
+def test_a_store_that_was_moved_is_named_with_data(call: Call, shop: Path, tmp_path: Path) -> None:
+    shutil.copytree(shop / "popularity", tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    manifest["data"]["path"] = str(tmp_path / "gone")
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+    said = call("evaluate", tmp_path / "run")
+    assert said.code == 2 and "name it with --data" in said.err
+    assert call("evaluate", tmp_path / "run", "--data", shop / "data").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--split", "tset"], "did you mean 'test'"),
+        (["--metric", "ndgc@10"], "did you mean 'ndcg'"),
+        (["--metric", "ndcg@10", "--set", "metrics=[hit]"], "given twice"),
+        (["--set", "seen=maybe"], "'exclude' or 'keep'"),
+        (["--set", "sen=keep"], "did you mean 'seen'"),
+        (["--device", "gpu"], "allowed: cpu, cuda"),
+        (["--data", "nowhere"], "there is no store at 'nowhere'"),
+    ],
+)
+def test_mistakes(words: list[str], hint: str, call: Call, shop: Path) -> None:
+    said = call("evaluate", shop / "popularity", *words)
+    assert said.code == 2 and hint in said.err and "Traceback" not in said.err
+
+
+def test_a_folder_that_is_no_run(call: Call, tmp_path: Path, shop: Path) -> None:
+    assert "is not a run folder" in call("evaluate", tmp_path / "nothing").err
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "manifest.json").write_text("{")
+    assert call("evaluate", tmp_path / "bad").code == 2
+    assert call("evaluate", shop / "data").code == 2, "a store is no run"

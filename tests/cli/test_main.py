@@ -1,0 +1,160 @@
+"""What holds for every verb: help, --json, and the way mistakes, bugs and interruptions end."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+from fullrank.cli import VERBS, build, main
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+COMMANDS: dict[str, Any] = dict(typer.main.get_command(build()).commands)  # type: ignore[attr-defined]
+
+
+def test_every_promised_verb_is_there() -> None:
+    promised = "doctor list download prepare train tune sweep evaluate recommend schema demo"
+    assert set(promised.split()) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("verb", sorted(COMMANDS))
+def test_help_of_every_verb_explains_it(verb: str, call: Call) -> None:
+    said = call(verb, "--help")
+    assert said.code == 0 and said.err == ""
+    assert "--json" in said.out, "every verb takes --json"
+    assert f"  fullrank {verb}" in said.out, "every verb shows an example"
+    assert max(map(len, said.out.splitlines())) <= 80
+    for parameter in COMMANDS[verb].params:
+        assert parameter.help, f"{verb} {parameter.name} has no help"
+
+
+def test_without_a_verb_the_help_is_printed(call: Call) -> None:
+    said = call()
+    assert said.code == 0 and "Commands:" in said.out and "..." not in said.out.split("Commands:")[1]
+
+
+def test_every_verb_module_is_listed() -> None:
+    folder = Path(importlib.import_module("fullrank.cli").__file__ or "").parent
+    with_add = {file.stem for file in folder.glob("*.py") if "\ndef add(app" in file.read_text()}
+    assert with_add == set(VERBS)
+
+
+def test_version(call: Call) -> None:
+    assert call("--version").out.startswith("fullrank 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["train", "sasrec", "--dta", "x"], "did you mean '--data'"),
+        (["train", "sasrec", "--out", "x"], "missing option '--data'"),
+        (["prepare", "x.csv", "--out", "y", "--k-core", "five"], "'--k-core'"),
+        (["evaluate"], "missing argument 'RUN'"),
+        (["list", "recipes", "more"], "unexpected extra argument"),
+    ],
+)
+def test_usage_mistakes_are_one_sentence_and_exit_code_2(words: list[str], hint: str, call: Call) -> None:
+    said = call(*words)
+    assert said.code == 2 and said.out == ""
+    assert hint in said.err and said.err.startswith("Error: ") and len(said.err.splitlines()) == 1
+    assert call(*words, "--json").json["error"] in said.err
+
+
+@pytest.mark.parametrize(
+    "words", [["--debug", "show", "nope"], ["show", "nope", "--debug"], ["show", "--debug", "nope"]]
+)
+def test_debug_shows_the_traceback_wherever_it_stands(words: list[str], call: Call) -> None:
+    said = call(*words)
+    assert said.code == 2 and "Traceback" in said.err
+    assert "Traceback" not in call(*(word for word in words if word != "--debug")).err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (UserError("no such thing"), 2, "no such thing"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (FileNotFoundError(2, "No such file", "a/b"), 2, "a/b: No such file"),
+        (ModuleNotFoundError("faiss", name="faiss"), 2, "pip install 'fullrank[codes]'"),
+        (ZeroDivisionError("oh"), 1, "unexpected ZeroDivisionError: oh"),
+    ],
+)
+def test_how_an_error_inside_a_verb_ends(
+    error: BaseException, code: int, sentence: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> list[str]:
+        raise error
+
+    monkeypatch.setattr("fullrank.spec.kinds", fail)
+    said = call("list", "recipes")
+    assert said.code == code and sentence in said.err and "Traceback" not in said.err
+    assert sentence in call("list", "recipes", "--json").json["error"]
+
+
+def test_a_title_that_the_terminal_cannot_print_does_not_end_the_run(tmp_path: Path) -> None:
+    (tmp_path / "caf\u00e9.yaml").write_text("seed: -1")
+    env = {"PYTHONPATH": str(Path("src").resolve()), "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "fullrank", "show", str(tmp_path / "caf\u00e9.yaml"), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "caf\u00e9" in json.loads(done.stdout)["error"] and "UnicodeEncodeError" not in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m fullrank list recipes | head -c 1", shell=True, capture_output=True, text=True,
+        env={"PYTHONPATH": str(Path("src").resolve()), "PATH": "/usr/bin:/bin"}, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+LIGHT = [["--help"], ["train", "--help"], ["list"], ["list", "recipes"], ["list", "sources", "--json"]]
+
+
+@pytest.mark.parametrize("words", LIGHT, ids=" ".join)
+def test_what_only_talks_loads_no_torch(words: list[str]) -> None:
+    assert not {"torch", "lightning", "polars", "pandas"} & _loaded(words)
+
+
+def test_prepare_loads_neither_torch_nor_lightning(tmp_path: Path) -> None:
+    loaded = _loaded(["prepare", "planted", "--set", "source.users=50", "--out", str(tmp_path / "data")])
+    assert not {"torch", "lightning", "pytorch_lightning"} & loaded and "polars" in loaded
+
+
+def _loaded(words: list[str]) -> set[str]:
+    code = f"import sys, json; from fullrank.cli import main; code = main({words!r}); "
+    code += "print(json.dumps([code, [m for m in sys.modules if '.' not in m]]))"
+    env = {"PYTHONPATH": str(Path("src").resolve()), "POLARS_MAX_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    status, modules = json.loads(done.stdout.splitlines()[-1])
+    assert status == 0, done.stderr
+    return set(modules)
+
+
+def test_stdout_holds_the_json_alone_whatever_prints(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chatty(name: str) -> list[str]:
+        print("chatter")
+        return ["a"]
+
+    monkeypatch.setattr("fullrank.spec.kinds", chatty)
+    said = call("list", "recipes", "--json")
+    assert said.json["kinds"][0]["kind"] == "a" and "chatter" in said.err
+
+
+def test_processes_behind_the_first_are_silent(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert call("list", "recipes").out == ""
+
+
+def test_main_returns_its_code() -> None:
+    assert main(["list"]) == 0

@@ -1,0 +1,145 @@
+"""`prepare` and `download`: tables of every shape, sources, and what goes wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from fullrank.data.pack import Store
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    rows = [
+        (user, item, 100 + item, 1 + item % 5, "buy" if item % 3 else "view") for user in "abcdef" for item in range(9)
+    ]
+    frame = pl.DataFrame(rows, schema=["who", "what", "when", "stars", "did"], orient="row")
+    frame.write_csv(tmp_path / "log.csv")
+    frame.write_parquet(tmp_path / "log.parquet")
+    frame.write_ndjson(tmp_path / "log.jsonl")
+    return tmp_path
+
+
+COLUMNS = ("--user-col", "who", "--item-col", "what", "--time-col", "when")
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet", "log.jsonl"])
+def test_own_columns_in_every_format(name: str, events: Path, call: Call) -> None:
+    said = call("prepare", events / name, *COLUMNS, "--out", events / "data", "--json")
+    assert said.code == 0 and said.json["counts"] == {"users": 6, "items": 9, "events": 54}
+    assert Store.open(events / "data").fingerprint == said.json["fingerprint"]
+
+
+def test_options_are_settings(events: Path, call: Call) -> None:
+    options = [
+        "--k-core",
+        "2",
+        "--rating-col",
+        "stars",
+        "--min-rating",
+        "2",
+        "--type-col",
+        "did",
+        "--event-type",
+        "buy",
+    ]
+    options += ["--split", "global_time", "--duplicates", "last", "--time-unit", "ms"]
+    first = call("prepare", events / "log.parquet", *COLUMNS, *options, "--out", events / "a", "--json").json
+    settings = ["columns.user=who", "columns.item=what", "columns.time=when", "columns.rating=stars", "min_rating=2"]
+    settings += ["columns.type=did", "event_types=[buy]", "k_core=2", "split=global_time", "duplicates=last"]
+    settings += ["columns.time_unit=ms"]
+    pairs = [word for setting in settings for word in ("--set", setting)]
+    second = call("prepare", events / "log.parquet", *pairs, "--out", events / "b", "--json").json
+    assert first["spec"] == second["spec"] and first["fingerprint"] == second["fingerprint"]
+    assert [step["filter"] for step in first["filters"]] == [
+        "read",
+        "event_types",
+        "min_rating",
+        "duplicates",
+        "k_core",
+    ]
+
+
+def test_rows_in_order_need_no_time(events: Path, call: Call) -> None:
+    words = ("--user-col", "who", "--item-col", "what", "--time-col", "none")
+    assert call("prepare", events / "log.csv", *words, "--out", events / "data").code == 0
+    assert Store.open(events / "data").times is None
+
+
+def test_column_names_are_never_read_as_yaml(events: Path, call: Call) -> None:
+    pl.read_csv(events / "log.csv").rename({"who": "no", "what": "12"}).write_csv(events / "odd.csv")
+    said = call("prepare", events / "odd.csv", "--user-col", "no", "--item-col", "12", "--time-col", "when",
+                "--out", events / "data", "--json")  # fmt: skip
+    assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["log.csv", "--user-col", "whom", "--item-col", "what"], "did you mean 'who'"),
+        (["log.csv"], "name it with --user-col"),
+        (["log.csvv"], "did you mean"),
+        (["empty.csv"], "is empty"),
+        (["log.csv", *COLUMNS, "--k-core", "50"], "leaves none of 54 events"),
+        (["log.csv", *COLUMNS, "--min-rating", "3"], "--rating-col"),
+        (["log.csv", *COLUMNS, "--split", "globl_time"], "did you mean 'global_time'"),
+        (["log.csv", *COLUMNS, "--duplicates", "frist"], "'first'"),
+        (["log.csv", *COLUMNS, "--set", "kcore=3"], "did you mean 'k_core'"),
+        (["log.csv", *COLUMNS, "--k-core", "3", "--set", "k_core=2"], "given twice"),
+        (["log.csv", *COLUMNS, "--from", "."], "belongs to a source"),
+        (["log.csv", *COLUMNS, "--items", "nothing.csv"], "does not exist"),
+        (["plantd"], "did you mean 'planted'"),
+        (["planted", "--items", "log.csv"], "brings its own items"),
+        (["planted", "--from", "."], "reads no files"),
+        (["planted", "--set", "source.userz=5"], "did you mean 'users'"),
+        (["movielens"], "fullrank download movielens"),
+    ],
+)
+def test_mistakes(words: list[str], hint: str, events: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(events)
+    (events / "empty.csv").touch()
+    said = call("prepare", *words, "--out", "data")
+    assert said.code == 2 and hint in said.err.splitlines()[-1] and "Traceback" not in said.err
+    assert not (events / "data").exists()
+    assert hint in call("prepare", *words, "--out", "data", "--json").json["error"]
+
+
+def test_a_source_with_settings(call: Call, tmp_path: Path) -> None:
+    words = ["prepare", "planted", "--set", "source.users=40", "--set", "k_core=2", "--out", tmp_path / "a", "--json"]
+    found = call(*words).json
+    assert found["spec"]["k_core"] == 2 and found["counts"]["users"] <= 40
+    assert found["spec"]["columns"]["rating"] == "rating", "the source says which column holds the rating"
+
+
+def test_download_of_what_needs_none(call: Call, tmp_path: Path) -> None:
+    said = call("download", "planted", "--out", tmp_path, "--json")
+    assert said.json["files"] == [] and "no files to download" in said.err
+    assert "did you mean 'movielens'" in call("download", "movielenz").err
+    assert "did you mean 'variant'" in call("download", "movielens", "--set", "varient=1m").err
+
+
+def test_download_from_a_server(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import functools
+    import http.server
+    import threading
+
+    from fullrank.data.sources.amazon import Amazon
+
+    (tmp_path / "site").mkdir()
+    for file in Amazon().files():
+        (tmp_path / "site" / file.name).write_bytes(b"x" * 1000)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = call("download", "amazon", "--set", f"base_url=http://127.0.0.1:{server.server_port}", "--json")
+        server.shutdown()
+    assert said.code == 0, said.err
+    assert {Path(file).parent for file in said.json["files"]} == {Path("downloads/amazon")}
+    assert all(Path(file).stat().st_size == 1000 for file in said.json["files"])

@@ -1,0 +1,95 @@
+"""`recommend`: external ids in, ranked external ids with titles out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from fullrank import api
+from fullrank.data.pack import Store
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+@pytest.fixture
+def ids(shop: Path) -> list[int]:
+    return list(Store.open(shop / "data").catalog.ids.head(6))
+
+
+def test_ids_titles_and_ranks(call: Call, shop: Path, ids: list[int]) -> None:
+    said = call("recommend", shop / "sasrec", "--history", f"{ids[0]},{ids[1]}", "--k", "5", "--json")
+    rows = said.json["recommendations"]
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5]
+    assert not {row["item"] for row in rows} & set(ids[:2]) and all(row["title"] for row in rows)
+    expected = api.recommend(shop / "sasrec", [ids[:2]], k=5)
+    assert [row["item"] for row in rows] == expected["item"].to_list()
+
+
+def test_a_person_reads_titles(call: Call, shop: Path, ids: list[int]) -> None:
+    out = call("recommend", shop / "popularity", "--history", ids[0], "--history", ids[1], "--k", "3").out
+    assert out.count("rank") == 2 and "user 1" in out
+
+
+def test_seen_items_may_be_kept(call: Call, shop: Path, ids: list[int]) -> None:
+    words = ("recommend", shop / "popularity", "--history", ids[0], "--k", "60", "--json")
+    known = [{row["item"] for row in call(*words, *more).json["recommendations"]} for more in ([], ["--seen", "keep"])]
+    assert ids[0] not in known[0] and ids[0] in known[1]
+
+
+def test_unknown_items_are_told(call: Call, shop: Path, ids: list[int]) -> None:
+    words = ("recommend", shop / "sasrec", "--history", f"{ids[0]},99999", "--k", "2")
+    said = call(*words, "--json")
+    assert said.json["unknown_items"] == [99999] and "99999" in said.err
+    assert call(*words, "--unknown", "error").code == 2
+
+
+def test_an_empty_history_gets_what_is_popular(call: Call, shop: Path) -> None:
+    words = ("recommend", shop / "sasrec", "--history", "", "--k", "2", "--json")
+    assert len(call(*words).json["recommendations"]) == 2
+    assert call(*words, "--empty", "error").code == 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_a_file_of_histories_in_and_out(suffix: str, call: Call, shop: Path, ids: list[int], tmp_path: Path) -> None:
+    frame = pl.DataFrame({"u": ["x", "x", "y"], "i": ids[:3], "t": [2, 1, 1]})
+    writers = {".csv": frame.write_csv, ".parquet": frame.write_parquet, ".jsonl": frame.write_ndjson}
+    writers[suffix](tmp_path / f"in{suffix}")
+    columns = ("--user-col", "u", "--item-col", "i", "--time-col", "t")
+    files = ("--histories", tmp_path / f"in{suffix}", "--out", tmp_path / f"out{suffix}")
+    said = call("recommend", shop / "sasrec", *files, *columns, "--k", "4", "--json")
+    assert said.code == 0, said.err
+    readers = {".csv": pl.read_csv, ".parquet": pl.read_parquet, ".jsonl": pl.read_ndjson}
+    found = readers[suffix](tmp_path / f"out{suffix}")
+    expected = api.recommend(shop / "sasrec", {"x": [ids[1], ids[0]], "y": [ids[2]]}, k=4)
+    assert said.json["rows"] == 8 and found["user"].to_list() == expected["user"].to_list()
+    assert found["item"].to_list() == expected["item"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ([], "one of the two"),
+        (["--history", "1", "--histories", "x.csv"], "one of the two"),
+        (["--history", "a,b"], "whole numbers"),
+        (["--history", "1", "--k", "0"], "k must be at least 1"),
+        (["--history", "1", "--seen", "keeep"], "did you mean 'keep'"),
+        (["--history", "1", "--out", "x.xls"], "allowed: .parquet, .csv, .jsonl"),
+        (["--history", "1", "--user-col", "u"], "--histories FILE, which is not given"),
+        (["--histories", "nothing.csv"], "does not exist"),
+    ],
+)
+def test_mistakes(words: list[str], hint: str, call: Call, shop: Path) -> None:
+    said = call("recommend", shop / "popularity", *words)
+    assert said.code == 2 and hint in said.err and "Traceback" not in said.err
+
+
+def test_wrong_columns_of_a_file(call: Call, shop: Path, tmp_path: Path) -> None:
+    pl.DataFrame({"user": [1], "item_id": [1001]}).write_csv(tmp_path / "h.csv")
+    said = call("recommend", shop / "popularity", "--histories", tmp_path / "h.csv")
+    assert said.code == 2 and "did you mean 'user'" in said.err and "--user-col" in said.err
+    named = ("--user-col", "user", "--time-col", "when")
+    assert "--time-col" in call("recommend", shop / "popularity", "--histories", tmp_path / "h.csv", *named).err

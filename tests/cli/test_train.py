@@ -1,0 +1,81 @@
+"""`train`: recipes by name and by file, going on, starting from a run, and its mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fullrank.run import Run
+from fullrank.spec import kinds
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+TINY = ("--set", "model.dim=8", "--set", "training.max_epochs=1")
+
+
+def test_what_a_program_learns_from_a_run(call: Call, shop: Path, tmp_path: Path) -> None:
+    said = call(
+        "train", "gru4rec", "--data", shop / "data", "--out", tmp_path / "run", *TINY, "--set", "seed=3", "--json"
+    )
+    found = said.json
+    assert said.code == 0 and found["recipe"] == "gru4rec" and found["seed"] == 3 and found["epochs"] == 1
+    assert found["best"]["epoch"] == 1 and 0 <= found["best"]["value"] <= 1
+    assert Run.open(found["run"]).spec.seed == 3
+
+
+@pytest.mark.parametrize("recipe", kinds("recipes"))
+def test_seed_and_epochs_can_be_set_on_every_recipe(recipe: str, call: Call) -> None:
+    said = call("show", recipe, "--set", "seed=7", "--set", "training.max_epochs=2", "--json")
+    assert said.json["spec"]["seed"] == 7 and said.json["spec"]["training"]["max_epochs"] == 2
+
+
+def test_a_file_trains_like_the_recipe_it_was_printed_from(call: Call, shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(call("show", "sasrec", *TINY).out)
+    words = ("--data", shop / "data", "--json")
+    first = call("train", tmp_path / "mine.yaml", *words, "--out", tmp_path / "a").json
+    second = call("train", "sasrec", *TINY, *words, "--out", tmp_path / "b").json
+    assert first["best"]["value"] == second["best"]["value"]
+
+
+def test_from_a_run_takes_its_settings(call: Call, shop: Path, tmp_path: Path) -> None:
+    said = call("train", "--from", shop / "sasrec", "--data", shop / "data", "--out", tmp_path / "more", "--json")
+    assert said.code == 0, said.err
+    run = Run.open(said.json["run"])
+    assert run.spec.dump() == Run.open(shop / "sasrec").spec.dump()
+    assert run.manifest["init_from"] == str(shop / "sasrec")
+
+
+def test_a_finished_run_is_neither_lost_nor_repeated(call: Call, shop: Path, tmp_path: Path) -> None:
+    words = ("train", "popularity", "--data", shop / "data", "--out", tmp_path / "run")
+    assert call(*words).code == 0
+    said = call(*words)
+    assert said.code == 2 and "--resume" in said.err and "--overwrite" in said.err
+    assert call(*words, "--overwrite").code == 0
+    assert call(*words, "--resume", "--overwrite").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["sasrek"], "did you mean 'sasrec'"),
+        ([], "name a recipe"),
+        (["nothing.yaml"], "nothing.yaml"),
+        (["sasrec", "--set", "training.max_epoch=2"], "did you mean 'max_epochs'"),
+        (["sasrec", "--set", "training.max_epochs"], "write it as a.b=value"),
+        (["sasrec", "--set", "model.loss=bcee"], "did you mean 'bce'"),
+        (["--from", "nowhere"], "nowhere is not a run folder"),
+        (["sasrec", "--set", "model.dim=8", "--logger", "tensorbord"], "tensorboard"),
+    ],
+)
+def test_mistakes(words: list[str], hint: str, call: Call, shop: Path, tmp_path: Path) -> None:
+    said = call("train", *words, "--data", shop / "data", "--out", tmp_path / "run")
+    assert said.code == 2 and hint in said.err and "Traceback" not in said.err
+
+
+def test_a_missing_store(call: Call, tmp_path: Path) -> None:
+    said = call("train", "sasrec", "--data", tmp_path / "nothing", "--out", tmp_path / "run", "--json")
+    assert said.code == 2 and "fullrank prepare" in said.json["error"]
+    assert not (tmp_path / "run").exists()
