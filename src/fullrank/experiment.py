@@ -69,6 +69,8 @@ def named(name: str | Path) -> Experiment:
             return Experiment.from_text(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read the experiment {path}: {error}") from None
+        except UserError as error:
+            raise UserError(f"the experiment {path}: {error}") from None
     if str(name) not in kinds("recipes"):
         raise unknown("recipe", str(name), kinds("recipes"))
     recipe: Any = find(str(name), "recipes")()

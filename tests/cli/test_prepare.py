@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
     rows = [
-        (user, item, 100 + item, 1 + item % 5, "buy" if item % 3 else "view") for user in "abcdef" for item in range(9)
+        (user, item, 100 + 10 * item + place, 1 + item % 5, "buy" if item % 3 else "view")
+        for place, user in enumerate("abcdef")
+        for item in range(9)
     ]
     frame = pl.DataFrame(rows, schema=["who", "what", "when", "stars", "did"], orient="row")
     frame.write_csv(tmp_path / "log.csv")
@@ -37,24 +39,12 @@ def test_own_columns_in_every_format(name: str, events: Path, call: Call) -> Non
 
 
 def test_options_are_settings(events: Path, call: Call) -> None:
-    options = [
-        "--k-core",
-        "2",
-        "--rating-col",
-        "stars",
-        "--min-rating",
-        "2",
-        "--type-col",
-        "did",
-        "--event-type",
-        "buy",
-    ]
-    options += ["--split", "global_time", "--duplicates", "last", "--time-unit", "ms"]
-    first = call("prepare", events / "log.parquet", *COLUMNS, *options, "--out", events / "a", "--json").json
-    settings = ["columns.user=who", "columns.item=what", "columns.time=when", "columns.rating=stars", "min_rating=2"]
-    settings += ["columns.type=did", "event_types=[buy]", "k_core=2", "split=global_time", "duplicates=last"]
-    settings += ["columns.time_unit=ms"]
-    pairs = [word for setting in settings for word in ("--set", setting)]
+    options = "--k-core 2 --rating-col stars --min-rating 2 --type-col did --event-type buy --split global_time"
+    options += " --duplicates last --time-unit s"
+    first = call("prepare", events / "log.parquet", *COLUMNS, *options.split(), "--out", events / "a", "--json").json
+    settings = "columns.user=who columns.item=what columns.time=when columns.rating=stars min_rating=2 columns.type=did"
+    settings += " event_types=[buy] k_core=2 split=global_time duplicates=last columns.time_unit=s"
+    pairs = [word for setting in settings.split() for word in ("--set", setting)]
     second = call("prepare", events / "log.parquet", *pairs, "--out", events / "b", "--json").json
     assert first["spec"] == second["spec"] and first["fingerprint"] == second["fingerprint"]
     assert [step["filter"] for step in first["filters"]] == [
@@ -90,6 +80,7 @@ def test_column_names_are_never_read_as_yaml(events: Path, call: Call) -> None:
         (["log.csv", *COLUMNS, "--min-rating", "3"], "--rating-col"),
         (["log.csv", *COLUMNS, "--split", "globl_time"], "did you mean 'global_time'"),
         (["log.csv", *COLUMNS, "--duplicates", "frist"], "'first'"),
+        (["log.csv", *COLUMNS, "--time-unit", "hours"], "--time-unit: Input should be 's', 'ms'"),
         (["log.csv", *COLUMNS, "--set", "kcore=3"], "did you mean 'k_core'"),
         (["log.csv", *COLUMNS, "--k-core", "3", "--set", "k_core=2"], "given twice"),
         (["log.csv", *COLUMNS, "--from", "."], "belongs to a source"),

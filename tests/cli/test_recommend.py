@@ -93,3 +93,9 @@ def test_wrong_columns_of_a_file(call: Call, shop: Path, tmp_path: Path) -> None
     assert said.code == 2 and "did you mean 'user'" in said.err and "--user-col" in said.err
     named = ("--user-col", "user", "--time-col", "when")
     assert "--time-col" in call("recommend", shop / "popularity", "--histories", tmp_path / "h.csv", *named).err
+
+
+def test_events_without_a_user_are_refused(call: Call, shop: Path, tmp_path: Path) -> None:
+    pl.DataFrame({"user_id": [1, None], "item_id": [1001, 1002]}).write_parquet(tmp_path / "h.parquet")
+    said = call("recommend", shop / "popularity", "--histories", tmp_path / "h.parquet")
+    assert said.code == 2 and "1 of 2 events have no user" in said.err

@@ -37,13 +37,13 @@ def download(
 ) -> None:
     """Download a public data set from its publisher.
 
-    Files are checked where the publisher gives a size or checksum.
-    Run it again to go on with a download that was cut off; files that are complete are kept. --set changes the
-    source's own settings (`fullrank schema --kind SOURCE` lists them).
+    Files are checked where the publisher gives a size or a checksum. Run it again to go on with a download that was
+    cut off; files that are complete are kept. --set changes the source's own settings (`fullrank schema --kind SOURCE`
+    lists them).
 
     \b
-    fullrank download movielens --set size=1m
-    fullrank prepare movielens --set source.size=1m --out data/ml-1m
+    fullrank download movielens --set variant=20m
+    fullrank prepare movielens --set source.variant=20m --out data/ml-20m
     """
     from fullrank.data.download import download as fetch
 

@@ -24,7 +24,7 @@ def add(app: typer.Typer) -> None:
 def evaluate(
     run: RunFolder,
     other: Annotated[
-        Path | None, typer.Argument(metavar="[RUN2]", help="A second run: print the paired difference RUN2 - RUN.")
+        Path | None, typer.Argument(metavar="RUN2", help="A second run: print the paired difference RUN2 - RUN.")
     ] = None,
     split: Annotated[
         str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")

@@ -23,10 +23,10 @@ def list_(
     room: Annotated[str | None, typer.Argument(metavar="ROOM", help="One room; without it, all of them.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what there is: recipes, losses, data sources, ...
+    """List recipes, data sources, losses, encoders and the rest.
 
-    Each room holds components that do the same job; a component's name is what `kind` takes in a YAML recipe
-    and in --set (`--set model.loss=bce`). Components of installed third parties are listed too.
+    Everything is in a room: a room holds components that do the same job. A component's name is what `kind` takes
+    in a YAML recipe and in --set (`--set model.loss=bce`). Components of installed third parties are listed too.
 
     \b
     fullrank list              the rooms
@@ -60,22 +60,23 @@ def full_room(given: str) -> str:
 
 def first_line(room: str, kind: str) -> str:
     """The first line of the docstring of the module that declares a kind; empty where its source is out of reach."""
-    for name in (f"fullrank.{room}.{kind}", f"fullrank.{room}"):
-        text = _docstring(name)
-        if text and (name.endswith(f".{kind}")):
+    for module in (f"fullrank.{room}.{kind}", f"fullrank.{room}" if room == kind else ""):
+        text = _docstring(module)
+        if text:
             return text
-    for point in importlib.metadata.entry_points(group=f"fullrank.{room}"):
-        if point.name == kind:
-            return _docstring(point.module)
-    return ""
+    points = importlib.metadata.entry_points(group=f"fullrank.{room}")
+    return next((_docstring(point.module) for point in points if point.name == kind), "")
 
 
 def _docstring(module: str) -> str:
-    try:
-        found = importlib.util.find_spec(module)
-    except (ModuleNotFoundError, ValueError):
+    """Of a module that is found beside its top package, without importing either."""
+    top, *rest = module.split(".")
+    found = importlib.util.find_spec(top) if top else None
+    if found is None or found.origin is None:
         return ""
-    if found is None or found.origin is None or not found.origin.endswith(".py"):
+    base = Path(found.origin)
+    file = base if not rest else base.parent.joinpath(*rest).with_suffix(".py")
+    if not file.is_file() or file.suffix != ".py":
         return ""
-    text = ast.get_docstring(ast.parse(Path(found.origin).read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return text.strip().splitlines()[0] if text.strip() else ""

@@ -97,11 +97,11 @@ def tune(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search for good settings on the validation split, the same budget for every cell.
+    """Search for good settings, each cell with the same budget.
 
-    Trial 0 of a cell is its defaults. A trial gets a third of the cell's epochs unless `epochs_share` says otherwise.
-    FOLDER/tuned.json holds the best settings, all trials and what they cost; FOLDER/grid.yaml is ready for
-    `fullrank sweep`. The test split is not looked at. --set changes every cell.
+    Trials are judged on the validation split. Trial 0 of a cell is its defaults. A trial gets a third of the cell's
+    epochs unless `epochs_share` says otherwise. FOLDER/tuned.json holds the best settings, all trials and what they
+    cost; FOLDER/grid.yaml is ready for `fullrank sweep`. The test split is not looked at. --set changes every cell.
 
     \b
     space.yaml:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +27,7 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECIPE]",
+            metavar="RECIPE",
             help="A recipe's name (`fullrank list recipes`) or a YAML or JSON file; with --from it may be left out.",
         ),
     ] = None,
@@ -66,10 +67,15 @@ def train(
 
     screen = Screen(as_json)
     begun = time.perf_counter()
-    run = api.train(
-        recipe or "same", data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
-        loggers=loggers or (), progress=not screen.silent,
-    )  # fmt: skip
+    try:
+        run = api.train(
+            recipe or "same", data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
+            loggers=loggers or (), progress=not screen.silent,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        if (out / "checkpoints").is_dir() and not screen.silent:
+            print("the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        raise
     report(screen, run, time.perf_counter() - begun)
 
 

@@ -54,7 +54,7 @@ class Loader:
         if len(ends) == 0:
             raise UserError("no user has enough training events for this task; at least two per user are needed")
         total = int((ends - starts).sum()) if by == "tokens" else len(ends)
-        self.steps_per_epoch = max(1, -(-total // size))
+        self.steps_per_epoch = min(-(-total // size), len(ends))
 
     def batch(self, k: int, shard: int = 0) -> Batch:
         """One shard of global batch k (from 0, over all epochs)."""
@@ -97,8 +97,8 @@ class Loader:
         batch = before * self.steps_per_epoch // max(1, int(size.sum()))
         edges = np.searchsorted(batch, np.arange(self.steps_per_epoch + 1))
         full = np.flatnonzero(np.diff(edges))
-        # a share without rows (one long row crossed two edges) repeats another batch, so that the count stays fixed
-        turn = draw.permutation(np.concatenate([full, full[: self.steps_per_epoch - len(full)]]))
+        # a share without rows (a long row crossed two edges) repeats another batch, so that the count stays fixed
+        turn = draw.permutation(np.resize(full, self.steps_per_epoch))
         return _Epoch(first + starts, first + ends, order, edges, turn)
 
     def _gather(self, starts: np.ndarray, ends: np.ndarray, k: int) -> Batch:

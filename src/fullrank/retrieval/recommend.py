@@ -124,6 +124,8 @@ def _from_frame(table: Any, columns: Sequence[str], catalog: Catalog) -> tuple[p
             raise UserError(f"histories have no column {name!r}{nearest(name, names)} (columns: {', '.join(names)})")
     wanted = given.select([name for name in columns if name in names])
     frame = pl.DataFrame((wanted.collect() if isinstance(wanted, nw.LazyFrame) else wanted).to_arrow())
+    if missing := frame[columns[0]].null_count():
+        raise UserError(f"{missing} of {len(frame)} events have no user in the column {columns[0]!r}; drop them")
     frame = frame.with_row_index("__place")
     if len(columns) > 2 and columns[2] in names:
         frame = frame.sort(columns[2], "__place")

@@ -1,0 +1,6 @@
+"""The same split and one scorer for this library and its peers: ``python -m benchmarks.peers``.
+
+Each peer lives in a virtual environment of its own (`environments`), trains SASRec for the same wall time from the
+same Parquet files (`exchange`, `runners/`), and hands back lists of ten items, which our metrics score. Not part of
+CI: the environments take gigabytes and the runs minutes.
+"""

@@ -1,0 +1,183 @@
+"""What peers are given and how their lists are scored; the peers themselves are not installed here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from benchmarks.data import tiny
+from benchmarks.harness import Wrong
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers import environments
+from benchmarks.peers.exchange import K, export, read_lists, score
+from benchmarks.retrieve import model_of
+
+from fullrank.data.pack import Store
+from fullrank.evaluation import Evaluation, evaluate
+from fullrank.retrieval.rank import rank
+
+
+def frame(store: Store, ids: np.ndarray) -> pl.DataFrame:
+    users, _, _, _ = store.histories("test")
+    places = np.tile(np.arange(1, K + 1), len(users))
+    return pl.DataFrame({"user_id": np.repeat(users, K), "item_id": ids.ravel(), "rank": places})
+
+
+@pytest.fixture
+def store() -> Store:
+    return tiny()
+
+
+@pytest.fixture
+def lists(store: Store) -> np.ndarray:
+    _, starts, ends, _ = store.histories("test")
+    torch.manual_seed(0)
+    return rank(model_of(store, dim=8), store.items, starts, ends, k=K).ids
+
+
+def test_the_scorer_is_right() -> None:
+    peers.check()
+
+
+def test_a_scorer_that_is_wrong_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "score", lambda store, ids: score(store, np.roll(ids, 1, axis=1)))
+    with pytest.raises(Wrong, match="rank 3"):
+        peers.check()
+
+
+def test_scores_are_those_of_evaluation(store: Store, lists: np.ndarray, tmp_path: Path) -> None:
+    frame(store, lists).sample(fraction=1, shuffle=True, seed=1).write_parquet(tmp_path / "lists")
+    found = score(store, read_lists(store, tmp_path / "lists"))
+    wanted = evaluate(model_of(store, dim=8), store, "test", Evaluation(metrics=("ndcg@10", "recall@10")))
+    assert found["ndcg@10"] == pytest.approx(wanted.metrics["ndcg@10"])
+    assert found["recall@10"] == pytest.approx(wanted.metrics["recall@10"])
+    assert found["full_lists"] == 1 and found["seen_listed"] == 0
+
+
+def test_peers_get_the_split_in_order_and_no_targets(store: Store, tmp_path: Path) -> None:
+    export(store, tmp_path, {"rows": 8})
+    train, history = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("train", "history"))
+    for user in (0, 1, 17, store.num_users - 1):
+        low, middle, high = store.offsets[user], *store.bounds[user]
+        assert train.filter(user_id=user).sort("timestamp")["item_id"].to_list() == store.items[low:middle].tolist()
+        assert history.filter(user_id=user).sort("timestamp")["item_id"].to_list() == store.items[low:high].tolist()
+    assert len(history) == store.num_events - store.num_users
+    assert history.select("user_id", "timestamp").is_unique().all()
+    assert json.loads((tmp_path / "settings.json").read_text()) == {"rows": 8, "items": store.num_items, "k": K}
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (pl.col("user_id") + 1000, "nobody"),
+        (pl.col("rank") - 1, "rank outside"),
+        (pl.lit(1).alias("rank"), "one rank"),
+        (pl.lit(5).alias("item_id"), "twice"),
+    ],
+)
+def test_what_is_no_table_of_lists_is_refused(
+    store: Store, lists: np.ndarray, tmp_path: Path, fault: pl.Expr, named: str
+) -> None:
+    frame(store, lists).with_columns(fault).write_parquet(tmp_path / "lists")
+    with pytest.raises(Wrong, match=named):
+        read_lists(store, tmp_path / "lists")
+
+
+def test_short_lists_are_counted(store: Store, lists: np.ndarray, tmp_path: Path) -> None:
+    frame(store, lists).filter(pl.col("rank") <= 6).write_parquet(tmp_path / "lists")
+    ids = read_lists(store, tmp_path / "lists")
+    assert (ids[:, 6:] == -1).all() and (ids[:, :6] == lists[:, :6]).all()
+    assert score(store, ids)["full_lists"] == 0
+
+
+RUNNER = """
+import json, shutil, sys
+folder, out = sys.argv[1:]
+settings = json.load(open(folder + "/settings.json"))
+if settings["rows"] == 0:
+    sys.exit("no rows were given")
+shutil.copy(folder + "/made", out + "/lists.parquet")
+timing = {"library": "Peer", "seconds_per_epoch": 6.0, "users": 90, "recommend_seconds": 2.0}
+json.dump(timing, open(out + "/timing.json", "w"))
+"""
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    (tmp_path / "runners").mkdir()
+    (tmp_path / "runners" / "run_peer.py").write_text(RUNNER)
+    monkeypatch.setattr(peers, "HERE", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("rows", [4, 0])
+def test_a_runner_gives_a_row_whatever_happens(store: Store, lists: np.ndarray, stand_in: Path, rows: int) -> None:
+    settings: dict[str, Any] = {"rows": rows, "threads": 1, "seconds": 60}
+    folder = stand_in / "exchange"
+    export(store, folder, settings)
+    frame(store, lists).write_parquet(folder / "made")
+    row = peers.run("peer", Path(sys.executable), folder, store, settings)
+    if rows:
+        assert row["users_per_s"] == 45 and row["recall@10"] == pytest.approx(
+            score(store, lists)["recall@10"], rel=1e-3
+        )
+    else:
+        assert row == {"library": "peer", "failed": "no rows were given"}
+        assert "no rows were given" in peers.shown([row])
+
+
+def test_ratios_are_above_one_where_the_peer_is_slower() -> None:
+    rows = [
+        {"library": "fullrank", "seconds_per_epoch": 2.0, "users_per_s": 900.0},
+        {"library": "Peer", "seconds_per_epoch": 8.0, "users_per_s": 300.0},
+        {"library": "other", "failed": "out of memory"},
+    ]
+    assert peers.ratios(rows) == {"peer_epoch_over_ours": 4.0, "peer_recommend_over_ours": 3.0}
+    assert peers.ratios(rows[1:]) == {}
+
+
+def test_an_environment_is_made_again_when_its_pins_change(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pins, commands = tmp_path / "pins.txt", []
+    pins.write_text("a==1\n")
+    monkeypatch.setattr(environments, "PLACE", tmp_path / "place")
+    monkeypatch.setattr(environments, "requirements", lambda name: pins)
+    monkeypatch.setattr(environments, "_cpu_index", lambda: [])
+
+    def note(command: list[str]) -> None:
+        commands.append(command[1:])
+        (tmp_path / "place" / "peer").mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(environments, "_run", note)
+    for _ in range(2):
+        environments.python_of("peer", lambda text: None)
+    assert len(commands) == 3 and commands[1][-1] == environments.TORCH  # torch before the pins, once
+    pins.write_text("a==2\n")
+    environments.python_of("peer", lambda text: None)
+    assert len(commands) == 6
+
+
+@pytest.mark.parametrize("name", ["rectools", "replay"])
+def test_requirements_are_pinned_to_one_torch(name: str) -> None:
+    lines = [x for x in environments.requirements(name).read_text().splitlines() if not x.startswith("#")]
+    assert all("==" in line for line in lines) and environments.TORCH in lines
+
+
+def test_a_part_of_an_epoch_is_scaled_up() -> None:
+    spec = importlib.util.spec_from_file_location("common", environments.HERE / "runners" / "common.py")
+    assert spec is not None and spec.loader is not None
+    common = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(common)
+    clock = common.Clock()
+    clock.begun, clock.last, clock.batches, clock.epochs = 0.0, 6.0, 3, []
+    figures = clock.figures(10)
+    assert figures["seconds_per_epoch"] == 20 and figures["epoch_extrapolated"] and figures["epochs"] == 0.3
+    clock.last, clock.batches, clock.epochs = 35.0, 25, [10.0, 22.0, 34.0]
+    figures = clock.figures(10)
+    assert figures["seconds_per_epoch"] == 12 and not figures["epoch_extrapolated"] and figures["epochs"] == 2.5

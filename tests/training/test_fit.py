@@ -1,0 +1,109 @@
+"""What a run leaves behind: rows, the best epoch's weights, loggers, callbacks, and errors before time is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.ops.safe_files import read_tensors
+from fullrank.run import Run
+from fullrank.training import Moment
+from fullrank.training.fit import train
+from tests.training.conftest import tiny
+
+
+def epochs(run: Run) -> list[dict[str, Any]]:
+    return [row for row in run.rows() if row["event"] == "epoch"]
+
+
+def test_rows_tell_loss_pace_and_score(market: Store, tmp_path: Path) -> None:
+    rows = epochs(train(tiny("training.max_epochs=3"), market, tmp_path / "run", progress=False))
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["train/loss"] < rows[0]["train/loss"]
+    for row in rows:
+        assert row["tokens_per_s"] > 0 and 0 <= row["padding_share"] < 0.3
+        assert 0 < row["validation/ndcg@10"] < 1
+
+
+def test_the_best_epoch_is_kept_not_the_last(market: Store, tmp_path: Path) -> None:
+    class Ruin:
+        def on_epoch(self, moment: Moment) -> dict[str, Any]:
+            if moment.epoch == 2:
+                torch.nn.init.normal_(moment.model.items.embedding.weight, std=5.0)
+            return {}
+
+    run = train(tiny("training.max_epochs=4"), market, tmp_path / "run", callbacks=(Ruin(),), progress=False)
+    scores = [row["validation/ndcg@10"] for row in epochs(run)]
+    assert max(scores[:2]) > max(scores[2:])
+    found = fr.evaluate(run, "validation", data=market).metrics["ndcg@10"]
+    assert found == pytest.approx(max(scores), abs=1e-6)
+
+
+def test_patience_ends_a_run(market: Store, tmp_path: Path) -> None:
+    spec = tiny("training.max_epochs=50", "training.lr=1e-12", "training.patience=2")
+    rows = epochs(train(spec, market, tmp_path / "run", progress=False))
+    assert len(rows) <= 6
+
+
+def test_evaluate_every_skips_epochs_but_never_the_last(market: Store, tmp_path: Path) -> None:
+    rows = epochs(
+        train(tiny("training.max_epochs=5", "training.evaluate_every=2"), market, tmp_path / "r", progress=False)
+    )
+    assert [row["epoch"] for row in rows if "validation/ndcg@10" in row] == [2, 4, 5]
+
+
+def test_callbacks_add_figures(market: Store, tmp_path: Path) -> None:
+    class Norm:
+        def on_epoch(self, moment: Moment) -> dict[str, Any]:
+            return {"norm": float(moment.model.items.all().norm()), "at": moment.epoch}
+
+    run = train(tiny("training.max_epochs=2"), market, tmp_path / "run", callbacks=(Norm(),), progress=False)
+    assert [row["at"] for row in epochs(run)] == [1, 2]
+    assert all(row["norm"] > 0 for row in epochs(run))
+
+
+@pytest.mark.parametrize("name", ["csv", "tensorboard"])
+def test_lightning_loggers_by_name(name: str, market: Store, tmp_path: Path) -> None:
+    run = train(tiny("training.max_epochs=1"), market, tmp_path / "run", loggers=(name,), progress=False)
+    files = [p for p in (run.path / "logs").rglob("*") if p.is_file()]
+    assert any(p.stat().st_size > 0 for p in files)
+
+
+def test_an_unknown_logger_is_named(market: Store, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'tensorboard'"):
+        train(tiny("training.max_epochs=1"), market, tmp_path / "run", loggers=("tensorbord",), progress=False)
+
+
+def test_bf16_learns_about_as_well(market: Store, tmp_path: Path) -> None:
+    full, half = (
+        epochs(train(tiny(f"training.precision={p}", dropout=0.0), market, tmp_path / p, progress=False))
+        for p in ("fp32", "bf16")
+    )
+    assert half[-1]["train/loss"] == pytest.approx(full[-1]["train/loss"], rel=0.03)
+    assert half[-1]["train/loss"] != full[-1]["train/loss"]
+
+
+def test_divergence_is_an_error_not_a_number(market: Store, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"lower training\.lr"):
+        train(tiny("training.lr=1e30", dropout=0.0), market, tmp_path / "run", progress=False)
+
+
+def test_without_validation_all_epochs_run_and_the_last_weights_stay(market: Store, tmp_path: Path) -> None:
+    """Two events a user are too few for leave-one-out: all of them are training events."""
+    events = pl.DataFrame({"user_id": [u for u in range(40) for _ in "ab"], "item_id": [i % 7 for i in range(80)],
+                           "timestamp": range(80)})  # fmt: skip
+    data = fr.prepare(events, tmp_path / "store")
+    run = train(tiny("training.max_epochs=2"), data, tmp_path / "run", progress=False)
+    assert "validation/ndcg@10" not in epochs(run)[-1]
+    pointer = next((run.path / "checkpoints").glob("step-*"))
+    a, b = read_tensors(run.path / "weights.safetensors"), read_tensors(pointer / "weights.safetensors")
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    with pytest.raises(UserError, match="no validation targets"):
+        train(tiny("training.patience=2"), data, tmp_path / "other", progress=False)
