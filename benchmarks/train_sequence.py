@@ -128,7 +128,7 @@ def largest_gap(a: list[float], b: list[float]) -> float:
 
 def measure(options: argparse.Namespace, say: Say) -> Figures:
     store = beauty(options.data, say)
-    spec = experiment()
+    spec = experiment().override(*options.set)
     ours = Trainee(spec, store, our_loss)
     loader = loader_of(spec, store, ours.model)
     batches = [loader.batch(k) for k in range(loader.steps_per_epoch)]
@@ -237,6 +237,13 @@ def fitted_epochs(spec: Experiment, store: Store, say: Say, epochs: int = 4) -> 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="a prepared store (default: amazon-beauty from FULLRANK_DATA)")
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="A.B=C",
+        help="change the experiment, such as model.loss.chunk_elements=3000000",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="epochs of ours, and runs of the products (default 5)")
     parser.add_argument(
         "--padded-seconds", type=float, default=120.0, help="time for the padded twin; its epoch is extrapolated beyond"

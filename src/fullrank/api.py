@@ -75,9 +75,9 @@ def recommend(
     histories: Any,
     *,
     k: int = 10,
-    seen: Literal["exclude", "keep"] = "exclude",
-    unknown: Literal["skip", "error"] = "skip",
-    empty: Literal["popular", "error"] = "popular",
+    seen: str = "exclude",
+    unknown: str = "skip",
+    empty: str = "popular",
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
     titles: bool = False,
 ) -> Any:

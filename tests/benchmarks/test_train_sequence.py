@@ -87,7 +87,7 @@ def test_the_figures_at_a_tiny_size(monkeypatch: pytest.MonkeyPatch) -> None:
     small = benchmark.experiment(dim=8, layers=1).override("training.batch_size=300")
     monkeypatch.setattr(benchmark, "experiment", lambda: small)
     monkeypatch.setattr(benchmark, "CHUNKS", (64, 128))
-    options = argparse.Namespace(data=None, rounds=1, padded_seconds=1e9)
+    options = argparse.Namespace(data=None, rounds=1, padded_seconds=1e9, set=["training.lr=0.002"])
     figures = benchmark.measure(options, lambda text: None)
     assert figures["padded_share_timed"] == 1 and not figures["padded_extrapolated"]
     assert figures["largest_loss_gap"] < benchmark.TOLERANCE

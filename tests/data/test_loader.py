@@ -136,7 +136,6 @@ def test_prefixes_change_with_the_epoch() -> None:
     assert epochs[0] != epochs[1]
 
 
-
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_batches_smaller_than_a_row(size: int) -> None:
     """Every batch of every epoch has rows, and no row is left out."""

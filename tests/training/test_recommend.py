@@ -87,7 +87,7 @@ def test_mistakes_are_named(run: Run) -> None:
     with pytest.raises(UserError, match="did you mean 'itm_id'"):
         fr.recommend(run, pl.DataFrame({"user_id": [1], "itm_id": [2]}))
     with pytest.raises(UserError, match="did you mean 'exclude'"):
-        fr.recommend(run, {"u": []}, seen="exlude")  # type: ignore[arg-type]
+        fr.recommend(run, {"u": []}, seen="exlude")
     with pytest.raises(UserError, match="k must be"):
         fr.recommend(run, {"u": []}, k=0)
     with pytest.raises(UserError, match="no histories"):

@@ -6,7 +6,7 @@ No user table is needed, and the ranking is the one that evaluation measures: bo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import narwhals as nw
 import numpy as np
@@ -27,9 +27,9 @@ def recommend(
     histories: Histories,
     *,
     k: int = 10,
-    seen: Literal["exclude", "keep"] = "exclude",
-    unknown: Literal["skip", "error"] = "skip",
-    empty: Literal["popular", "error"] = "popular",
+    seen: str = "exclude",
+    unknown: str = "skip",
+    empty: str = "popular",
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
     titles: bool = False,
 ) -> Any:

@@ -60,11 +60,13 @@ def train(
         "threads": torch.get_num_threads(),
         "parameters": sum(p.numel() for p in model.parameters()),
         "init_from": None if init_from is None else str(init_from.path),
-        "data": {"path": str(store.path), "split_fingerprint": store.fingerprint, **_counts(store)},
+        "data": {"path": str(store.path.resolve()), "split_fingerprint": store.fingerprint, **_counts(store)},
     }
     if _rank() == 0:
         write_run(folder, experiment, store.catalog, manifest)
     if not isinstance(model, RecommenderModel):
+        if loggers:
+            raise UserError("a baseline is not trained in steps: leave out the loggers")
         model.fit(store)
         write_weights(folder, model)
     else:

@@ -1,0 +1,96 @@
+"""docs/adding.md, followed literally: its files become a package, and its entry point is trained from the shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fullrank.data.prepare import prepare
+from fullrank.data.sources.planted import Planted
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding.md"
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def install(site: Path) -> None:
+    """What an installer would do with the page's two files: the module, and metadata that names the entry point."""
+    project = tomllib.loads(blocks("toml")[0])["project"]
+    path = re.search(r"`(my_attention/\w+\.py)`:", PAGE.read_text(encoding="utf-8"))
+    assert path is not None
+    file = site / path[1]
+    file.parent.mkdir(parents=True)
+    (file.parent / "__init__.py").write_text("")
+    file.write_text(blocks("python")[0], encoding="utf-8")
+    info = site / f"my_attention-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = [
+        line
+        for group, points in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in points.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def fullrank(site: Path, *arguments: str) -> dict[str, object]:
+    """One command line with the package on the path; its last line as JSON."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, "-m", "fullrank", *arguments, "--json"], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Path:
+    tables = Planted(users=200, items=60, events_per_user=10).read()
+    return prepare(tables.events, tmp_path / "store", items=tables.items).path
+
+
+def test_the_pages_attention_trains_through_its_entry_point(tmp_path: Path, market: Path) -> None:
+    install(tmp_path / "site")
+    assert "elu_linear" in json.dumps(fullrank(tmp_path / "site", "list", "attention"))
+    small = ("model.dim=16", "training.max_epochs=2", "training.batch_size=512", "model.encoder.attention=elu_linear")
+    settings = [word for setting in small for word in ("--set", setting)]
+    run = tmp_path / "run"
+    fullrank(tmp_path / "site", "train", "sasrec", "--data", str(market), "--out", str(run), *settings)
+    spec = json.loads((run / "spec.json").read_text())
+    assert spec["model"]["encoder"]["attention"]["kind"] == "elu_linear"
+    losses = [
+        row["train/loss"]
+        for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        if "train/loss" in row
+    ]
+    assert losses[-1] < losses[0]
+    found = fullrank(tmp_path / "site", "evaluate", str(run), "--split", "test")
+    assert found["metrics"]["ndcg@10"] > 0  # type: ignore[index]
+
+
+def test_without_the_package_the_run_says_what_is_missing(tmp_path: Path, market: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "fullrank",
+        "train",
+        "sasrec",
+        "--data",
+        str(market),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    done = subprocess.run([*command, "--set", "model.encoder.attention=elu_linear"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "elu_linear" in done.stderr and "Traceback" not in done.stderr
