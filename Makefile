@@ -58,10 +58,9 @@ check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/mypy
 	$(BIN)/python tests/arrows.py src/fullrank
 
-bench: $(STAMP)  ## every benchmark; each prints one JSON object (benchmarks/README.md says what is measured)
-	@for file in benchmarks/*.py; do \
+bench: $(STAMP)  ## every benchmark but peers; each prints one JSON object (docs/guide/benchmarks.md says what is measured)
+	@for file in $$(grep -l '^BENCHMARK' benchmarks/*.py); do \
 	  name=$$(basename $$file .py); \
-	  case $$name in _*|peers) continue;; esac; \
 	  echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name --json; \
 	done
 

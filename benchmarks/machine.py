@@ -43,6 +43,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def free_bytes() -> int | None:
+    """Memory that could be taken now without swapping; None where the system does not tell."""
+    try:
+        found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        return None
+    return int(found.group(1)) * 1024 if found else None
+
+
 def use_threads(count: int) -> None:
     """Let torch use this many threads, whatever the environment says."""
     import torch

@@ -19,14 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks import machine
 from benchmarks.data import beauty, tiny
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
-from benchmarks.twins.padded import padded_loss
+from benchmarks.twins.padded import bytes_needed, padded_loss
 from benchmarks.twins.products import Products
 from fullrank.batch import Batch
 from fullrank.data.loader import Loader
 from fullrank.data.pack import Store
 from fullrank.encoders.transformer import Transformer
+from fullrank.errors import UserError
 from fullrank.experiment import Experiment, Training
 from fullrank.recommender import Recommender, RecommenderModel
 from fullrank.training import Moment
@@ -185,6 +187,9 @@ def against_padded(
     """The padded twin on batches spread evenly over the epoch's, until the budget is spent; ours on the same ones."""
     twin, ours = Trainee(spec, store, padded_loss), Trainee(spec, store, our_loss)
     order = spread(batches)
+    needed = bytes_needed(max(len(b.lengths) for b in batches), twin.model.max_length, store.num_items)
+    if (free := machine.free_bytes()) is not None and free < needed:
+        raise UserError(f"the padded twin needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free")
     padded_loss(twin.model, batches[order[0]]).backward()  # warm-up
     seconds = 0.0
     losses: list[float] = []

@@ -26,6 +26,11 @@ def padded_loss(model: RecommenderModel, batch: Batch) -> Float[Tensor, ""]:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
+def bytes_needed(rows: int, width: int, items: int) -> int:
+    """Memory of one step: the logits, their log-softmax and their gradient, [rows, width, items] in fp32 each."""
+    return 3 * 4 * rows * width * items
+
+
 def padded(batch: Batch, width: int) -> tuple[Batch, Int[Tensor, "B L"]]:
     """Inputs of exactly `width` positions a row, and the target of each position (`IGNORED` where there is none)."""
     items = F.pad(batch.items, (0, width + 1 - batch.items.shape[1]))

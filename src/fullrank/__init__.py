@@ -43,7 +43,8 @@ _WHERE = {
 
 __all__ = [
     "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec", "Store", "Training",
-    "UserError", "compare", "download", "evaluate", "grow_catalog", "prepare", "recipe", "recommend", "sweep", "train", "tune",
+    "UserError", "compare", "download", "evaluate", "grow_catalog", "prepare", "recipe", "recommend", "sweep", "train",
+    "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

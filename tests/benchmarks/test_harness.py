@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.harness import Benchmark, Wrong, locked, main
 
 from benchmarks import harness, machine
+from benchmarks.harness import Benchmark, Wrong, locked, main
 from fullrank.errors import UserError
 
 

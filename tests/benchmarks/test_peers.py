@@ -12,13 +12,13 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+
 from benchmarks.data import tiny
 from benchmarks.harness import Wrong
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import environments
 from benchmarks.peers.exchange import K, export, read_lists, score
 from benchmarks.retrieve import model_of
-
 from fullrank.data.pack import Store
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.retrieval.rank import rank

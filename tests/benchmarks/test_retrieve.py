@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.data import tiny
-from benchmarks.harness import Wrong
 
 from benchmarks import memory
 from benchmarks import retrieve as benchmark
+from benchmarks.data import tiny
+from benchmarks.harness import Wrong
 from fullrank.metrics import Ranking
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.rank import rank

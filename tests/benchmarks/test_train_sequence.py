@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks import train_sequence as benchmark
 from benchmarks.data import tiny
 from benchmarks.harness import Wrong
 from benchmarks.twins.padded import IGNORED, padded, padded_loss
 from benchmarks.twins.products import Products
-from torch import Tensor
-
-from benchmarks import train_sequence as benchmark
 from fullrank.batch import Batch
+from fullrank.errors import UserError
 from fullrank.recommender import RecommenderModel
 
 
@@ -108,6 +109,14 @@ def test_a_short_budget_extrapolates_and_says_so(monkeypatch: pytest.MonkeyPatch
     batches = [loader.batch(k) for k in range(loader.steps_per_epoch)]
     found = benchmark.against_padded(spec, store, loader, batches, 1e-9, lambda text: None)
     assert found["padded_extrapolated"] and 0 < found["padded_share_timed"] < 1
+
+
+def test_too_little_memory_for_the_twin_is_said_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark.machine, "free_bytes", lambda: 1000)
+    store, spec = tiny(), benchmark.experiment(dim=8, layers=1)
+    loader = benchmark.loader_of(spec, store, benchmark.Trainee(spec, store, benchmark.our_loss).model)
+    with pytest.raises(UserError, match="padded twin needs"):
+        benchmark.against_padded(spec, store, loader, [loader.batch(0)], 1e9, lambda text: None)
 
 
 def test_diverging_twins_give_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:

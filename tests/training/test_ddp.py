@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.conftest import tiny
 
 from fullrank.api import train
 from fullrank.data.pack import Store
 from fullrank.experiment import Experiment
 from fullrank.ops.safe_files import read_tensors
 from fullrank.run import Run
+from tests.training.conftest import tiny
 
 CASES = {
     "next_item": (),

@@ -7,13 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
-from tests.training.conftest import tiny
 
 import fullrank as fr
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.ops.safe_files import read_tensors
 from fullrank.run import Run
+from tests.training.conftest import tiny
 
 
 @pytest.fixture(scope="module")

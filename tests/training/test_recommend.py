@@ -9,13 +9,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from tests.training.conftest import tiny
 
 import fullrank as fr
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.run import Run
+from tests.training.conftest import tiny
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.conftest import tiny
 
 from fullrank.api import train
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.ops.safe_files import read_json, read_tensors
 from fullrank.run import Run
+from tests.training.conftest import tiny
 
 SETTINGS = ("training.checkpoint_minutes=0", "training.max_epochs=12", "training.schedule=cosine")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.training.conftest import tiny
 
 import fullrank as fr
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.run import Run
+from tests.training.conftest import tiny
 
 
 @pytest.fixture(scope="module")

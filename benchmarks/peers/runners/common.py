@@ -1,13 +1,16 @@
 """What all runners share. The standard library and pandas alone: it runs in every peer's environment."""
 
+from __future__ import annotations
+
 import json
 import resource
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
-def given():
+def given() -> tuple[Path, Path, dict[str, Any]]:
     """(folder of the exchange, folder for the answer, settings) from the command line."""
     folder, out = Path(sys.argv[1]), Path(sys.argv[2])
     out.mkdir(parents=True, exist_ok=True)
@@ -17,21 +20,22 @@ def given():
 class Clock:
     """When training began, and when each batch and epoch ended."""
 
-    def __init__(self):
-        self.begun = self.last = None
-        self.batches, self.epochs = 0, []
+    def __init__(self) -> None:
+        self.begun = self.last = 0.0
+        self.batches = 0
+        self.epochs: list[float] = []
 
-    def start(self):
+    def start(self) -> None:
         self.begun = self.last = time.perf_counter()
 
-    def batch(self):
+    def batch(self) -> None:
         self.last = time.perf_counter()
         self.batches += 1
 
-    def epoch(self):
+    def epoch(self) -> None:
         self.epochs.append(time.perf_counter())
 
-    def figures(self, batches_per_epoch):
+    def figures(self, batches_per_epoch: int) -> dict[str, Any]:
         """Seconds per epoch: the median of whole epochs, or of a part of one scaled up."""
         spent = self.last - self.begun
         whole = [b - a for a, b in zip([self.begun, *self.epochs], self.epochs, strict=False)]
@@ -45,7 +49,7 @@ class Clock:
         }
 
 
-def finish(out, timing, lists):
+def finish(out: Path, timing: dict[str, Any], lists: Any) -> None:
     """Writes lists.parquet (a DataFrame of user_id, item_id, rank) and timing.json with this process's peak memory."""
     lists.to_parquet(out / "lists.parquet", index=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

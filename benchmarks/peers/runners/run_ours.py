@@ -1,9 +1,12 @@
 """This library at the same settings: width, layers, heads, feed-forward, dropout, learning rate, rows a batch."""
 
+from __future__ import annotations
+
 import tempfile
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,7 @@ from fullrank.encoders.transformer import Transformer
 from fullrank.experiment import Experiment, Training
 from fullrank.recommender import Recommender
 from fullrank.retrieval.rank import rank
+from fullrank.training import Moment
 from fullrank.training.fit import train
 
 PILOT = 3
@@ -23,17 +27,17 @@ PILOT = 3
 
 
 class Watch:
-    def __init__(self):
+    def __init__(self) -> None:
         self.clock = Clock()
         self.clock.start()
 
-    def on_epoch(self, moment):
+    def on_epoch(self, moment: Moment) -> dict[str, Any]:
         self.clock.batch()
         self.clock.epoch()
         return {}
 
 
-def experiment(s, store):
+def experiment(s: dict[str, Any], store: Store) -> Experiment:
     """`rows` histories of mean length make a batch; everything else is as the peers have it."""
     mean = float(np.mean(np.minimum(store.bounds[:, 0] - store.offsets[:-1], s["max_length"] + 1)))
     encoder = Transformer(
@@ -45,7 +49,7 @@ def experiment(s, store):
     return Experiment(recipe="peers", model=model, training=training, seed=s["seed"])
 
 
-def run(spec, store, epochs, evaluations):
+def run(spec: Experiment, store: Store, epochs: int, evaluations: int) -> tuple[Any, Clock, float]:
     """The run's folder is temporary: model, clock and seconds in all. `evaluations` checks on validation."""
     watch, every = Watch(), max(1, epochs // evaluations)
     spec = spec.override(f"training.max_epochs={epochs}", f"training.evaluate_every={every}")
@@ -56,7 +60,7 @@ def run(spec, store, epochs, evaluations):
         return made.model(), watch.clock, seconds
 
 
-def main():
+def main() -> None:
     folder, out, s = given()
     torch.set_num_threads(s["threads"])
     store = Store.open(s["store"])
@@ -70,7 +74,7 @@ def main():
         number = version("fullrank")
     except PackageNotFoundError:
         number = "source"
-    timing = {"library": "fullrank", "version": number, "torch": torch.__version__} | clock.figures(1)
+    timing: dict[str, Any] = {"library": "fullrank", "version": number, "torch": torch.__version__} | clock.figures(1)
     timing |= {"seconds_per_epoch": per_epoch, "fit_seconds": seconds}
     users, starts, ends, _ = store.histories("test")
     begun = time.perf_counter()

@@ -1,9 +1,13 @@
 """RecTools' SASRec, as its transformer tutorial uses it: softmax loss, its own data preparation and trainer."""
 
+from __future__ import annotations
+
 import time
 import warnings
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytorch_lightning as pl
@@ -16,31 +20,31 @@ warnings.filterwarnings("ignore")
 
 
 class Watch(pl.Callback):
-    def __init__(self):
+    def __init__(self) -> None:
         self.clock = Clock()
 
-    def on_train_start(self, *_):
+    def on_train_start(self, *_: Any) -> None:
         self.clock.start()
 
-    def on_train_batch_end(self, *_):
+    def on_train_batch_end(self, *_: Any) -> None:
         self.clock.batch()
 
-    def on_train_epoch_end(self, *_):
+    def on_train_epoch_end(self, *_: Any) -> None:
         self.clock.epoch()
 
 
-def dataset(path):
+def dataset(path: Path) -> Dataset:
     frame = pd.read_parquet(path)
     frame["datetime"] = pd.to_datetime(frame.pop("timestamp"), unit="s")
     return Dataset.construct(frame.assign(weight=1.0))
 
 
-def main():
+def main() -> None:
     folder, out, s = given()
     torch.set_num_threads(s["threads"])
     pl.seed_everything(s["seed"])
 
-    def trainer():
+    def trainer() -> pl.Trainer:
         limit = timedelta(seconds=s["seconds"])
         return pl.Trainer(
             accelerator="cpu", max_epochs=s["epochs"], max_time=limit, callbacks=[Watch()], logger=False,
@@ -53,7 +57,7 @@ def main():
     )  # fmt: skip
     begun = time.perf_counter()
     model.fit(dataset(folder / "train.parquet"))
-    timing = {"library": "RecTools", "version": version("rectools"), "torch": torch.__version__}
+    timing: dict[str, Any] = {"library": "RecTools", "version": version("rectools"), "torch": torch.__version__}
     timing["fit_seconds"] = time.perf_counter() - begun
     used = model.fit_trainer  # a copy of the one made above, with a clock of its own
     clock = next(c for c in used.callbacks if isinstance(c, Watch)).clock

@@ -1,9 +1,13 @@
 """RePlay's SasRec through its Parquet module and default transforms: full cross-entropy, Lightning trainer."""
 
+from __future__ import annotations
+
 import time
 import warnings
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -23,20 +27,20 @@ warnings.filterwarnings("ignore")
 
 
 class Watch(L.Callback):
-    def __init__(self, clock):
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
-    def on_train_start(self, *_):
+    def on_train_start(self, *_: Any) -> None:
         self.clock.start()
 
-    def on_train_batch_end(self, *_):
+    def on_train_batch_end(self, *_: Any) -> None:
         self.clock.batch()
 
-    def on_train_epoch_end(self, *_):
+    def on_train_epoch_end(self, *_: Any) -> None:
         self.clock.epoch()
 
 
-def sequences(path, out, shape):
+def sequences(path: Path, out: Path, shape: int) -> tuple[str, int]:
     """One row per user, as the Parquet module reads it; returns the file and the longest history."""
     frame = pd.read_parquet(path).sort_values(["user_id", "timestamp"], kind="stable")
     rows = frame.groupby("user_id", sort=True)["item_id"].agg(list).reset_index()
@@ -46,7 +50,7 @@ def sequences(path, out, shape):
     return str(out), int(rows["seen_ids"].map(len).max())
 
 
-def schema_of(s):
+def schema_of(s: dict[str, Any]) -> TensorSchema:
     source = [TensorFeatureSource(FeatureSource.INTERACTIONS, "item_id")]
     return TensorSchema([
         TensorFeatureInfo(
@@ -56,7 +60,7 @@ def schema_of(s):
     ])  # fmt: skip
 
 
-def trainer_of(s, *callbacks):
+def trainer_of(s: dict[str, Any], *callbacks: L.Callback) -> L.Trainer:
     return L.Trainer(
         accelerator="cpu", max_epochs=s["epochs"], max_time=timedelta(seconds=s["seconds"]), callbacks=list(callbacks),
         logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
@@ -64,7 +68,7 @@ def trainer_of(s, *callbacks):
     )  # fmt: skip
 
 
-def main():
+def main() -> None:
     folder, out, s = given()
     torch.set_num_threads(s["threads"])
     L.seed_everything(s["seed"])
@@ -90,7 +94,7 @@ def main():
     trainer = trainer_of(s, Watch(clock))
     begun = time.perf_counter()
     trainer.fit(module, datamodule=data)
-    timing = {"library": "RePlay", "version": version("replay-rec"), "torch": torch.__version__}
+    timing: dict[str, Any] = {"library": "RePlay", "version": version("replay-rec"), "torch": torch.__version__}
     timing |= clock.figures(trainer.num_training_batches)
     timing["fit_seconds"] = time.perf_counter() - begun
     top = PandasTopItemsCallback(s["k"], "user_id", "item_id", postprocessors=[SeenItemsFilter(pad)])
