@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fullrank.data.catalog import Catalog
+from fullrank.data.manifest import is_store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
@@ -34,15 +35,21 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format."""
         folder = Path(path)
+        if is_store(folder):
+            raise UserError(f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it")
         if not (folder / "manifest.json").is_file():
             raise UserError(f"{folder} is not a run folder (it has no manifest.json); `fullrank train` makes one")
         manifest = read_json(folder / "manifest.json")
         version = manifest.get("format_version")
-        if not isinstance(version, int) or not 1 <= version <= FORMAT:
+        if type(version) is not int or not 1 <= version <= FORMAT:
             raise UserError(
                 f"{folder} has run format {version!r}; this version of fullrank reads formats 1 to {FORMAT}"
             )
-        return cls(folder, Experiment.parse(read_json(folder / "spec.json")), manifest)
+        _check_manifest(manifest, folder)
+        try:
+            return cls(folder, Experiment.parse(read_json(folder / "spec.json")), manifest)
+        except UserError as error:
+            raise UserError(f"{folder / 'spec.json'}: {error}") from None
 
     @property
     def catalog(self) -> Catalog:
@@ -51,23 +58,42 @@ class Run:
 
     def model(self) -> nn.Module:
         """The trained model in evaluation mode, on the CPU."""
-        catalog = self.catalog
-        model: nn.Module = self.spec.model.build(catalog)  # type: ignore[attr-defined]
-        load_weights(model, read_tensors(self.path / "weights.safetensors"), self.path)
+        catalog, tensors = self.catalog, read_tensors(self.path / "weights.safetensors")
+        try:
+            model: nn.Module = self.spec.model.build(catalog)  # type: ignore[attr-defined]
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).splitlines()[0] if str(error) else "out of memory"
+            raise UserError(f"{self.path}: its spec cannot be built ({reason}); was it edited?") from None
+        load_weights(model, tensors, self.path)
         return model.eval()
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
+        """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short)."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
         found = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                found.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                break
+            found.append(row)
         return found
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder says that it is a run (of any version, damaged or not)."""
+    return (folder / "manifest.json").is_file() and not is_store(folder)
+
+
+def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
+    data = manifest.get("data")
+    whole = isinstance(data, dict) and all(isinstance(data.get(key), str) for key in ("path", "split_fingerprint"))
+    if not whole or type(manifest.get("parameters")) is not int:
+        raise UserError(f"{folder / 'manifest.json'} lacks the run's data or parameters; the folder is damaged")
 
 
 def write_run(path: Path, experiment: Experiment, catalog: Catalog, manifest: dict[str, Any]) -> None:

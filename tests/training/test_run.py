@@ -60,6 +60,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "deep json": (lambda f: (f / "spec.json").write_text("[" * 100_000), "damaged"),
     "unknown setting": (_json("spec.json", speed=3), "no setting 'speed'"),
     "unknown kind": (_json("spec.json", model={"kind": "os"}), "os"),
+    "no data": (_json("manifest.json", data=[1]), "lacks the run's data"),
+    "path of a number": (_json("manifest.json", data={"path": 5, "split_fingerprint": "x"}), "lacks the run's data"),
+    "true for a version": (_json("manifest.json", format_version=True), "format True"),
+    "a wide spec": (
+        lambda f: (f / "spec.json").write_text(
+            (f / "spec.json").read_text().replace('"dim": 16', '"dim": 1099511627776')
+        ),
+        "cannot be built",
+    ),
     "cut weights": (lambda f: (f / "weights.safetensors").write_bytes(b"\x00" * 9), "safetensors"),
     "pickle for weights": (lambda f: torch.save({"x": 1}, f / "weights.safetensors"), "safetensors"),
     "missing tensor": (_tensors(lambda t: t.__delitem__("items.embedding.weight")), "lack"),
@@ -98,3 +107,55 @@ def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> 
         found = fr.evaluate(run, "validation", data=market)
         assert found.metrics["ndcg@10"] > 0, name
         assert fr.recommend(run, {"u": [market.catalog.ids[0]]}, k=3).height == 3, name
+
+
+def test_a_store_is_never_taken_for_a_run(market: Store, tmp_path: Path) -> None:
+    shutil.copytree(market.path, tmp_path / "store")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "store").iterdir()}
+    with pytest.raises(UserError, match="is a prepared store"):
+        fr.train("popularity", market, tmp_path / "store", overwrite=True, progress=False)
+    with pytest.raises(UserError, match="is a prepared store"):
+        Run.open(tmp_path / "store")
+    assert before == {p.name: p.read_bytes() for p in (tmp_path / "store").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "loggers"),
+    [(("model.encoder.attention.heads=3",), ()), ((), ("tensorbord",)), (("training.patience=x",), ())],
+)
+def test_a_failed_overwrite_leaves_the_old_run(
+    settings: tuple[str, ...], loggers: tuple[str, ...], good: Path, market: Store, tmp_path: Path
+) -> None:
+    shutil.copytree(good, tmp_path / "run")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()}
+    with pytest.raises(UserError):
+        fr.train(
+            tiny(), market, tmp_path / "run", set=settings, loggers=loggers, overwrite=True, progress=False
+        )  # fmt: skip
+    assert before == {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()}
+
+
+def test_a_run_cannot_replace_the_one_it_goes_on_from(good: Path, market: Store, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "run")
+    with pytest.raises(UserError, match="the run to go on from"):
+        fr.train("same", market, tmp_path / "run", init_from=tmp_path / "run", overwrite=True, progress=False)
+    assert Run.open(tmp_path / "run").model()
+
+
+def test_a_baseline_over_another_run_keeps_nothing_of_it(good: Path, market: Store, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "run")
+    run = fr.train("popularity", market, tmp_path / "run", overwrite=True, progress=False)
+    assert [row["event"] for row in run.rows()] == ["fit"]
+    assert not (run.path / "checkpoints").exists()
+
+
+def test_resume_before_the_first_checkpoint_keeps_the_warm_start(good: Path, market: Store, tmp_path: Path) -> None:
+    """The run is killed before it wrote a checkpoint: resumed, it starts from the same weights as an unbroken one."""
+    small = ["training.max_epochs=1", "seed=5"]
+    whole = fr.train("same", market, tmp_path / "whole", init_from=good, set=small, progress=False)
+    cut = fr.train("same", market, tmp_path / "cut", init_from=good, set=small, progress=False)
+    shutil.rmtree(cut.path / "checkpoints")
+    again = fr.train(cut.spec, market, cut.path, resume=True, progress=False)
+    a, b = (load_file(run.path / "weights.safetensors") for run in (whole, again))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert again.manifest["init_from"] == whole.manifest["init_from"] == str(good.resolve())

@@ -40,6 +40,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         places.add(place)
     try:
         safetensors.torch.save_file(whole, str(fresh))
+        with open(fresh, "rb+") as file:
+            os.fsync(file.fileno())
         os.replace(fresh, path)
     except (OSError, safetensors.SafetensorError) as error:
         fresh.unlink(missing_ok=True)

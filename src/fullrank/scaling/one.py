@@ -19,7 +19,8 @@ from fullrank.scaling.cost import Cost
 from fullrank.scaling.jobs import Job
 from fullrank.scaling.machine import code, machine
 from fullrank.scaling.records import Row
-from fullrank.training.fit import differing, train
+from fullrank.training.fit import train
+from fullrank.training.folder import differing
 
 CELLS = "cells"
 """Folder of the run folders."""

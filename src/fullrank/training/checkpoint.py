@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from fullrank.errors import UserError
 from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
 
+Checkpoint = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]
+"""Weights, optimizer state, and where the run stood."""
+
 
 def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], state: dict[str, Any]) -> None:
     """Write a checkpoint and forget the one before it. `state["step"]` is the number of optimizer steps done."""
@@ -32,7 +35,7 @@ def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], 
             shutil.rmtree(old, ignore_errors=True)
 
 
-def read_checkpoint(out: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
+def read_checkpoint(out: Path) -> Checkpoint | None:
     """(weights, optimizer, state) of the newest whole checkpoint, or None where there is none yet."""
     pointer = out / "checkpoints" / "last.json"
     if not pointer.exists():

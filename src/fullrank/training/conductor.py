@@ -49,11 +49,12 @@ class Conductor(lightning.Callback):
         self.tokens, self.padded, self.spent = 0, 0, 0.0
         self.written = self.begun = time.perf_counter()
 
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Batch, index: int) -> None:
+    def on_train_start(self, trainer: Any, module: Any) -> None:
         self.begun = time.perf_counter()
 
     def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: Batch, index: int) -> None:  # type: ignore[override]
-        self.spent += time.perf_counter() - self.begun
+        now = time.perf_counter()
+        self.spent, self.begun = self.spent + now - self.begun, now
         self.tokens += 0 if batch.filler else int(batch.lengths.sum())
         self.padded += batch.items.numel()
         if module.micro:
@@ -76,6 +77,9 @@ class Conductor(lightning.Callback):
             self._close_epoch(trainer, module, step, epoch)
         elif time.perf_counter() - self.written >= 60 * self.experiment.training.checkpoint_minutes:
             self._save(trainer, module, step)
+        else:
+            return
+        self.begun = time.perf_counter()  # validation and checkpoints are not training
 
     def _close_epoch(self, trainer: Any, module: FitModule, step: int, epoch: int) -> None:
         training = self.experiment.training

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import lightning
 import torch
+from torch import nn
 
 from fullrank import __version__
 from fullrank.batch import Batch
@@ -18,10 +20,11 @@ from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment, Training
 from fullrank.recommender import RecommenderModel
-from fullrank.run import Run, load_weights, write_run, write_weights
+from fullrank.run import Run, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
-from fullrank.training.checkpoint import read_checkpoint
+from fullrank.training.checkpoint import Checkpoint, read_checkpoint
 from fullrank.training.conductor import Conductor
+from fullrank.training.folder import check, clear, first_source
 from fullrank.training.journal import Journal, make_loggers
 from fullrank.training.module import FitModule
 from fullrank.training.progress import TrainingProgress
@@ -47,47 +50,46 @@ def train(
     """
     folder = Path(out)
     if _rank() == 0:  # the others may come when it has begun to write
-        _check_folder(folder, experiment, store, resume=resume, overwrite=overwrite)
+        check(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
+    resume = resume and is_run(folder)
     if experiment.training.patience is not None and len(store.histories("validation")[0]) == 0:
         raise UserError("the store has no validation targets to stop by: set training.patience=null to run all epochs")
     torch.manual_seed(experiment.seed)
-    model = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
-    if init_from is not None and not resume:
-        copy_weights(model, store.catalog, init_from)
-    manifest = {
-        "fullrank": __version__,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "init_from": None if init_from is None else str(init_from.path),
-        "data": {"path": str(store.path.resolve()), "split_fingerprint": store.fingerprint, **_counts(store)},
-    }
-    if _rank() == 0:
-        write_run(folder, experiment, store.catalog, manifest)
-    if not isinstance(model, RecommenderModel):
-        if loggers:
-            raise UserError("a baseline is not trained in steps: leave out the loggers")
+    model: Any = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
+    kept = read_checkpoint(folder) if resume else None
+    source = first_source(folder) if resume else init_from
+    if source is not None and kept is None:
+        copy_weights(model, store.catalog, source)
+    gradient = isinstance(model, RecommenderModel)
+    if not gradient and (loggers or init_from is not None):
+        raise UserError("a baseline is fitted at once: leave out the loggers and the run to go on from")
+    loader = make_loader(model, store, experiment.training, experiment.seed, _world()) if gradient else None
+    tools = make_loggers(loggers, folder) if _rank() == 0 else ()
+    if _rank() == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
+        clear(folder)
+        write_run(folder, experiment, store.catalog, _manifest(model, store, init_from))
+    if loader is None:
+        begun = time.perf_counter()
         model.fit(store)
         write_weights(folder, model)
+        Journal(folder).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
     else:
-        _fit(model, experiment, store, folder, resume, loggers, callbacks, progress)
+        _fit(model, experiment, loader, folder, kept, Journal(folder, tools), callbacks, progress)
     return Run.open(folder)
 
 
 def _fit(
     model: RecommenderModel,
     experiment: Experiment,
-    store: Store,
+    loader: Loader,
     out: Path,
-    resume: bool,
-    loggers: tuple[str, ...],
+    kept: Checkpoint | None,
+    journal: Journal,
     callbacks: tuple[Callback, ...],
     progress: bool,
 ) -> None:
-    training, world = experiment.training, int(os.environ.get("WORLD_SIZE", "1"))
-    loader = make_loader(model, store, training, experiment.seed, world)
+    training = experiment.training
     total = loader.steps_per_epoch * training.max_epochs
-    kept = read_checkpoint(out) if resume else None
     state: dict[str, Any] = {}
     if kept is not None:
         load_weights(model, kept[0], out)
@@ -97,14 +99,13 @@ def _fit(
     first = state.get("step", 0)
     module = FitModule(model, training, experiment.seed, first=first, total=total, penalties=set(model.penalties))
     module.optimizer_state = None if kept is None else kept[1]
-    journal = Journal(out, make_loggers(loggers, out) if _rank() == 0 else ())
     if _rank() == 0:
-        journal.keep_until(first if resume else -1)
+        journal.keep_until(first)
     shown = TrainingProgress(progress and _rank() == 0, total, first)
     conductor = Conductor(experiment, loader, out, journal, shown, callbacks, state)
-    mine = range(_rank(), loader.shards, world)
+    stream = _Stream(loader, first, total, range(_rank(), loader.shards, _world()))
     try:
-        _trainer(training, world, total - first, conductor).fit(module, _Stream(loader, first, total, mine))
+        _trainer(training, _world(), total - first, conductor).fit(module, stream)
     except SystemExit:  # Lightning turns an interrupt into one
         raise KeyboardInterrupt from None
     finally:
@@ -162,42 +163,26 @@ def _trainer(training: Training, world: int, steps: int, conductor: Conductor) -
     )
 
 
-def _check_folder(folder: Path, experiment: Experiment, store: Store, *, resume: bool, overwrite: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the run")
-    if not (folder / "manifest.json").exists():
-        if folder.exists() and any(folder.iterdir()) and not (folder / "spec.json").exists() and not overwrite:
-            raise UserError(f"{folder} holds files that are no run; choose an empty or new folder")
-        return
-    if not resume:
-        if not overwrite:
-            raise UserError(
-                f"{folder} holds a run; continue it with --resume, replace it with --overwrite, or choose another"
-            )
-        (folder / "checkpoints" / "last.json").unlink(missing_ok=True)
-        (folder / "weights.safetensors").unlink(missing_ok=True)
-        return
-    old = Run.open(folder)
-    if old.spec.dump() != experiment.dump():
-        raise UserError(f"{folder} was started with another spec: {differing(old.spec.dump(), experiment.dump())}")
-    if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
-        raise UserError(
-            f"{folder} was started on other data (the split fingerprints differ); resume with the same store"
-        )
-
-
-def differing(a: Any, b: Any, path: str = "") -> str:
-    """The first setting in which two dumped specs differ, as a sentence part."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in [*a, *(k for k in b if k not in a)]:
-            if a.get(key) != b.get(key):
-                return differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
-    return f"{path} was {a!r} and is now {b!r}"
-
-
-def _counts(store: Store) -> dict[str, int]:
-    return {"users": store.num_users, "items": store.num_items, "events": store.num_events}
+def _manifest(model: nn.Module, store: Store, init_from: Run | None) -> dict[str, Any]:
+    return {
+        "fullrank": __version__,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "init_from": None if init_from is None else str(init_from.path.resolve()),
+        "data": {
+            "path": str(store.path.resolve()),
+            "split_fingerprint": store.fingerprint,
+            "users": store.num_users,
+            "items": store.num_items,
+            "events": store.num_events,
+        },
+    }
 
 
 def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
+
+
+def _world() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -22,12 +22,12 @@ class Journal:
         if not self.path.exists():
             return
         kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
             except ValueError:
                 break
-            if row["step"] > step:
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int) or row["step"] > step:
                 break
             kept.append(line)
         write_text(self.path, "".join(line + "\n" for line in kept))
