@@ -18,14 +18,14 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(layer.split())
     for layer in (
         "errors __version__",
-        "spec batch",
+        "spec batch overrides",
         "ops",
         "attention items data objectives regularizers metrics",
         "encoders",
         "reasoning rankers",
         "recommender baselines experiment run evaluation.spec",
         "retrieval",
-        "evaluation recommend grow",
+        "evaluation grow",
         "training",
         "diagnostics scaling serving",
         "recipes reports",

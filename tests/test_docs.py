@@ -14,12 +14,13 @@ import typer.main
 import yaml
 
 from fullrank.cli import build
+from fullrank.data.prepare import Prepare
 from fullrank.errors import UserError
-from fullrank.experiment import Experiment
-from fullrank.recipes.sasrec import SASRecRecipe
+from fullrank.evaluation.spec import Evaluation
+from fullrank.experiment import Experiment, named
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.search import Search
-from fullrank.spec import kinds
+from fullrank.spec import find, kinds
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -33,8 +34,9 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of every `fullrank ...` in a page's shell blocks."""
-    for block in blocks(text, "bash"):
+    """The words of every `fullrank ...` in a page's shell blocks, and of those in its sentences that set something."""
+    inline = [" ".join(code.split()) for code in re.findall(r"(?<!`)`(fullrank [^`]*--set [^`]*)`", text)]
+    for block in (*blocks(text, "bash"), *inline):
         for line in block.splitlines():
             words = shlex.split(line.split(" | ")[0].split(" > ")[0], comments=True)
             if words[:1] == ["fullrank"]:
@@ -44,15 +46,32 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def check_command(words: list[str]) -> None:
-    """The verb exists, has these options, and every --set of a recipe names a setting."""
+    """The verb exists, has these options, and every --set names a setting."""
     verbs = typer.main.get_command(build()).commands  # type: ignore[attr-defined]
     assert words[0] in verbs, f"there is no verb {words[0]!r}"
     options = {o for p in verbs[words[0]].params for o in p.opts} | {"--help", "--debug"}
     given = [word.split("=")[0] for word in words[1:] if word.startswith("--")]
     assert set(given) <= options, f"{words[0]} has no option {sorted(set(given) - options)}"
     settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-    if words[:1] == ["train"] and words[1] in kinds("recipes") and not any(k in s for s in settings for k in OWN_KINDS):
-        SASRecRecipe().build().override(*settings)
+    if not any(kind in setting for setting in settings for kind in OWN_KINDS):
+        rules = [f"split={words[i + 1]}" for i, word in enumerate(words) if word == "--split" and words[0] == "prepare"]
+        check_settings(words[:2], rules + settings)
+
+
+def check_settings(words: list[str], settings: list[str]) -> None:
+    """Every --set after `train RECIPE`, `prepare EVENTS`, `evaluate RUN` and `download SOURCE` names a setting."""
+    verb, what = [*words, ""][:2]
+    own = [setting.removeprefix("source.") for setting in settings if setting.startswith("source.")]
+    if verb == "train" and what in kinds("recipes"):
+        named(what).override(*settings)
+    elif verb == "prepare":
+        Prepare().override(*(setting for setting in settings if not setting.startswith("source.")))
+        if own:
+            find(what, "data.sources")().override(*own)
+    elif verb == "download" and settings:
+        find(what, "data.sources")().override(*settings)
+    elif verb == "evaluate":
+        Evaluation().override(*settings)
 
 
 @PAGE
@@ -112,10 +131,11 @@ def test_map_names_every_file() -> None:
 
 
 def test_every_decision_and_guide_page_is_listed() -> None:
-    for index, folder in ((ROOT / "docs/index.md", "guide"), (ROOT / "docs/decisions/index.md", "decisions")):
-        text = index.read_text(encoding="utf-8")
+    for index, folder, prefix in (("index.md", "guide", "guide/"), ("decisions/index.md", "decisions", "")):
+        text = (ROOT / "docs" / index).read_text(encoding="utf-8")
+        listed = "\n".join(blocks(text, "{toctree}")).splitlines()
         for page in (ROOT / "docs" / folder).glob("*.md"):
-            assert page.name == "index.md" or page.stem in text, f"{index} does not list {page.name}"
+            assert page.name == "index.md" or prefix + page.stem in listed, f"{index} does not list {page.name}"
 
 
 @pytest.mark.parametrize("line", ["fullrank trian x", "fullrank train sasrec --dta x", "fullrank list --set a=b"])
@@ -124,6 +144,17 @@ def test_a_wrong_command_is_caught(line: str) -> None:
         check_command(next(commands(f"```bash\n{line}\n```")))
 
 
-def test_a_wrong_setting_is_caught() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fullrank train sasrec --data d --out o --set model.dimm=3",
+        "fullrank prepare events.csv --out o --set columns.users=u",
+        "fullrank prepare planted --out o --set source.userz=3",
+        "fullrank download movielens --set varient=1m",
+        "fullrank evaluate runs/a --set sen=keep",
+    ],
+)
+@pytest.mark.parametrize("page", ["```bash\n{}\n```", "Say `{}`."])
+def test_a_wrong_setting_is_caught(line: str, page: str) -> None:
     with pytest.raises(UserError):
-        check_command(next(commands("```bash\nfullrank train sasrec --data d --out o --set model.dimm=3\n```")))
+        check_command(next(commands(page.format(line))))

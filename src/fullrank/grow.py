@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
@@ -44,26 +44,30 @@ def grow_catalog(
     folder = Path(out)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose a new folder for the grown run")
-    tensors = read_tensors(run.path / "weights.safetensors")
-    alike = _Alike(old, grown, like)
-    learned = dict(model.named_parameters())
-    fresh = {}
-    for name, value in model.state_dict().items():
-        given = tensors[name]
-        if given.shape == value.shape and len(given) != grown.size:
-            fresh[name] = given
-        elif name in learned:
-            fresh[name] = torch.cat([given, alike.mean(given)])
-        elif name.startswith("items."):
-            fresh[name] = value
-        else:
-            fresh[name] = torch.cat([given, value[old.size :]])
+    fresh = _grown(model, read_tensors(run.path / "weights.safetensors"), _Alike(old, grown, like))
     manifest = read_json(run.path / "manifest.json") | {"grown_from": str(run.path), "id_map_version": grown.version}
     write_run(folder, run.spec, grown, manifest)
     write_tensors(folder / "weights.safetensors", fresh)
     if (run.path / "metrics.jsonl").exists():
         shutil.copyfile(run.path / "metrics.jsonl", folder / "metrics.jsonl")
     return Run.open(folder)
+
+
+def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: _Alike) -> dict[str, Tensor]:
+    """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
+    learned = dict(model.named_parameters())
+    fresh = {}
+    for name, value in model.state_dict().items():
+        given = tensors[name]
+        if given.shape == value.shape:
+            fresh[name] = given
+        elif name in learned:
+            fresh[name] = torch.cat([given, alike.mean(given)])
+        elif name.startswith("items."):
+            fresh[name] = value
+        else:
+            fresh[name] = torch.cat([given, value[len(given) :]])
+    return fresh
 
 
 class _Alike:

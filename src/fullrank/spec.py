@@ -24,6 +24,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from fullrank.errors import UserError, nearest, unknown
+from fullrank.overrides import place, read_setting
 
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
 
@@ -96,15 +97,9 @@ class Spec(BaseModel):
         """
         tree, refusal = self.dump(), None
         for setting in settings:
-            path, equals, text = setting.partition("=")
-            if not equals or not path:
-                raise UserError(f"cannot read the setting {setting!r}: write it as a.b=value")
+            path, value = read_setting(setting)
             try:
-                value = yaml.safe_load(text)
-            except yaml.YAMLError:
-                raise UserError(f"cannot read the value of {setting!r}: it is not YAML") from None
-            try:
-                _place(tree, path.strip().split("."), value, path)
+                place(tree, path, value)
             except UserError as error:
                 raise refusal or error from None
             try:
@@ -175,7 +170,9 @@ def find(kind: str, *rooms: str) -> type[Spec]:
             return next(c for c in _specs_in(module) if c.kind_of() == kind)
     allowed = [k for room in rooms for k in kinds(room)]
     hint = nearest(kind, allowed)
-    raise ValueError(f"no {rooms[0].split('.')[-1]} is called {kind!r}{hint} (allowed: {', '.join(allowed)})")
+    name = rooms[0].split(".")[-1]
+    one = {"losses": "loss", "items": "kind of items"}.get(name, name.removesuffix("s"))
+    raise ValueError(f"no {one} is called {kind!r}{hint} (allowed: {', '.join(allowed)})")
 
 
 def discover(room: str) -> Iterator[type[Spec]]:
@@ -245,26 +242,3 @@ def _specs_in(module: Any) -> Iterator[type[Spec]]:
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Spec) and value.__module__ == module.__name__:
             yield value
-
-
-def _place(tree: Any, keys: list[str], value: Any, whole: str) -> None:
-    key, rest = keys[0], keys[1:]
-    if isinstance(tree, list):
-        if not key.isdigit() or int(key) >= len(tree):
-            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}")
-        if rest:
-            _place(tree[int(key)], rest, value, whole)
-        else:
-            tree[int(key)] = value
-        return
-    if not isinstance(tree, dict):
-        raise UserError(f"{whole}: nothing can be set below this value; it is {tree!r}")
-    if key not in tree:
-        names = [n for n in tree if n != "kind"]
-        raise UserError(f"{whole}: there is no setting {key!r}{nearest(key, names)} (allowed: {', '.join(names)})")
-    if rest == ["kind"]:
-        tree[key] = {"kind": value}
-    elif rest:
-        _place(tree[key], rest, value, whole)
-    else:
-        tree[key] = value

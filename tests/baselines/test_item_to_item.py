@@ -36,7 +36,7 @@ def twin(rows: list[list[int]], spec: ItemToItem, history: list[int]) -> np.ndar
         best = sorted(alike.items(), key=lambda pair: (-pair[1], pair[0]))[: spec.neighbours]
         for other, value in best:
             scores[other] += spec.decay**age * value
-    return scores
+    return np.where(scores > 0, scores, [-1 / (1 + count[i]) for i in range(ITEMS)])
 
 
 def test_by_hand() -> None:
@@ -44,11 +44,11 @@ def test_by_hand() -> None:
     data = store([[0, 1, 2, 3, 3], [0, 1, 4, 4]], 5)
     model = fitted(data, ItemToItem())
     found = model.answer(padded([[0]])).block(0, 5)[0]
-    torch.testing.assert_close(found, torch.tensor([0, 2 / 2, 1 / 2**0.5, 0, 0]))
+    torch.testing.assert_close(found, torch.tensor([-1 / 3, 2 / 2, 1 / 2**0.5, -1, -1]))
     near = fitted(data, ItemToItem(window=1)).answer(padded([[0]])).block(0, 5)[0]
-    torch.testing.assert_close(near, torch.tensor([0, 1.0, 0, 0, 0]))
+    torch.testing.assert_close(near, torch.tensor([-1 / 3, 1.0, -1 / 2, -1, -1]))
     two = model.answer(padded([[2, 0]])).block(0, 5)[0]
-    torch.testing.assert_close(two, torch.tensor([0.8 / 2**0.5, 1 + 0.8 / 2**0.5, 1 / 2**0.5, 0, 0]))
+    torch.testing.assert_close(two, torch.tensor([0.8 / 2**0.5, 1 + 0.8 / 2**0.5, 1 / 2**0.5, -1, -1]))
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,21 @@ def test_equals_its_twin(spec: ItemToItem) -> None:
 def test_histories_do_not_meet() -> None:
     """The last event of one user and the first of the next are no pair; an item is not its own neighbour."""
     model = fitted(store([[0, 0, 5, 5], [1, 2, 5, 5]], 6), ItemToItem())
-    assert not model.answer(padded([[0]])).block(0, 6).any()
-    assert model.answer(padded([[1]])).block(0, 6)[0].nonzero()[:, 0].tolist() == [2]
+    assert not (model.answer(padded([[0]])).block(0, 6) > 0).any()
+    assert (model.answer(padded([[1]])).block(0, 6)[0] > 0).nonzero()[:, 0].tolist() == [2]
 
 
 def test_rows_without_pairs() -> None:
     model = fitted(store([[0, 1, 2], [1, 0, 2]], 3), ItemToItem())
-    assert not model.answer(padded([[0, 1]])).block(0, 3).any()
+    assert not (model.answer(padded([[0, 1]])).block(0, 3) > 0).any()
+
+
+def test_items_without_likeness_come_last_and_by_popularity() -> None:
+    """4 was trained on three times and 3 twice, never beside 0; 0's likeness to 1 is small, and still above both."""
+    rows = [[0, 1], [4], [4], [4], [3], [3], *[[0]] * 8, *[[1]] * 8]
+    model = fitted(store([[*row, 2, 2] for row in rows], 6), ItemToItem(decay=0.1, history=40))
+    for history in ([0], [0, *[3] * 30]):
+        order = model.answer(padded([history])).block(0, 6)[0].argsort(descending=True, stable=True).tolist()
+        assert order == [1, 0, 4, 3, 2, 5]
+    nobody = model.answer(padded([[]], extra=1)).block(0, 6)[0]
+    assert nobody.argsort(descending=True, stable=True).tolist() == [0, 1, 4, 3, 2, 5]

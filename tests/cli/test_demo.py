@@ -47,6 +47,29 @@ def test_a_folder_of_others_is_left_alone(call: Call, tmp_path: Path) -> None:
     assert said.code == 2 and "not the demo's" in said.err and (tmp_path / "thesis.txt").exists()
 
 
+@pytest.mark.parametrize("mine", ["notes.txt", "sasrec_mine"])
+def test_what_the_demo_did_not_write_is_never_deleted(mine: str, call: Call, tmp_path: Path) -> None:
+    for name in (*demo.MODELS, "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / demo.MARK).write_text("{}")
+    (tmp_path / mine).mkdir() if "." not in mine else (tmp_path / mine).write_text("precious")
+    said = call("demo", "--out", tmp_path)
+    assert said.code == 2 and f"did not write: {mine};" in said.err
+    assert {entry.name for entry in tmp_path.iterdir()} == {*demo.MODELS, "data", demo.MARK, mine}
+
+
+def test_its_own_leftovers_are_replaced_and_links_not_followed(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "demo", tmp_path / "elsewhere"
+    (out / "gru4rec").mkdir(parents=True)
+    (out / ".data.123.building").mkdir()
+    (out / demo.MARK).write_text("{}")
+    elsewhere.mkdir()
+    (elsewhere / "events").write_text("precious")
+    (out / "data").symlink_to(elsewhere)
+    demo._claim(out)
+    assert [entry.name for entry in out.iterdir()] == [demo.MARK] and (elsewhere / "events").exists()
+
+
 @pytest.mark.slow
 def test_the_real_demo_learns(call: Call, tmp_path: Path) -> None:
     found = call("demo", "--out", tmp_path / "demo", "--json").json

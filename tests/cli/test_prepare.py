@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +26,15 @@ def events(tmp_path: Path) -> Path:
     frame.write_csv(tmp_path / "log.csv")
     frame.write_parquet(tmp_path / "log.parquet")
     frame.write_ndjson(tmp_path / "log.jsonl")
+    for name in ("log.csv", "log.jsonl"):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
     return tmp_path
 
 
 COLUMNS = ("--user-col", "who", "--item-col", "what", "--time-col", "when")
 
 
-@pytest.mark.parametrize("name", ["log.csv", "log.parquet", "log.jsonl"])
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.parquet", "log.jsonl", "log.jsonl.gz"])
 def test_own_columns_in_every_format(name: str, events: Path, call: Call) -> None:
     said = call("prepare", events / name, *COLUMNS, "--out", events / "data", "--json")
     assert said.code == 0 and said.json["counts"] == {"users": 6, "items": 9, "events": 54}
@@ -82,6 +85,8 @@ def test_column_names_are_never_read_as_yaml(events: Path, call: Call) -> None:
         (["log.csv", *COLUMNS, "--duplicates", "frist"], "'first'"),
         (["log.csv", *COLUMNS, "--time-unit", "hours"], "--time-unit: Input should be 's', 'ms'"),
         (["log.csv", *COLUMNS, "--set", "kcore=3"], "did you mean 'k_core'"),
+        (["log.csv", "--set", "columns.user_=who"], "columns.user_: there is no setting 'user_'"),
+        (["log.csv", "--set", "columns.time_units=ms"], "columns.time_units: there is no setting"),
         (["log.csv", *COLUMNS, "--k-core", "3", "--set", "k_core=2"], "given twice"),
         (["log.csv", *COLUMNS, "--from", "."], "belongs to a source"),
         (["log.csv", *COLUMNS, "--items", "nothing.csv"], "does not exist"),

@@ -29,6 +29,12 @@ def test_ids_titles_and_ranks(call: Call, shop: Path, ids: list[int]) -> None:
     assert [row["item"] for row in rows] == expected["item"].to_list()
 
 
+def test_the_policies_are_with_the_result(call: Call, shop: Path, ids: list[int], tmp_path: Path) -> None:
+    words = ("recommend", shop / "popularity", "--history", ids[0], "--seen", "keep", "--empty", "error", "--json")
+    for more in ((), ("--out", tmp_path / "answers.csv")):
+        assert call(*words, *more).json["policies"] == {"unknown": "skip", "empty": "error", "seen": "keep"}
+
+
 def test_a_person_reads_titles(call: Call, shop: Path, ids: list[int]) -> None:
     out = call("recommend", shop / "popularity", "--history", ids[0], "--history", ids[1], "--k", "3").out
     assert out.count("rank") == 2 and "user 1" in out

@@ -46,6 +46,20 @@ def test_arrays_are_mapped_and_read_only(folder: Path) -> None:
     assert "3 users, 4 items, 8 events" in repr(store)
 
 
+def test_what_is_trained_on(folder: Path) -> None:
+    """All but the last two events of a user; of the users with fewer than three, whatever the bounds say."""
+    store = Store.open(folder)
+    users, items, times = store.trained()
+    rows = [(u, i) for u in range(store.num_users) for i in range(store.offsets[u], store.bounds[u, 0])]
+    assert users.tolist() == [u for u, _ in rows] and len(rows) < store.num_events
+    places = [i for _, i in rows]
+    assert store.times is not None and times is not None
+    assert items.tolist() == store.items[places].tolist() and times.tolist() == store.times[places].tolist()
+    assert np.bincount(items, minlength=store.num_items).tolist() == store.catalog.popularity.tolist()
+    timeless = prepare(EVENTS.drop("timestamp"), folder.parent / "timeless", spec=Prepare(columns=Columns(time=None)))
+    assert timeless.trained()[2] is None
+
+
 def test_nothing_in_a_store_is_a_pickle(folder: Path) -> None:
     assert {p.suffix for p in folder.iterdir()} == {".npy", ".parquet", ".json"}
     for path in folder.glob("*.npy"):

@@ -65,6 +65,39 @@ def test_a_broken_folder_is_refused(broken: str, tmp_path: Path) -> None:
         Evaluated.load(tmp_path)
 
 
+@pytest.mark.parametrize("key", ["metrics", "stderr", "interval", "slices", "protocol"])
+@pytest.mark.parametrize("wrong", [[], None, 3, "text", [["ndcg@1", 0.5]]])
+def test_a_part_of_the_wrong_kind_is_refused(key: str, wrong: object, tmp_path: Path) -> None:
+    evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
+    text = tmp_path / "evaluation.json"
+    text.write_text(json.dumps(json.loads(text.read_text()) | {key: wrong}))
+    with pytest.raises(UserError, match=f"does not hold an evaluation.*'{key}' is no object"):
+        Evaluated.load(tmp_path)
+
+
+@pytest.mark.parametrize("whole", ["[]", "3", "[" * 100_000, '{"protocol": {"metrics": [3]}}'])
+def test_json_of_another_shape_is_refused(whole: str, tmp_path: Path) -> None:
+    evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
+    (tmp_path / "evaluation.json").write_text(whole)
+    with pytest.raises(UserError, match="does not hold an evaluation"):
+        Evaluated.load(tmp_path)
+
+
+def test_a_save_that_fails_leaves_the_old_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0))
+    found.save(tmp_path)
+    before = (tmp_path / "evaluation.json").read_text()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(UserError, match="No space left"):
+        found.save(tmp_path)
+    assert (tmp_path / "evaluation.json").read_text() == before
+    assert {file.name for file in tmp_path.iterdir()} == {"evaluation.json", "per_user.parquet"}
+
+
 def shards(world: int, spec: Evaluation) -> list:
     return [measure(Whole(40), STORE, "test", spec, shard=(rank, world)) for rank in range(world)]
 

@@ -1,4 +1,4 @@
-"""Items added to a trained model, and training that goes on from a run with new events."""
+"""Items added to a trained model."""
 
 from __future__ import annotations
 
@@ -77,30 +77,14 @@ def test_mistakes_are_named(run: Run, market: Store, tmp_path: Path) -> None:
         fr.grow_catalog(run, new_items(market), run.path, start="mean")
 
 
-def test_going_on_from_a_run_matches_items_by_external_id(run: Run, market: Store, tmp_path: Path) -> None:
-    """New data: other users, some items gone, some new, so that internal ids move."""
-    ids = market.catalog.ids.to_list()
-    kept = ids[10:]
-    added = new_items(market)["item_id"].to_list()
-    events = pl.DataFrame([
-        {"user_id": u, "item_id": (kept + added)[(u * 7 + t * 3) % (len(kept) + 3)], "timestamp": t}
-        for u in range(60) for t in range(6)
-    ])  # fmt: skip
-    data = fr.prepare(events, tmp_path / "store")
-    frozen = ("training.lr=1e-30", "training.max_epochs=1")
-    went_on = fr.train("same", data, tmp_path / "on", init_from=run, set=frozen, progress=False)
-    old, new = (read_tensors(r.path / "weights.safetensors") for r in (run, went_on))
-    place = run.catalog.lookup(data.catalog.ids)
-    known = torch.from_numpy(place >= 0)
-    torch.testing.assert_close(new["items.embedding.weight"][known], old["items.embedding.weight"][place[place >= 0]])
-    torch.testing.assert_close(
-        new["encoder.blocks.0.attention.qkv.weight"], old["encoder.blocks.0.attention.qkv.weight"]
-    )
-    assert int((~known).sum()) == 3
-
-
-def test_going_on_with_strangers_is_refused(run: Run, tmp_path: Path) -> None:
-    events = pl.DataFrame({"user_id": [1] * 4, "item_id": ["p", "q", "r", "s"], "timestamp": [1, 2, 3, 4]})
-    data = fr.prepare(events, tmp_path / "store")
-    with pytest.raises(UserError):
-        fr.train("same", data, tmp_path / "on", init_from=run, progress=False)
+def test_what_only_looks_like_one_row_per_item_stays(tmp_path: Path) -> None:
+    """45 + 3 items, and an attention whose queries, keys and values are 3 x 16 = 48 rows."""
+    events = pl.DataFrame([{"user_id": u, "item_id": (u * 7 + t * 3) % 45, "timestamp": t}
+                           for u in range(60) for t in range(6)])  # fmt: skip
+    run = fr.train(tiny("training.max_epochs=1"), fr.prepare(events, tmp_path / "store"), tmp_path / "run",
+                   progress=False)  # fmt: skip
+    grown = fr.grow_catalog(run, pl.DataFrame({"item_id": [100, 101, 102]}), tmp_path / "grown", start="mean")
+    old, new = (read_tensors(r.path / "weights.safetensors") for r in (run, grown))
+    name = "encoder.blocks.0.attention.qkv.weight"
+    assert len(new[name]) == grown.catalog.size == 48 and torch.equal(new[name], old[name])
+    assert len(grown.model().items.all()) == 48

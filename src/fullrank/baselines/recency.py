@@ -37,13 +37,11 @@ class RecencyModel(nn.Module):
         self.register_buffer("mass", torch.zeros(num_items))
 
     def fit(self, store: Store) -> None:
-        if store.times is None:
+        _, items, times = store.trained()
+        if times is None:
             raise UserError("recency needs event times; this store was prepared without a time column")
-        user = np.repeat(np.arange(store.num_users), np.diff(store.offsets))
-        trained = np.arange(store.num_events) < np.asarray(store.bounds[:, 0])[user]
-        times = np.asarray(store.times)[trained]
         weight = 0.5 ** ((times.max() - times) / self.half_life)
-        mass = np.bincount(np.asarray(store.items)[trained], weights=weight, minlength=self.num_items)
+        mass = np.bincount(items, weights=weight, minlength=self.num_items)
         self.mass = torch.as_tensor(mass, dtype=torch.float32)
 
     def answer(self, batch: Batch) -> Dense:

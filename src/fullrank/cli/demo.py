@@ -33,7 +33,7 @@ MODELS: dict[str, tuple[str, ...]] = {
 TITLES = {"popularity": "popularity", "item_to_item": "item-to-item", "gru4rec": "GRU4Rec", "sasrec_plus": "SASRec++"}
 METRICS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
 MARK = "demo.json"
-"""Written first: a folder with it is the demo's own and may be replaced."""
+"""Written first: in a folder with it, what the demo wrote may be replaced."""
 
 
 def add(app: typer.Typer) -> None:
@@ -78,13 +78,29 @@ def demo(
 
 
 def _claim(out: Path) -> None:
-    """An empty folder for the demo, in place of its former one. `UserError` where the folder is somebody else's."""
+    """An empty folder for the demo, in place of its former one. `UserError` where it holds what others wrote."""
     if out.exists():
         if not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file()):
             raise UserError(f"{out} is not the demo's: it has no {MARK}; choose another folder by --out")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
+        entries = sorted(out.iterdir())
+        foreign = [entry.name for entry in entries if not _own(entry.name)]
+        if foreign:
+            raise UserError(
+                f"{out} holds what the demo did not write: {', '.join(foreign)}; move it away or choose another "
+                "folder by --out"
+            )
+        for entry in entries:
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+    out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("{}\n", encoding="utf-8")
+
+
+def _own(name: str) -> bool:
+    """Whether an entry of the demo's folder is its own; a killed `prepare` leaves `.data.PID.building`."""
+    return name in ("data", MARK, *MODELS) or (name.startswith(".data.") and name.endswith(".building"))
 
 
 def _store(out: Path) -> Store:

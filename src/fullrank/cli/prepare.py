@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 
 FLAGS = {
-    "columns.time_unit": "--time-unit",
     "columns.time": "--time-col",
+    "columns.time_unit": "--time-unit",
     "columns.user": "--user-col",
     "columns.item": "--item-col",
     "columns.rating": "--rating-col",
     "columns.weight": "--weight-col",
     "columns.type": "--type-col",
 }
-"""Setting -> the option that abbreviates it; a longer path stands before one that it begins with."""
+"""Setting -> the option that abbreviates it."""
 
 
 def add(app: typer.Typer) -> None:
@@ -152,7 +153,8 @@ def _prepare(
 def _in_options(sentence: str) -> str:
     """A sentence that says `columns.user` with the option that a person types."""
     for path, flag in FLAGS.items():
-        sentence = sentence.replace(f"{path}=", f"{flag} ").replace(path, flag)
+        whole = rf"(?<![\w.]){re.escape(path)}(?!\w|\.\w)"  # not the beginning of a longer (or misspelt) setting
+        sentence = re.sub(whole, flag, re.sub(f"{whole}=", f"{flag} ", sentence))
     return sentence.replace("--time-col None", "--time-col none")
 
 

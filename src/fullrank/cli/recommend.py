@@ -96,7 +96,7 @@ def recommend(
         screen.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
         )
-    result: dict[str, Any] = {"run": opened.path, "k": k, "unknown_items": missing}
+    result: dict[str, Any] = {"run": opened.path, "k": k, "policies": policies, "unknown_items": missing}
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         getattr(answers, writer)(out)

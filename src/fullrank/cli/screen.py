@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from fullrank.ops.plain import plain
+
 QUIET_SECONDS = 10.0
 """Between two lines of progress where stderr is no terminal."""
 
@@ -114,23 +116,6 @@ def only_json() -> Iterator[None]:
         yield
     finally:
         sys.stdout = REAL_STDOUT.pop()
-
-
-def plain(value: Any) -> Any:
-    """What JSON can hold: paths, dates and numpy scalars made plain, NaN and infinity made null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [plain(inner) for inner in value]
-    if isinstance(value, bool | str) or value is None:
-        return value
-    if hasattr(value, "item") and not isinstance(value, int | float):
-        return plain(value.item())
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return str(value)
 
 
 def shown(value: Any) -> str:

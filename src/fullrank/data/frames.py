@@ -17,7 +17,7 @@ import polars as pl
 
 from fullrank.errors import UserError, nearest
 
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".ndjson")
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 """File names that `Source` reads."""
 
 _FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError)
@@ -117,7 +117,7 @@ def _scan(path: Path, name: str) -> pl.LazyFrame:
     try:
         if suffix in (".parquet", ".pq"):
             return pl.scan_parquet(path, glob=False)
-        if suffix in (".jsonl", ".ndjson"):
+        if suffix.startswith((".jsonl", ".ndjson")):
             return pl.scan_ndjson(path, infer_schema_length=None)
         # Text stays text: guessing types from the first rows would turn the id 0042 into 42.
         separator = "\t" if suffix.startswith(".tsv") else ","

@@ -130,6 +130,15 @@ class Store:
         users = np.flatnonzero(chosen)
         return users, np.asarray(starts[users]), np.asarray(ends[users]), np.asarray(target_ends[users])
 
+    def trained(
+        self,
+    ) -> tuple[Int64[np.ndarray, "N"], Int32[np.ndarray, "N"], Int64[np.ndarray, "N"] | None]:
+        """(users, items, times) of the events that are trained on, by user, oldest first; times None as in `times`."""
+        users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
+        places = np.flatnonzero(np.arange(self.num_events) < self.bounds[:, 0][users])
+        times = None if self.times is None else np.asarray(self.times)[places]
+        return users[places], np.asarray(self.items)[places], times
+
     def __repr__(self) -> str:
         return (
             f"Store({str(self.path)!r}: {self.num_users:,} users, {self.num_items:,} items, {self.num_events:,} events)"

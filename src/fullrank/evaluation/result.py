@@ -17,6 +17,10 @@ from fullrank.errors import UserError
 from fullrank.evaluation.slices import sliced
 from fullrank.metrics.names import Name, expand
 from fullrank.metrics.summary import summarise
+from fullrank.ops.safe_files import write_text
+
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a file raises that is not what `Evaluated.save` wrote."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,20 @@ class PerUser:
 
 @dataclass(frozen=True)
 class Evaluated:
+    """What an evaluation found, by metric name (`ndcg@10`). A number that cannot be told is NaN here, null on disk."""
+
     metrics: dict[str, float]
+    """Means over users; for metrics of all lists together the value of these lists."""
     stderr: dict[str, float]
+    """Standard errors of `metrics` over users."""
     interval: dict[str, tuple[float, float]]
+    """Lower and upper end of the bootstrap interval over users."""
     slices: dict[str, dict[str, dict[str, float | int]]]
+    """Slice -> label -> the metrics of those users, and how many they are."""
     protocol: dict[str, Any]
+    """Everything that the numbers depend on besides the model."""
     per_user: PerUser
+    """The rows behind the means."""
 
     def dump(self) -> dict[str, Any]:
         """Plain data without the per-user rows; numbers that do not exist are None."""
@@ -66,7 +78,7 @@ class Evaluated:
         if rows.lists is not None:
             frame = frame.with_columns(items=pl.Series(rows.lists))
         frame.write_parquet(folder / "per_user.parquet")
-        (folder / "evaluation.json").write_text(self.to_json(), encoding="utf-8")
+        write_text(folder / "evaluation.json", self.to_json())
 
     @staticmethod
     def load(folder: Path | str) -> Evaluated:
@@ -76,7 +88,7 @@ class Evaluated:
             tree = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
             frame = pl.read_parquet(folder / "per_user.parquet")
             return _restored(tree, frame)
-        except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        except (*BROKEN, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise UserError(f"{folder} does not hold an evaluation saved by `Evaluated.save` ({error})") from None
 
 
@@ -129,6 +141,9 @@ def _summarised(rows: PerUser) -> Evaluated:
 
 
 def _restored(tree: dict[str, Any], frame: pl.DataFrame) -> Evaluated:
+    for key in ("metrics", "stderr", "interval", "slices", "protocol"):
+        if not isinstance(tree[key], dict):
+            raise TypeError(f"{key!r} is no object")
     names = [str(n) for n in names_of(tree["protocol"]) if n.per_user]
     rows = PerUser(
         frame["user"].to_numpy(),

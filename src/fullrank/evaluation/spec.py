@@ -13,6 +13,8 @@ from fullrank.spec import Spec
 
 
 class Evaluation(Spec):
+    """Which users are ranked against what, by which metrics, and how sure the means are. Refuses idle settings."""
+
     ks: tuple[int, ...] = (1, 5, 10, 20)
     """List lengths at which each metric without its own `@k` is computed."""
     metrics: tuple[str, ...] | None = None
@@ -59,6 +61,13 @@ class Evaluation(Spec):
             for setting in ("negatives", "negatives_from"):
                 if getattr(self, setting) is not None:
                     raise ValueError(f"{setting} has no effect when protocol is 'full': leave it out or use 'sampled'")
+        elif self._changed("popularity"):
+            raise ValueError(
+                f"popularity={self.popularity!r} has no effect when protocol is 'sampled', whose metrics count no "
+                "popularity: leave it out or use 'full' (negatives_from chooses how negatives are drawn)"
+            )
+        if self.bootstrap == 0 and self._changed("level"):
+            raise ValueError(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")
         if not self.ks or min(self.ks) < 1:
             raise ValueError(f"ks must be list lengths of at least 1, not {list(self.ks)}")
         try:
@@ -66,6 +75,9 @@ class Evaluation(Spec):
         except UserError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def _changed(self, setting: str) -> bool:
+        return bool(getattr(self, setting) != type(self).model_fields[setting].default)
 
     def _check_names(self) -> None:
         if self.metrics is not None:

@@ -19,6 +19,7 @@ from rich.table import Table
 from fullrank.run import Run
 from fullrank.scaling.jobs import Job
 from fullrank.scaling.records import Row
+from fullrank.training.progress import clock
 
 if TYPE_CHECKING:
     from fullrank.scaling.runner import Outcome
@@ -180,12 +181,6 @@ def _value(row: Row, job: Job, split: str) -> str:
     """The selection metric, where it was computed."""
     value = row.get("metrics", {}).get(split, {}).get(job.experiment.evaluation.selection)
     return "" if value is None else f"{value:.4f}"
-
-
-def clock(seconds: float) -> str:
-    whole = int(seconds)
-    hours, rest = divmod(whole, 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
 def _spent(row: Row) -> float:

@@ -20,7 +20,7 @@ from fullrank.scaling.jobs import Job
 from fullrank.scaling.machine import code, machine
 from fullrank.scaling.records import Row
 from fullrank.training.fit import train
-from fullrank.training.folder import differing
+from fullrank.training.folder import clear, differing
 
 CELLS = "cells"
 """Folder of the run folders."""
@@ -31,6 +31,8 @@ def run_job(job: Job, store: Store, out: Path, *, cost: Cost | None = None, prog
     folder = out / CELLS / job.folder
     resume = (folder / "manifest.json").is_file()
     first, earlier = steps_done(folder), journal_seconds(folder) if resume else 0.0
+    if not resume:
+        clear(folder)  # a process killed before the manifest was written leaves files that make no run
     begun = time.perf_counter()
     run = train(job.experiment, store, folder, resume=resume, overwrite=not resume, progress=progress)
     trained = time.perf_counter()

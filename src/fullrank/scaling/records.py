@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.errors import UserError
+from fullrank.ops.plain import plain
 from fullrank.ops.safe_files import write_text
 from fullrank.scaling.jobs import Job
 
@@ -87,12 +88,3 @@ def write_results(path: Path, tree: Mapping[str, Any]) -> None:
     """A JSON file that is replaced whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(plain(tree), indent=2) + "\n")
-
-
-def plain(value: Any) -> Any:
-    """What JSON holds: numbers that are not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

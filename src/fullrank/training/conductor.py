@@ -46,7 +46,7 @@ class Conductor(lightning.Callback):
         self.best_epoch: int | None = state.get("best_epoch")
         self.stale: int = state.get("stale", 0)
         self.sums: dict[str, float] = dict(state.get("sums", {}))
-        self.tokens, self.padded, self.spent = 0, 0, 0.0
+        self.tokens, self.padded, self.spent = state.get("pace", (0, 0, 0.0))
         self.written = self.begun = time.perf_counter()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
@@ -132,7 +132,7 @@ class Conductor(lightning.Callback):
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
         state: dict[str, Any] = {"step": step, "best": self.best, "best_epoch": self.best_epoch, "stale": self.stale}
-        state |= {"sums": self.sums, "finished": finished}
+        state |= {"sums": self.sums, "pace": [self.tokens, self.padded, self.spent], "finished": finished}
         if trainer.is_global_zero:
             write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)
         self.written = time.perf_counter()

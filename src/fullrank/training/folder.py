@@ -12,7 +12,7 @@ from fullrank.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 
-OWN = ("metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "manifest.json")
+OWN = ("checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "manifest.json")
 
 
 def check(
@@ -26,8 +26,9 @@ def check(
     if init_from is not None and init_from.path.resolve() == folder.resolve() and not resume:
         raise UserError(f"{folder} is the run to go on from; give another folder for the new run")
     if not is_run(folder):
-        if folder.exists() and any(folder.iterdir()) and not (folder / "spec.json").exists():
-            raise UserError(f"{folder} holds files that are no run; choose an empty or new folder")
+        strange = [p.name for p in folder.iterdir() if p.name not in OWN] if folder.exists() else []
+        if strange:
+            raise UserError(f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder")
         return
     if resume:
         _same(Run.open(folder), experiment, store)
@@ -40,9 +41,10 @@ def check(
 def clear(folder: Path) -> None:
     """Remove what an old run left; files that are not a run's stay."""
     for name in OWN:
-        (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "logs"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def first_source(folder: Path) -> Run | None:

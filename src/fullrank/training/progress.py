@@ -36,7 +36,7 @@ class TrainingProgress:
         spent = time.perf_counter() - self.begun
         left = spent / max(1, step - self.first) * (self.total - step)
         self.console.print(
-            f"{text}  [{_clock(spent)} gone, at most {_clock(left)} left]",
+            f"{text}  [{clock(spent)} gone, at most {clock(left)} left]",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -47,7 +47,8 @@ class TrainingProgress:
             self.bar.stop()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A duration as a clock shows it: `4:05`, `1:02:03`."""
     whole = int(seconds)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

@@ -1,0 +1,48 @@
+"""One setting as a person writes it, `a.b=value`: read, and put into the plain data of a spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from fullrank.errors import UserError, nearest
+
+
+def read_setting(setting: str) -> tuple[str, Any]:
+    """The dotted path and the value (YAML) of `a.b=value`."""
+    path, equals, text = setting.partition("=")
+    if not equals or not path:
+        raise UserError(f"cannot read the setting {setting!r}: write it as a.b=value")
+    try:
+        return path, yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"cannot read the value of {setting!r}: it is not YAML") from None
+
+
+def place(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Put a value at a dotted path, in place. Raises `UserError` with the nearest name where there is no such path."""
+    _place(tree, path.strip().split("."), value, path)
+
+
+def _place(tree: Any, keys: list[str], value: Any, whole: str) -> None:
+    key, rest = keys[0], keys[1:]
+    if isinstance(tree, list):
+        if not key.isdigit() or int(key) >= len(tree):
+            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}")
+        if rest:
+            _place(tree[int(key)], rest, value, whole)
+        else:
+            tree[int(key)] = value
+        return
+    if not isinstance(tree, dict):
+        raise UserError(f"{whole}: nothing can be set below this value; it is {tree!r}")
+    if key not in tree:
+        names = [n for n in tree if n != "kind"]
+        raise UserError(f"{whole}: there is no setting {key!r}{nearest(key, names)} (allowed: {', '.join(names)})")
+    if rest == ["kind"]:
+        tree[key] = {"kind": value}
+    elif rest:
+        _place(tree[key], rest, value, whole)
+    else:
+        tree[key] = value

@@ -1,0 +1,166 @@
+"""Training that goes on from a run with new events: what belongs to an item or a value goes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fullrank as fr
+from fullrank.data.catalog import Catalog
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.items.features import Features
+from fullrank.ops.safe_files import read_tensors
+from fullrank.run import Run, write_weights
+from fullrank.training.warm_start import copy_weights
+from tests.training.conftest import tiny
+
+FROZEN = ("training.lr=1e-30", "training.max_epochs=1")
+QKV = "encoder.blocks.0.attention.qkv.weight"
+
+
+def events(ids: list[int], users: int = 60) -> pl.DataFrame:
+    return pl.DataFrame([{"user_id": u, "item_id": ids[(u * 7 + t * 3) % len(ids)], "timestamp": t}
+                         for u in range(users) for t in range(6)])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return fr.train(tiny("training.max_epochs=1"), market, tmp_path_factory.mktemp("runs") / "run", progress=False)
+
+
+def weights(run: Run) -> dict[str, Tensor]:
+    return read_tensors(run.path / "weights.safetensors")
+
+
+def test_items_are_matched_by_external_id(run: Run, market: Store, tmp_path: Path) -> None:
+    """New data: other users, some items gone, some new, so that internal ids move."""
+    kept = market.catalog.ids.to_list()[10:]
+    data = fr.prepare(events([*kept, 10**6, 10**6 + 1, 10**6 + 2]), tmp_path / "store")
+    went_on = fr.train("same", data, tmp_path / "on", init_from=run, set=FROZEN, progress=False)
+    old, new = weights(run), weights(went_on)
+    place = run.catalog.lookup(data.catalog.ids)
+    known = torch.from_numpy(place >= 0)
+    torch.testing.assert_close(new["items.embedding.weight"][known], old["items.embedding.weight"][place[place >= 0]])
+    torch.testing.assert_close(new[QKV], old[QKV])
+    assert new["items.popularity"].tolist() == data.catalog.popularity.tolist()
+    assert int((~known).sum()) == 3
+
+
+def test_what_only_looks_like_one_row_per_item_stays(tmp_path: Path) -> None:
+    """48 items before and after, and an attention whose queries, keys and values are 3 x 16 = 48 rows."""
+    first, second = (fr.prepare(events(list(range(a, a + 48))), tmp_path / f"store{a}") for a in (0, 5))
+    run = fr.train(tiny("training.max_epochs=1"), first, tmp_path / "run", progress=False)
+    went_on = fr.train("same", second, tmp_path / "on", init_from=run, set=FROZEN, progress=False)
+    old, new = weights(run), weights(went_on)
+    assert len(new[QKV]) == second.num_items == first.num_items == 48
+    torch.testing.assert_close(new[QKV], old[QKV])
+    torch.testing.assert_close(new["items.embedding.weight"][:43], old["items.embedding.weight"][5:])
+
+
+def test_strangers_are_refused(run: Run, tmp_path: Path) -> None:
+    names = pl.DataFrame({"user_id": [1] * 4, "item_id": ["p", "q", "r", "s"], "timestamp": [1, 2, 3, 4]})
+    with pytest.raises(UserError, match="ids"):
+        fr.train("same", fr.prepare(names, tmp_path / "names"), tmp_path / "a", init_from=run, progress=False)
+    data = fr.prepare(events([1, 2, 3]), tmp_path / "store")
+    with pytest.raises(UserError, match="none of the 3 items"):
+        fr.train("same", data, tmp_path / "b", init_from=run, progress=False)
+
+
+def test_another_spec_is_refused(run: Run, market: Store, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="same model spec"):
+        fr.train(tiny("model.dim=32"), market, tmp_path / "on", init_from=run, progress=False)
+
+
+def goods(ids: list[int], brands: list[str | None], prices: list[float | None]) -> Catalog:
+    columns = {"item": np.arange(len(ids)), "item_id": ids, "train_count": [1] * len(ids)}
+    return Catalog(pl.DataFrame(columns | {"brand": brands, "price": pl.Series(prices, dtype=pl.Float64)}))
+
+
+OLD = goods([1, 2, 3, 4, 5], ["a", "b", "c", None, "c"], [1.0, 2.0, 4.0, 8.0, None])
+NEW = goods([2, 3, 4, 5, 6, 7], ["b", "c", None, "c", "d", "e"], [2.0, 4.0, 8.0, None, 16.0, 11.0])
+"""Values move to other codes, one is gone and two are new; mean and scale of the prices are others."""
+
+
+class Shop(nn.Module):
+    """A model of items alone, with weights that are far from their small first values."""
+
+    def __init__(self, catalog: Catalog, dim: int = 6, **settings: bool):
+        super().__init__()
+        self.items = Features(categorical=("brand",), numeric=("price",), **settings).build(dim, catalog)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter)
+
+
+def warm(tmp_path: Path, old: Catalog, new: Catalog, **settings: bool) -> tuple[Shop, Shop, Shop]:
+    """The old model, the new one as it started, and as it was filled."""
+    torch.manual_seed(0)
+    before, first, after = Shop(old, **settings), Shop(new, **settings), Shop(new, **settings)
+    after.load_state_dict(first.state_dict())
+    old.write(tmp_path / "items.parquet")
+    write_weights(tmp_path, before)
+    copy_weights(after, new, Run(tmp_path, tiny(), {}))
+    return before, first, after
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_equal_features_have_equal_vectors(ids: bool, tmp_path: Path) -> None:
+    before, first, after = warm(tmp_path, OLD, NEW, ids=ids)
+    torch.testing.assert_close(after.items.all()[:4], before.items.all()[1:])
+    brands = [shop.items.tables[0].weight for shop in (before, first, after)]
+    assert torch.equal(brands[2][3:], brands[1][3:]), "values that the run never saw keep their first vectors"
+    assert torch.equal(brands[2][:3], brands[0][[0, 2, 3]])
+    assert torch.equal(after.items.codes, first.items.codes) and torch.equal(after.items.numbers, first.items.numbers)
+    if ids:
+        assert torch.equal(after.items.embedding.weight[4:], first.items.embedding.weight[4:])
+
+
+def test_a_price_is_a_line_of_the_raw_number(tmp_path: Path) -> None:
+    """A price between two of the run's has the vector between theirs, whatever else the new data holds."""
+    before, _, after = warm(tmp_path, OLD, goods([1, 9], ["a", "a"], [1.0, 1.5]), ids=False)
+    old = before.items
+    wanted = old.linear(old.numbers[:2]).mean(0) + old.tables[0].weight[1]
+    torch.testing.assert_close(after.items.all()[1], wanted)
+
+
+def test_a_constant_or_missing_price(tmp_path: Path) -> None:
+    before, _, after = warm(tmp_path, OLD, goods([1, 4], ["a", None], [4.0, 4.0]), ids=False)
+    three = before.items.linear(before.items.numbers[2])
+    torch.testing.assert_close(after.items.all(), three + before.items.tables[0].weight[:2].flip(0))
+    before, _, after = warm(tmp_path, OLD, goods([5, 4], ["c", "c"], [None, None]), ids=False)
+    torch.testing.assert_close(after.items.all(), before.items.all()[[4, 4]])
+
+
+def test_as_many_values_as_items_are_still_values(tmp_path: Path) -> None:
+    """5 items and 5 codes (missing, a .. d) before and after, in another order of the items."""
+    old = goods([1, 2, 3, 4, 5], ["a", "b", "c", "d", None], [1.0, 2.0, 3.0, 4.0, 5.0])
+    new = goods([2, 1, 3, 5, 4], ["b", "a", "c", None, "d"], [2.0, 1.0, 3.0, 5.0, 4.0])
+    for ids in (True, False):
+        before, _, after = warm(tmp_path, old, new, ids=ids)
+        torch.testing.assert_close(after.items.all(), before.items.all()[[1, 0, 2, 4, 3]])
+
+
+def test_a_column_of_another_type_is_refused(tmp_path: Path) -> None:
+    numbered = Catalog(NEW.frame.with_columns(brand=pl.Series([1, 2, 3, 4, 5, 6])))
+    with pytest.raises(UserError, match="brand.*same type"):
+        warm(tmp_path, OLD, numbered)
+
+
+def test_going_on_with_features(market: Store, tmp_path: Path) -> None:
+    """From end to end, with brands and prices of which some are gone and some are new."""
+    spec = tiny("training.max_epochs=1", "model.items={kind: features, categorical: [brand], numeric: [price]}")
+    run = fr.train(spec, market, tmp_path / "run", progress=False)
+    frame = market.catalog.frame.select("item_id", "brand", "price")
+    new = pl.DataFrame({"item_id": [10**6], "brand": ["Aaa, a new brand"], "price": [1e4]})
+    table = pl.concat([frame[20:], new.select(pl.col(n).cast(frame[n].dtype) for n in frame.columns)])
+    data = fr.prepare(events(table["item_id"].to_list(), users=90), tmp_path / "store", items=table)
+    went_on = fr.train("same", data, tmp_path / "on", init_from=run, set=FROZEN, progress=False)
+    place = torch.from_numpy(run.catalog.lookup(data.catalog.ids))
+    before, after = run.model().items.all(), went_on.model().items.all()
+    assert int((place < 0).sum()) == 1
+    torch.testing.assert_close(after[place >= 0], before[place[place >= 0]])
