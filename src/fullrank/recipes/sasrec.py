@@ -29,5 +29,5 @@ class SASRecRecipe(Spec):
         model = Recommender(
             dim=128, encoder=encoder, loss=CrossEntropy(), scoring=Scoring(similarity="cosine", temperature=0.06)
         )
-        training = Training(max_epochs=30, lr=2e-3, schedule="cosine", warmup=0.05, batch_size=1024)
+        training = Training(max_epochs=40, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
         return Experiment(recipe="sasrec", model=model, training=training)

@@ -16,6 +16,7 @@ from torch import nn
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
 from fullrank.retrieval.rank import rank
+from fullrank.retrieval.seen import checked
 
 Histories = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 """{user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item columns."""
@@ -42,6 +43,7 @@ def recommend(
     """
     if k < 1:
         raise UserError(f"k must be at least 1, not {k}")
+    checked(seen)
     _named("unknown", unknown, ("skip", "error"))
     _named("empty", empty, ("popular", "error"))
     users, lengths, items, give = _flat(histories, columns, catalog)

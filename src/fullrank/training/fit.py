@@ -56,13 +56,13 @@ def train(
         raise UserError("the store has no validation targets to stop by: set training.patience=null to run all epochs")
     torch.manual_seed(experiment.seed)
     model: Any = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
+    gradient = isinstance(model, RecommenderModel)
+    if not gradient and (loggers or init_from is not None):
+        raise UserError("a baseline is fitted at once: leave out the loggers and the run to go on from")
     kept = read_checkpoint(folder) if resume else None
     source = first_source(folder) if resume else init_from
     if source is not None and kept is None:
         copy_weights(model, store.catalog, source)
-    gradient = isinstance(model, RecommenderModel)
-    if not gradient and (loggers or init_from is not None):
-        raise UserError("a baseline is fitted at once: leave out the loggers and the run to go on from")
     loader = make_loader(model, store, experiment.training, experiment.seed, _world()) if gradient else None
     tools = make_loggers(loggers, folder) if _rank() == 0 else ()
     if _rank() == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
