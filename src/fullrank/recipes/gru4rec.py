@@ -20,5 +20,5 @@ class GRU4RecRecipe(Spec):
 
     def build(self) -> Experiment:
         model = Recommender(dim=128, encoder=GRU(dropout=0.5), scoring=Scoring(similarity="cosine", temperature=0.06))
-        training = Training(max_epochs=20, lr=2e-3, schedule="cosine", warmup=0.05, batch_size=1024)
+        training = Training(max_epochs=40, lr=1e-3, batch_size=1024, patience=5)
         return Experiment(recipe="gru4rec", model=model, training=training)
