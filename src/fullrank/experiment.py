@@ -68,7 +68,7 @@ def named(name: str | Path) -> Experiment:
         try:
             return Experiment.from_text(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the experiment {path}: {error}") from None
+            raise UserError(f"cannot read {path} as an experiment: {error}") from None
         except UserError as error:
             raise UserError(f"the experiment {path}: {error}") from None
     if str(name) not in kinds("recipes"):
