@@ -2,6 +2,10 @@
 
 Post-norm blocks, GELU, learned positions. Differs: one fresh cover per row and epoch for the pre-made ten, and our
 exact softmax shares the item table without the output layer and bias.
+
+Command: ``fullrank train bert4rec --data data/beauty --out runs/bert4rec``. Cost on amazon-beauty: 100 epochs of about
+7 s on one core. Numbers:
+`results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """GRU4Rec: recurrent next-item prediction (Hidasi et al., arXiv:1511.06939).
 
 Differs: whole histories of users for session-parallel batches, and the exact softmax for the pairwise losses.
+
+Command: ``fullrank train gru4rec --data data/beauty --out runs/gru4rec``. Cost on amazon-beauty: at most 40 epochs of
+about 20 s on one core. Numbers:
+`results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
 """
 
 from __future__ import annotations

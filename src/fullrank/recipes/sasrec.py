@@ -2,6 +2,10 @@
 
 Sources: Kang & McAuley 2018 (arXiv:1808.09781) for the model; exact cross-entropy as in Petrov & Macdonald and
 Klenitskiy & Vasilev (arXiv:2309.07602); cosine scores with a temperature.
+
+Command: ``fullrank train sasrec --data data/beauty --out runs/sasrec``; long histories want ``--set
+model.max_length=200 --set model.encoder.dropout=0.2``. Cost on amazon-beauty: 40 epochs of about 27 s on one core.
+Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
 """
 
 from __future__ import annotations

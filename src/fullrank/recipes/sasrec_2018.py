@@ -2,6 +2,10 @@
 
 Post-embedding scale sqrt(d), pre-norm LayerNorm, feed-forward of the model's width, dropout on the residual paths.
 Differs: AdamW without decay for Adam; rows of like length share a batch.
+
+Command: ``fullrank train sasrec_2018 --data data/beauty --out runs/sasrec_2018``. Cost on amazon-beauty: at most 200
+epochs of a few seconds on one core. Numbers:
+`results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
 """
 
 from __future__ import annotations

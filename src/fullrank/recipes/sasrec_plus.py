@@ -3,6 +3,10 @@
 RoPE, RMSNorm before each sublayer, SwiGLU of inner width 4d, dropout on attention weights alone, binary cross-entropy
 with 16 negatives per history. Differs: full-catalogue ranking leaves the history out by default; the paper ranks it
 (``--set evaluation.seen=keep``).
+
+Command: ``fullrank train sasrec_plus --data data/beauty --out runs/sasrec_plus``. Cost on amazon-beauty: at most 100
+epochs of about 4 s on one core. Numbers:
+`results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
 """
 
 from __future__ import annotations
