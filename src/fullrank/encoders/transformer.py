@@ -55,7 +55,9 @@ class Transformer(Spec):
     scale_input: bool = False
     """Multiply the embedded history by the square root of the width."""
     dropout: float = Field(0.1, ge=0, lt=1)
-    """Dropout on the input and on each sublayer's output."""
+    """Dropout on each sublayer's output and inside the feed-forward."""
+    input_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout on the embedded history; null is `dropout`."""
 
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Transformer:
@@ -134,7 +136,7 @@ class TransformerEncoder(nn.Module):
         self.norm_input = make_norm(spec.norm, dim, spec.norm_eps) if spec.norm_input else nn.Identity()
         closed = spec.norm_at == "pre" and spec.norm_output is not False
         self.norm_output = make_norm(spec.norm, dim, spec.norm_eps) if closed else nn.Identity()
-        self.drop = nn.Dropout(spec.dropout)
+        self.drop = nn.Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
