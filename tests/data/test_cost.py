@@ -56,7 +56,7 @@ def test_a_million_events(tmp_path: Path, kind: str) -> None:
     source = str(Path(fullrank.data.__file__).parents[2])
     threads = {"POLARS_MAX_THREADS": "2", "OMP_NUM_THREADS": "1"}
     limit = 1.5 * raw + 300e6
-    for attempt in range(3):  # beside other work the allocator gives pages back late: what is needed is the least seen
+    for attempt in range(3):  # weaker than one process: see docs/log.md, a CSV went over once
         done = subprocess.run(
             [sys.executable, "-c", MEASURE, source, str(path), str(tmp_path / f"store{attempt}")],
             capture_output=True, text=True, check=True, env=os.environ | threads,
