@@ -118,9 +118,20 @@ def test_bad_ids_are_counted_and_shown(series: pl.Series, said: str) -> None:
         values.ids(series, "column 'id'")
 
 
-@pytest.mark.parametrize("series", [pl.Series(["b", "é", "Z", "b", "aa", "a"]), pl.Series([5, -2, 5, 9, 0, 1])])
+@pytest.mark.parametrize(
+    "series",
+    [
+        pl.Series(["b", "é", "Z", "b", "aa", "a"]),
+        pl.Series([5, -2, 5, 9, 0, 1]),
+        pl.Series([127, -128, 0], dtype=pl.Int8),
+        pl.Series([2**64 - 1, 2**64 - 3, 2**64 - 1], dtype=pl.UInt64),
+        pl.Series([2**40 + 7, 2**40, 2**40 + 7], dtype=pl.UInt64),
+        pl.Series([2**63 - 1, -(2**63), 0, 2**63 - 1]),
+    ],
+)
 def test_dense_codes_are_places_in_the_sorted_ids(series: pl.Series) -> None:
     codes, distinct = values.dense(series)
+    assert distinct.dtype == series.dtype
     assert distinct.to_list() == sorted(set(series.to_list()))
     assert distinct.gather(codes).to_list() == series.to_list() and codes.dtype == np.int32
 

@@ -48,12 +48,14 @@ def k_core(events: Events, per_user: int, per_item: int) -> tuple[Events, int]:
     Users and items below are dropped in turn until none is: the result does not depend on the order. Returns the
     events and the number of rounds that dropped some.
     """
-    rounds = 0
-    while len(events):
-        users = np.bincount(events.user, minlength=len(events.user_ids)) >= per_user
-        items = np.bincount(events.item, minlength=len(events.item_ids)) >= per_item
-        keep = users[events.user] & items[events.item]
+    rounds, alive = 0, np.ones(len(events), bool)
+    user, item = events.user, events.item
+    while len(user):
+        users = np.bincount(user, minlength=len(events.user_ids)) >= per_user
+        items = np.bincount(item, minlength=len(events.item_ids)) >= per_item
+        keep = users[user] & items[item]
         if keep.all():
             break
-        events, rounds = events.take(keep), rounds + 1
-    return events, rounds
+        user, item, rounds = user[keep], item[keep], rounds + 1
+        alive[alive] = keep
+    return (events.take(alive) if rounds else events), rounds

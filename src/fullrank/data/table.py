@@ -85,12 +85,16 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
         if name is not None:
             also = ", or columns.time=None where the rows are in order" if role == "time" else ""
             source.require(name, f"name it with columns.{role}{also}")
-    frame = source.read([name for name in roles.values() if name is not None])
+    waiting = [name for name in roles.values() if name is not None]
+    frame = source.read(waiting)
     if frame.is_empty():
         raise UserError(f"{source.name} has no rows")
 
     def column(name: str) -> tuple[pl.Series, str]:
-        return frame[name], f"column {name!r} of {source.name}"
+        """The column and its name in errors; the frame lets go of it at its last use, so that memory is reused."""
+        waiting.remove(name)
+        series = frame[name] if name in waiting else frame.drop_in_place(name)
+        return series, f"column {name!r} of {source.name}"
 
     user, user_ids = values.dense(values.ids(*column(columns.user), typed=source.typed))
     item, item_ids = values.dense(values.ids(*column(columns.item), typed=source.typed))
