@@ -16,6 +16,24 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class Columns:
+    """How much attention every key of one attention layer received."""
+
+    module: torch.nn.Module
+    sums: Float[Tensor, "B H T"]
+    """Weights summed over the valid queries; zero at padded keys."""
+    valid: Bool[Tensor, "B T"]
+
+
+class Taps:
+    """What modules note down for the penalties of one step. A module notes only what is `wanted`."""
+
+    def __init__(self, wanted: frozenset[str]):
+        self.wanted = wanted
+        self.columns: list[Columns] = []
+
+
+@dataclass(frozen=True)
 class Batch:
     """Histories of some users. `step` and `seed` with `rows` are the place that randomness is a function of."""
 
@@ -33,6 +51,8 @@ class Batch:
     """Queries per group over all shards of one optimizer step; None means this batch alone."""
     filler: bool = False
     """A shard without rows of its own: it takes part in the step and adds nothing."""
+    taps: Taps | None = None
+    """Where modules note what a penalty needs; None outside of training, or where no penalty needs anything."""
 
     @property
     def valid(self) -> Bool[Tensor, "B T"]:
@@ -112,7 +132,8 @@ class Step:
     states: States
     queries: tuple[Queries, ...]
     records: Mapping[str, Record] = field(default_factory=dict)
-    aux: Mapping[str, Any] = field(default_factory=dict)
+    taps: Taps | None = None
+    """What the modules noted, where a penalty asked for it."""
 
 
 @runtime_checkable

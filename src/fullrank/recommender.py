@@ -12,7 +12,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.batch import Batch, Dense, Queries, Step
+from fullrank.batch import Batch, Dense, Queries, Step, Taps
 from fullrank.data.catalog import Catalog
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
@@ -20,6 +20,7 @@ from fullrank.items import Snapshot, unit
 from fullrank.items.table import Table
 from fullrank.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.objectives.tasks.next_item import NextItem
+from fullrank.regularizers import Attached
 from fullrank.spec import Room, Spec
 
 
@@ -85,6 +86,10 @@ class RecommenderModel(nn.Module):
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
                 f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder"
             )
+        attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
+        for penalty in attached:
+            penalty.attach(self)
+        self._needs = frozenset(need for penalty in attached for need in penalty.needs)
         self._held: Tensor | None = None
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
@@ -102,11 +107,12 @@ class RecommenderModel(nn.Module):
     def step(self, batch: Batch) -> Step:
         """One step's states, queries and records."""
         x, inputs = self.task.present(self.items, batch)
-        states = self.encoder(x, inputs)
+        taps = Taps(self._needs) if self._needs else None
+        states = self.encoder(x, replace(inputs, taps=taps))
         catalogue = Snapshot(self.items, normalise=self.cosine)
         queries = tuple(self._scaled(q) for q in self.task.queries(states, inputs, batch, catalogue))
         records = {q.name: self.loss(q, batch) for q in queries}
-        return Step(self, batch, states, queries, records)
+        return Step(self, batch, states, queries, records, taps)
 
     def answer(self, batch: Batch) -> Dense:
         x, inputs = self.task.ask(self.items, batch)

@@ -21,6 +21,10 @@ class MLP(nn.Module):
     def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
         return self.down(self.drop(self.activation(self.up(x))))
 
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """The up- and the down-projection."""
+        return self.up.weight, self.down.weight
+
 
 class SwiGLU(nn.Module):
     """down(silu(gate(x)) * up(x))."""
@@ -33,3 +37,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
         return self.down(self.drop(F.silu(self.gate(x)) * self.up(x)))
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """The up- and the down-projection; the gate is not among them (SPRINT's code leaves it out)."""
+        return self.up.weight, self.down.weight
