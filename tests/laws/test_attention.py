@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from discover import Pair, everything, name
 from fullrank.attention import mask
 from fullrank.attention.softmax import Softmax, SoftmaxAttention
-from fullrank.batch import Batch
+from fullrank.batch import Batch, Taps
 from tiny import built, close, histories, padded, plain, reachable, shaken
 
 DIM = 12
@@ -96,6 +97,22 @@ def check_project(attention: Any) -> None:
     assert close(again[batch.valid], attention(x, batch)[batch.valid])
 
 
+def check_columns(attention: Any) -> None:
+    """Where it notes column sums, they are those of its weights, in value and gradient, and its output is the same."""
+    x, batch = case()
+    x.requires_grad_()
+    noting = replace(batch, taps=Taps(frozenset({"columns"})))
+    output = attention(x, noting)
+    assert close(output[batch.valid], attention(x, batch)[batch.valid])
+    for noted in noting.taps.columns:  # type: ignore[union-attr]
+        wanted = (attention.weights(x, batch).abs() * batch.valid[:, None, :, None]).sum(2)
+        assert noted.module is attention and torch.equal(noted.valid, batch.valid)
+        assert close(noted.sums, wanted * batch.valid[:, None])
+        (found,) = torch.autograd.grad(noted.sums.square().sum(), x, retain_graph=True)
+        (slow,) = torch.autograd.grad(wanted.square().sum(), x)
+        assert close(found[batch.valid], slow[batch.valid], 1e-4)
+
+
 def check_learns(attention: Any) -> None:
     x, batch = case()
     attention.train()
@@ -108,7 +125,7 @@ def check_learns(attention: Any) -> None:
 
 @ALL
 @pytest.mark.parametrize(
-    "check", [check_causal, check_padding, check_apply, check_matrices, check_project, check_learns]
+    "check", [check_causal, check_padding, check_apply, check_matrices, check_project, check_columns, check_learns]
 )
 def test_laws(pair: Pair, check: Callable[[Any], None]) -> None:
     for spec, attention in modules(pair):
@@ -181,6 +198,16 @@ class Idle(SoftmaxAttention):
         return super().forward(x, batch) + 0 * self.extra
 
 
+class Uneven(SoftmaxAttention):
+    """Planted: its columns are those of other weights."""
+
+    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+        y = super().forward(x, batch)
+        if batch.taps is not None:
+            batch.taps.columns[-1] = replace(batch.taps.columns[-1], sums=batch.taps.columns[-1].sums.flip(1))
+        return y
+
+
 @pytest.mark.parametrize(
     ("fault", "causal", "check"),
     [
@@ -190,6 +217,7 @@ class Idle(SoftmaxAttention):
         (Swapped, True, check_matrices),
         (Leaky, True, check_project),
         (Idle, True, check_learns),
+        (Uneven, False, check_columns),
         (Open, True, lambda attention: check_weights(attention, distribution=False)),
     ],
 )

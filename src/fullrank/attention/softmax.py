@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from fullrank.attention import Projection, mask
 from fullrank.attention.rotary import rotate
-from fullrank.batch import Batch
+from fullrank.batch import Batch, Columns, Taps
 from fullrank.errors import UserError
+from fullrank.ops.column_attention import column_attention
 from fullrank.ops.initial import start_small
 from fullrank.spec import Spec
 
@@ -65,7 +66,17 @@ class SoftmaxAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         q, k, v = self.project(x, batch.positions(from_end=False))
+        if batch.taps is not None and batch.taps.wanted & {"columns", "dropped_columns"}:
+            return self._attend_noting(q, k, v, batch, batch.taps)
         return self.attend(q, k, v, None if self.causal else mask(batch, causal=False))
+
+    def _attend_noting(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, taps: Taps) -> Tensor:
+        y, sums, _ = column_attention(
+            q, k, v, batch.valid, causal=self.causal, dropout=self.drop if self.training else 0.0,
+            dropped_columns="dropped_columns" in taps.wanted,
+        )  # fmt: skip
+        taps.columns.append(Columns(self, sums, batch.valid))
+        return self.output(y.transpose(1, 2).flatten(2))
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
         q, k, _ = self.project(x, batch.positions(from_end=False))
