@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -62,7 +63,9 @@ class Experiment(Spec):
 
 
 def named(name: str | Path) -> Experiment:
-    """The experiment of a recipe by its name, or that of a YAML or JSON file."""
+    """The experiment of a recipe by its name, of a function ``module:function``, or of a YAML or JSON file."""
+    if ":" in str(name) and not Path(name).exists():
+        return _called(str(name))
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         try:
@@ -75,4 +78,26 @@ def named(name: str | Path) -> Experiment:
         raise unknown("recipe", str(name), kinds("recipes"))
     recipe: Any = find(str(name), "recipes")()
     made: Experiment = recipe.build()
+    return made
+
+
+def _called(name: str) -> Experiment:
+    """What the function ``module:function`` returns; its module is imported, so this is for the user's own words."""
+    place, _, function = name.partition(":")
+    try:
+        module = importlib.import_module(place)
+    except (ImportError, ValueError, TypeError) as error:
+        raise UserError(
+            f"the recipe {name!r}: cannot import {place!r} ({error}); write it as module:function"
+        ) from None
+    recipes = [n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == place]
+    recipes = [n for n in recipes if not n.startswith("_") and not isinstance(getattr(module, n), type)]
+    if function not in recipes:
+        raise unknown(f"recipe in {place}", function, recipes)
+    try:
+        made = getattr(module, function)()
+    except TypeError as error:
+        raise UserError(f"the recipe {name!r} cannot be called without arguments: {error}") from None
+    if not isinstance(made, Experiment):
+        raise UserError(f"the recipe {name!r} returned {type(made).__name__}; a recipe returns an Experiment")
     return made

@@ -28,7 +28,8 @@ def train(
         str | None,
         typer.Argument(
             metavar="RECIPE",
-            help="A recipe's name (`fullrank list recipes`) or a YAML or JSON file; with --from it may be left out.",
+            help="A recipe's name (`fullrank list recipes`), a function that returns one (module:function), or a YAML or "
+            "JSON file; with --from it may be left out.",
         ),
     ] = None,
     settings: Settings = None,
