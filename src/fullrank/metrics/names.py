@@ -27,6 +27,8 @@ PER_LIST = {"gini": fairness.gini, "coverage": coverage.coverage}
 WITHOUT = {"gini": fairness.gini_without, "coverage": coverage.coverage_without}
 """The same without each user in turn."""
 DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty")
+PAIRED = "bqs_like"
+"""Of two evaluations (`evaluation.compare`), so no metric of one."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ def _base(text: str) -> tuple[str, float | None]:
         if not 0 < float(found[1]) < 1:
             raise UserError(f"the share in {text!r} must lie between 0 and 1, such as fair0.8@1")
         return "fair", float(found[1])
+    if text == PAIRED:
+        raise UserError(f"{PAIRED} compares two runs: `fullrank evaluate A B --metric {PAIRED}@10`")
     plain = [*ACCURACY, *EXPOSURE, *PER_LIST]
     if text not in plain:
         allowed = [*plain, "fair0.8"]
