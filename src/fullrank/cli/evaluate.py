@@ -174,7 +174,7 @@ def _pair(
     screen.table(("metric", "A", "B", "B - A", "95 % interval", "p"), cells)
     screen.say(f"{rows[0].users if rows else 0:,} users, paired; in {seconds(spent)}")
     if any(c.metric.startswith("bqs_like") for c in rows):
-        screen.say("bqs_like: above 0.5, B gains more nDCG on head, mid and tail targets than it loses")
+        screen.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
     screen.finish({
         "runs": [str(run.path) for run in runs],
         "metrics": {c.metric: c.dump() for c in rows},
