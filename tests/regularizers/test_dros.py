@@ -105,4 +105,12 @@ def _without_negatives(step: Step) -> dict[str, Record]:
 
 def test_an_exact_softmax_is_refused() -> None:
     with pytest.raises(UserError, match="dros reads the scores of sampled negatives.*model.loss=bce"):
-        model(CrossEntropy())(padded(histories([4])))
+        model(CrossEntropy())
+
+
+def test_a_record_without_negatives_is_refused() -> None:
+    """Of a loss that says nothing about itself."""
+    step = given(None)
+    bare = {name: Record(record.losses, record.positive) for name, record in step.records.items()}
+    with pytest.raises(UserError, match="dros reads the scores of sampled negatives"):
+        DROS().build()(replace(step, records=bare))

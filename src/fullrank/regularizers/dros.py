@@ -40,9 +40,16 @@ class DROS(Spec):
 
 
 class DROSPenalty(nn.Module):
+    needs: frozenset[str] = frozenset()
+
     def __init__(self, spec: DROS):
         super().__init__()
         self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power
+
+    def attach(self, model: nn.Module) -> None:
+        """Refuses a loss that it cannot serve before anything is trained or written."""
+        if not getattr(model.loss, "sampled", True):
+            raise _no_negatives()
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         parts = [part for q in step.queries for part in self._parts(q, step.records[q.name])]
@@ -51,10 +58,7 @@ class DROSPenalty(nn.Module):
     def _parts(self, q: Queries, record: Record) -> tuple[Tensor, Tensor]:
         positive, negative, ids = record.positive, record.negative, record.negative_ids
         if positive is None or negative is None or ids is None:
-            raise UserError(
-                "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax "
-                "such as cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty"
-            )
+            raise _no_negatives()
         counted = torch.ones_like(ids, dtype=torch.bool) if record.kept is None else record.kept
         missed = self._worst((-positive).sigmoid().square(), q.catalogue.log_q(q.targets))
         raised = self._worst(negative.sigmoid().square()[counted], q.catalogue.log_q(ids[counted]))
@@ -66,3 +70,10 @@ class DROSPenalty(nn.Module):
             return error.sum()
         share = self.power * log_q
         return self.temperature * (torch.logsumexp(share + error / self.temperature, 0) - torch.logsumexp(share, 0))
+
+
+def _no_negatives() -> UserError:
+    return UserError(
+        "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax such as "
+        "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty"
+    )

@@ -27,6 +27,8 @@ class BCE(Spec):
 
 
 class BCELoss:
+    sampled = True
+
     def __init__(self, spec: BCE):
         self.spec = spec
 

@@ -31,6 +31,8 @@ class GBCE(Spec):
 
 
 class GBCELoss:
+    sampled = True
+
     def __init__(self, spec: GBCE):
         self.spec = spec
 

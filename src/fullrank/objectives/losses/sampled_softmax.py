@@ -30,6 +30,8 @@ class SampledSoftmax(Spec):
 
 
 class SampledSoftmaxLoss:
+    sampled = True
+
     def __init__(self, spec: SampledSoftmax):
         self.spec = spec
 
