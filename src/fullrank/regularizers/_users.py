@@ -15,5 +15,6 @@ def users(step: Step) -> Float[Tensor, "B D"]:
     """
     assert isinstance(step.model, Model)
     q = step.queries[0]
-    summed = q.vectors.new_zeros(len(step.batch.items), q.vectors.shape[1]).index_add(0, q.rows, q.vectors)
+    vectors = q.vectors.float()  # a sum of many in bf16 would drop the small ones
+    summed = vectors.new_zeros(len(step.batch.items), vectors.shape[1]).index_add(0, q.rows, vectors)
     return summed / step.model.max_length
