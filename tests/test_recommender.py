@@ -21,8 +21,11 @@ from fullrank.objectives.negatives import Negatives
 from fullrank.objectives.tasks.cloze import Cloze
 from fullrank.objectives.tasks.next_item import NextItem
 from fullrank.objectives.weightings.inverse_popularity import InversePopularity
+from fullrank.objectives.weightings.r2rec import R2Rec
 from fullrank.recommender import Recommender, RecommenderModel, Scoring
+from fullrank.regularizers.dros import DROS
 from fullrank.regularizers.logdet import LogDet
+from fullrank.regularizers.resn import ReSN
 from tiny import SETTINGS, close, padded, plain, shaken
 from whole import V, build, label, pattern, small
 
@@ -87,6 +90,13 @@ VARIANTS = {
     "features": Recommender(dim=8, items=Features(**SETTINGS["items", "features"]), encoder=GRU(dropout=0.0)),
     "weighting": Recommender(dim=8, weighting=InversePopularity(), encoder=GRU(dropout=0.0)),
     "penalty": Recommender(dim=8, penalties=(LogDet(weight=1e-2),), encoder=GRU(dropout=0.0)),
+    "debiased": Recommender(
+        dim=8,
+        loss=small("bce"),
+        weighting=R2Rec(),
+        penalties=(DROS(), ReSN(), LogDet(user_weight=1e-4)),
+        encoder=GRU(dropout=0.0),
+    ),
     "in_batch": Recommender(dim=8, loss=SampledSoftmax(negatives=MIXED), encoder=GRU(dropout=0.0)),
 }
 

@@ -121,6 +121,8 @@ class Record:
     positive: Float[Tensor, "M"] | None = None
     negative: Float[Tensor, "M N"] | None = None
     negative_ids: Int[Tensor, "M N"] | None = None
+    kept: Bool[Tensor, "M N"] | None = None
+    """False for the negatives that the loss does not count; None counts all."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def test_metrics_and_protocol(call: Call, shop: Path) -> None:
 def test_a_person_reads_a_table(call: Call, shop: Path) -> None:
     said = call("evaluate", shop / "popularity", "--split", "validation")
     assert "ndcg" in said.out and "validation" in said.out
+    assert "recall@10 where the target is head 0." in said.out and ", tail 0." in said.out
     assert max(map(len, said.out.splitlines())) <= 80
 
 
@@ -46,6 +47,15 @@ def test_two_runs_are_compared_on_the_same_users(call: Call, shop: Path) -> None
     assert list(said.json["metrics"]) == ["ndcg@10", "hit@5"]
     out = call("evaluate", shop / "popularity", shop / "item_to_item").out
     assert "B - A" in out and "fair0.8@1" in out and "ndcg@20" not in out
+    assert "bqs_like@10" in out and "a stand-in, not BQS" in out
+
+
+def test_the_stand_in_for_bqs_compares_two_runs(call: Call, shop: Path) -> None:
+    words = ("evaluate", shop / "popularity", shop / "item_to_item", "--metric", "bqs_like@5", "--json")
+    rows = call(*words).json["metrics"]
+    assert list(rows) == ["ndcg@5", "bqs_like@5"] and rows["bqs_like@5"]["a"] == 0.5
+    alone = call("evaluate", shop / "popularity", "--metric", "bqs_like@5")
+    assert alone.code == 2 and "bqs_like compares two runs" in alone.err
 
 
 def test_runs_that_were_measured_differently_are_refused(call: Call, shop: Path, tmp_path: Path) -> None:

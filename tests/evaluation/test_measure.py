@@ -48,6 +48,28 @@ def test_popularity_is_counted_on_training_events_unless_asked() -> None:
     assert trained.protocol["popularity"] == "train events"
 
 
+@pytest.mark.parametrize("source", ["train", "all"])
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_lift_reads_the_whole_history(split: str, source: str) -> None:
+    """Not only the part that the model reads; counted from the same source as the lists."""
+    found = evaluate(
+        Whole(40, max_length=2), STORE, split, Evaluation(bootstrap=0, metrics=("lift@5",), popularity=source)
+    )
+    counts = STORE.catalog.popularity if source == "train" else np.bincount(STORE.items, minlength=40)
+    lists = found.per_user.lists
+    assert lists is not None
+    for row, (_, start, end, _) in enumerate(zip(*STORE.histories(split), strict=True)):
+        chosen = counts[STORE.items[start:end]].mean()
+        wanted = counts[lists[row]].mean() / chosen if chosen else 1.0
+        assert found.per_user.values["lift@5"][row] == pytest.approx(wanted)
+
+
+def test_users_without_a_history_have_a_lift_of_one() -> None:
+    store = Kept.of([[0, 1], [1, 2, 3]], 8)
+    spec = Evaluation(bootstrap=0, metrics=("lift@2",), empty="answer")
+    assert evaluate(Whole(8, allows_empty=True), store, "validation", spec).per_user.values["lift@2"][0] == 1.0
+
+
 def test_targets_that_exclusion_makes_impossible_are_counted() -> None:
     store = Kept.of([[0, 1, 0, 1], [2, 3, 4], [5, 5, 5]], 8)
     found = evaluate(Whole(8), store, "test", SMALL)
@@ -150,5 +172,5 @@ def test_settings_round_trip_and_the_selection_is_cheap() -> None:
 
 def test_default_metrics() -> None:
     names = list(evaluate(Whole(40), STORE, "test").metrics)
-    wanted = ["ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "coverage", "novelty"]
+    wanted = ["ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty"]
     assert names == [f"{base}@{k}" for base in wanted for k in (1, 5, 10, 20)]

@@ -44,6 +44,18 @@ def test_every_slice_divides_all_users() -> None:
         assert mean == pytest.approx(found.metrics["ndcg@5"])
 
 
+def test_the_target_slice_holds_recall_per_band() -> None:
+    """With one target per user: of the targets in a band, the share that was found."""
+    store = Kept.random(80, 40)
+    found = evaluate(Whole(40), store, "test", Evaluation(bootstrap=0, ks=(5,)))
+    targets = store.items[store.bounds[:, 1]]
+    assert found.per_user.lists is not None
+    hits = (found.per_user.lists[:, :5] == targets[:, None]).any(1)
+    band = bands(store.catalog.popularity)[targets]
+    for code, label in enumerate(LABELS["target"]):
+        assert found.slices["target"][label]["recall@5"] == pytest.approx(hits[band == code].mean())
+
+
 def test_new_users_have_no_training_event() -> None:
     store = Kept.of([[0, 1], [1, 2, 3]], 8)
     found = evaluate(Whole(8), store, "test", Evaluation(bootstrap=0))

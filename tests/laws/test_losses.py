@@ -62,6 +62,11 @@ def check_record(spec: Spec, loss: Any) -> None:
     if record.negative is not None:
         scores = torch.einsum("md,mnd->mn", q.vectors, table[record.negative_ids]) / q.temperature
         assert close(record.negative, scores)
+    assert loss.sampled == (record.negative is not None), "`sampled` says whether there are negatives"
+    if record.negative is not None:
+        (slopes,) = torch.autograd.grad(record.losses.sum(), record.negative, retain_graph=True)
+        counted = torch.ones_like(slopes, dtype=torch.bool) if record.kept is None else record.kept
+        assert torch.equal(slopes != 0, counted), "`kept` names the negatives that count"
 
 
 def check_gradient(spec: Spec, loss: Any) -> None:

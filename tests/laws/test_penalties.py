@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,31 +11,61 @@ import torch
 from torch import Tensor
 
 from discover import Pair, everything, name
-from fullrank.batch import Step
+from fullrank.batch import Record, Step
+from fullrank.objectives.losses.bce import BCE
+from fullrank.objectives.losses.cross_entropy import CrossEntropy
+from fullrank.objectives.negatives import Negatives
 from fullrank.recommender import Recommender, RecommenderModel
 from fullrank.regularizers.logdet import LogDet
+from fullrank.spec import Spec
 from tiny import ITEMS, Flat, catalog, histories, padded, plain, reachable, shaken
 
 DIM = 6
 ALL = pytest.mark.parametrize("pair", everything("regularizers"), ids=name)
-Optimum = Callable[[], tuple[Step, Tensor]]
-"""A step at which a penalty is least, and the tensor to move."""
+Optimum = Callable[[], tuple[Callable[[Tensor], Step], Tensor]]
+"""The step as a function of one tensor, and the value of that tensor at which a penalty is least."""
+LOSSES: dict[str, Spec] = {"dros": BCE(negatives=Negatives(count=3, share="row"))}
+"""The loss of kinds that the default one cannot serve."""
 
 
-def model(*penalties: Any) -> RecommenderModel:
-    built = Recommender(dim=DIM, max_length=12, penalties=penalties).build(catalog())
+def model(kind: str = "", *penalties: Any) -> RecommenderModel:
+    loss = LOSSES.get(kind, CrossEntropy())
+    built = Recommender(dim=DIM, max_length=12, loss=loss, penalties=penalties).build(catalog())
     shaken(built)
     return built
 
 
-def at_orthonormal_items() -> tuple[Step, Tensor]:
+def searching(step: Step, table: Tensor) -> Step:
+    """The step with other item vectors to search."""
+    return replace(step, queries=tuple(replace(q, catalogue=Flat(table)) for q in step.queries))
+
+
+def at_orthonormal_items() -> tuple[Callable[[Tensor], Step], Tensor]:
     """Item vectors whose Gram matrix is the identity."""
-    table = torch.linalg.qr(torch.randn(ITEMS, DIM, generator=torch.Generator().manual_seed(0)))[0].requires_grad_()
+    table = torch.linalg.qr(torch.randn(ITEMS, DIM, generator=torch.Generator().manual_seed(0)))[0]
     step = model().step(padded(histories([5, 7])))
-    return replace(step, queries=tuple(replace(q, catalogue=Flat(table)) for q in step.queries)), table
+    return lambda moved: searching(step, moved), table
 
 
-OPTIMA: dict[str, Optimum] = {"logdet": at_orthonormal_items}
+def at_zero_scores() -> tuple[Callable[[Tensor], Step], Tensor]:
+    """Item vectors that score nothing: the quotient is the square of a norm."""
+    step = model().step(padded(histories([5, 7])))
+    return lambda moved: searching(step, moved), torch.zeros(ITEMS, DIM)
+
+
+def at_even_odds() -> tuple[Callable[[Tensor], Step], Tensor]:
+    """Where a target and its negative cannot be told apart (the same score), a probability of one half."""
+    step = model().step(padded(histories([5, 7])))
+
+    def scored(moved: Tensor) -> Step:
+        (q,) = step.queries
+        record = Record(moved, positive=moved, negative=moved[:, None], negative_ids=q.targets[:, None])
+        return replace(step, records={q.name: record})
+
+    return scored, torch.zeros(len(step.queries[0].targets))
+
+
+OPTIMA: dict[str, Optimum] = {"logdet": at_orthonormal_items, "resn": at_zero_scores, "dros": at_even_odds}
 """Where each kind is least; a new penalty states its own here."""
 BOTTOMLESS = {"sprint": "logarithms of norms fall without end as the weights shrink"}
 """Kinds without a least value, and why; of these a step against the gradient must lower the value."""
@@ -56,27 +85,26 @@ def check_finite(whole: RecommenderModel, penalty: Any) -> None:
 
 def check_optimum(penalty: Any, optimum: Optimum) -> None:
     """The gradient vanishes there, and no small step in a random direction lowers the value."""
-    step, moved = optimum()
-    least = penalty(step)
+    at, best = optimum()
+    moved = best.requires_grad_()
+    least = penalty(at(moved))
     (gradient,) = torch.autograd.grad(least, moved)
-    (scale,) = torch.autograd.grad(penalty(_nudged(step, moved, 0.3, 0)), moved)
+    (scale,) = torch.autograd.grad(penalty(at(_nudged(moved, 0.3, 0))), moved)
     assert gradient.norm() < 1e-3 * scale.norm()
     for seed in range(20):
         for size in (0.02, 0.3):
-            assert penalty(_nudged(step, moved, size, seed)) > least
+            assert penalty(at(_nudged(moved, size, seed))) > least
 
 
-def _nudged(step: Step, moved: Tensor, size: float, seed: int) -> Step:
-    """The step computed again with the tensor moved, if it is the table that is searched."""
+def _nudged(moved: Tensor, size: float, seed: int) -> Tensor:
     way = torch.randn(moved.shape, generator=torch.Generator().manual_seed(seed))
-    table = Flat(moved + size * way / way.norm())
-    return replace(step, queries=tuple(replace(q, catalogue=table) for q in step.queries))
+    return moved + size * way / way.norm()
 
 
 @ALL
 def test_finite(pair: Pair) -> None:
     for spec in reachable(plain(pair), 1):
-        whole = model(spec)
+        whole = model(pair[1], spec)
         check_finite(whole, whole.penalties[pair[1]])
 
 
@@ -100,42 +128,21 @@ def check_falls(whole: RecommenderModel, penalty: Any) -> None:
 @ALL
 def test_least_at_its_optimum(pair: Pair) -> None:
     if pair[1] in BOTTOMLESS:
-        whole = model(plain(pair))
+        whole = model(pair[1], plain(pair))
         check_falls(whole, whole.penalties[pair[1]])
         return
     assert pair[1] in OPTIMA, f"state where {pair[1]!r} is least: add it to OPTIMA in {__file__}"
     check_optimum(plain(pair).build(), OPTIMA[pair[1]])  # type: ignore[attr-defined]
 
 
-def test_weight_is_a_factor() -> None:
-    step, _ = at_orthonormal_items()
-    torch.testing.assert_close(LogDet(weight=0.5).build()(step), 500 * LogDet(weight=1e-3).build()(step))
-
-
-def test_logdet_by_hand() -> None:
-    """weight (tr C - log det C): DIM at its optimum; for orthogonal vectors of length s, DIM (s^2 - 2 log s)."""
-    step, table = at_orthonormal_items()
-    assert abs(LogDet(weight=1).build()(step).item() - DIM) < 1e-4
-    doubled = replace(step, queries=tuple(replace(q, catalogue=Flat(2 * table)) for q in step.queries))
-    assert abs(LogDet(weight=1).build()(doubled).item() - DIM * (4 - 2 * math.log(2))) < 1e-4
-
-
-def test_fewer_items_than_dimensions() -> None:
-    """The ridge keeps a Gram matrix without full rank finite."""
-    step, _ = at_orthonormal_items()
-    few = torch.randn(3, DIM).requires_grad_()
-    value = LogDet().build()(replace(step, queries=tuple(replace(q, catalogue=Flat(few)) for q in step.queries)))
-    value.backward()
-    assert value.isfinite() and few.grad is not None and few.grad.isfinite().all()
-
-
-def test_small_eigenvalues_survive_autocast() -> None:
-    step, table = at_orthonormal_items()
-    thin = table.detach() * torch.logspace(0, -3, DIM)
-    flat = replace(step, queries=tuple(replace(q, catalogue=Flat(thin)) for q in step.queries))
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = LogDet(weight=1, ridge=1e-9).build()(flat)
-    torch.testing.assert_close(rough, LogDet(weight=1, ridge=1e-9).build()(flat))
+@ALL
+def test_weight_is_a_factor(pair: Pair) -> None:
+    spec = plain(pair)
+    if hasattr(spec, "weight"):
+        at, best = OPTIMA[pair[1]]()
+        step = at(_nudged(best, 0.3, 0))
+        heavier = spec.override(f"weight={3 * spec.weight}")
+        torch.testing.assert_close(heavier.build()(step), 3 * spec.build()(step))  # type: ignore[attr-defined]
 
 
 def test_planted_faults_are_caught() -> None:

@@ -1,8 +1,9 @@
-"""Fairness, popularity, inequality, coverage and novelty equal plain loops and worked examples."""
+"""Fairness, popularity, its lift, inequality, coverage and novelty equal plain loops and worked examples."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from fullrank.metrics import Table
 from fullrank.metrics.coverage import coverage, exposures, novelty
-from fullrank.metrics.fairness import arp, fair, gini, niche
+from fullrank.metrics.fairness import arp, fair, gini, history_popularity, lift, niche
 
 Lists = list[list[int]]
 
@@ -60,6 +61,33 @@ def test_equal_plain_loops(case: tuple[Lists, list[int]], k: int, alpha: float) 
     assert novelty(rows, k).tolist() == pytest.approx([loop_mean(r, bits, k) for r in lists])
     assert float(gini(shown[None])[0]) == pytest.approx(loop_gini(counts), abs=1e-12)
     assert float(coverage(shown[None])[0]) == pytest.approx(sum(c > 0 for c in counts) / len(counts))
+
+
+def loop_lift(row: list[int], history: list[int], popularity: list[int], k: int) -> float:
+    chosen = sum(popularity[item] for item in history) / len(history) if history else 0.0
+    return loop_mean(row, [float(count) for count in popularity], k) / chosen if chosen else 1.0
+
+
+@given(cases(), st.data(), st.sampled_from([1, 3, 6]), st.sampled_from([1, 2, 100]))
+def test_lift_equals_plain_loops(case: tuple[Lists, list[int]], data: st.DataObject, k: int, chunk: int) -> None:
+    """Whatever the number of users taken at once; histories repeat items and may be empty."""
+    lists, popularity = case
+    event = st.integers(0, len(popularity) - 1)
+    histories = [data.draw(st.lists(event, max_size=5)) for _ in lists]
+    ends = np.cumsum([len(h) for h in histories])
+    flat = np.array([item for h in histories for item in h], dtype=np.int32)
+    starts = ends - [len(h) for h in histories]
+    chosen = history_popularity(flat, starts, ends, np.array(popularity), chunk)
+    found = lift(replace(table(lists, popularity), history=chosen), k)
+    wanted = [loop_lift(row, h, popularity, k) for row, h in zip(lists, histories, strict=True)]
+    assert found.tolist() == pytest.approx(wanted)
+
+
+def test_lift_by_hand() -> None:
+    """Popular items for a user of rare ones; nothing known of the user; only unseen items known; an empty list."""
+    rows = replace(table([[0, 1], [0], [0], []], [8, 4, 2, 0]), history=np.array([2.0, 0.0, 0.0, 5.0]))
+    assert lift(rows, 1).tolist() == [4, 1, 1, 0]
+    assert lift(rows, 2).tolist() == [3, 1, 1, 0]
 
 
 def test_unpopular_items_by_hand() -> None:

@@ -32,6 +32,7 @@ def test_equal_metrics_have_one_name() -> None:
         ("fair@1", "fair0.8@1"),
         ("fair1.5@1", "between 0 and 1"),
         ("fair0@1", "between 0 and 1"),
+        ("bqs_like@5", "compares two runs"),
         ("@5", "unknown metric ''"),
         ("precision@5", "allowed: arp, coverage"),
     ],

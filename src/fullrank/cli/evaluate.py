@@ -47,9 +47,10 @@ def evaluate(
 ) -> None:
     """Measure a run, or compare two on the same users.
 
-    Metrics: ndcg recall hit mrr map fair0.8 gini arp coverage novelty, at k = 1, 5, 10 and 20. --set changes how they
-    are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users, its
-    interval and p (at k = 10, or those of --metric); runs that were measured differently are refused.
+    Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20. --set changes how
+    they are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users,
+    its interval and p (at k = 10, or those of --metric); runs that were measured differently are refused. bqs_like
+    weighs the difference alike for head, mid and tail targets (a stand-in for the Balanced Quality Score).
 
     \b
     fullrank evaluate runs/sasrec --split test
@@ -63,8 +64,9 @@ def evaluate(
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
     screen = Screen(as_json)
     changes = list(settings or ())
+    evaluated, paired = (metrics or [], []) if other is None else _split(metrics or [])
     if metrics:
-        changes.append(f"metrics=[{', '.join(metrics)}]")
+        changes.append(f"metrics=[{', '.join(evaluated)}]")
     begun = time.perf_counter()
     first, one = _one(screen, run, split, data, changes, device)
     if other is None:
@@ -72,19 +74,34 @@ def evaluate(
         _single(screen, first, one, time.perf_counter() - begun)
         return
     second, two = _one(screen, other, split, data, changes, device)
-    rows = compared(one, two, all_of_them=any(change.startswith(("metrics", "ks")) for change in changes))
+    rows = compared(one, two, paired, all_of_them=any(change.startswith(("metrics", "ks")) for change in changes))
     _save(one, None if out is None else out / "a")
     _save(two, None if out is None else out / "b")
     _pair(screen, (first, second), (one, two), rows, time.perf_counter() - begun)
 
 
-def compared(one: Evaluated, two: Evaluated, *, all_of_them: bool, k: int = 10) -> list[Comparison]:
-    """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all. `UserError` where the protocols differ."""
+def compared(one: Evaluated, two: Evaluated, paired: list[str], *, all_of_them: bool, k: int = 10) -> list[Comparison]:
+    """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all, and of those that only two runs have.
+
+    `UserError` where the protocols differ.
+    """
     from fullrank.evaluation import compare
+    from fullrank.metrics.names import PAIRED
 
     both = [name for name in one.metrics if name in two.metrics]
     main = [name for name in both if name.endswith(f"@{k}") or name == "fair0.8@1"]
-    return [compare(one, two, name) for name in (both if all_of_them else main or both)]
+    if not all_of_them and f"ndcg@{k}" in main and one.slices:
+        paired = [f"{PAIRED}@{k}"]
+    return [compare(one, two, name) for name in [*(both if all_of_them else main or both), *paired]]
+
+
+def _split(metrics: list[str]) -> tuple[list[str], list[str]]:
+    """What each of two runs is evaluated on, and the metrics that only both have; those are made of nDCG."""
+    from fullrank.evaluation.bqs_like import quality
+
+    paired = [name for name in metrics if quality(name) is not None]
+    evaluated = [str(quality(name) or name) for name in metrics]
+    return list(dict.fromkeys(evaluated)), paired
 
 
 def _one(
@@ -135,7 +152,16 @@ def _single(screen: Screen, run: Run, found: Evaluated, spent: float) -> None:
         screen.say(
             f"{main} {found.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to {high:.4f}"
         )
+    say_bands(screen, found, main)
     screen.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
+
+
+def say_bands(screen: Screen, found: Evaluated, main: str) -> None:
+    """Recall by popularity of the target, at the list length of the metric `main`."""
+    name = f"recall@{main.split('@')[1]}"
+    bands = {label: part[name] for label, part in found.slices.get("target", {}).items() if name in part}
+    if bands:
+        screen.say(f"{name} where the target is " + ", ".join(f"{label} {v:.4f}" for label, v in bands.items()))
 
 
 def _pair(
@@ -147,6 +173,8 @@ def _pair(
     ]
     screen.table(("metric", "A", "B", "B - A", "95 % interval", "p"), cells)
     screen.say(f"{rows[0].users if rows else 0:,} users, paired; in {seconds(spent)}")
+    if any(c.metric.startswith("bqs_like") for c in rows):
+        screen.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
     screen.finish({
         "runs": [str(run.path) for run in runs],
         "metrics": {c.metric: c.dump() for c in rows},

@@ -28,7 +28,7 @@ def train(
         str | None,
         typer.Argument(
             metavar="RECIPE",
-            help="A recipe's name (`fullrank list recipes`), a function that returns one (module:function), or a YAML or "
+            help="A recipe's name (`fullrank list recipes`), a function (module:function), or a YAML or "
             "JSON file; with --from it may be left out.",
         ),
     ] = None,

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.errors import UserError, unknown
+from fullrank.evaluation import bqs_like
 from fullrank.evaluation.result import Evaluated, differing
-from fullrank.metrics.names import Name, parse
+from fullrank.metrics.names import PAIRED, Name, parse
 from fullrank.metrics.summary import bounds, column, resample
 
 FREE = ("bootstrap", "metrics", "ks")
@@ -46,22 +47,35 @@ def compare(
     """The paired difference b - a of one metric, its bootstrap interval and a p value.
 
     p is that of a sign-flip permutation test of the users' differences; for metrics of all lists together (gini,
-    coverage) of the differences of their influences. Raises `UserError` where the protocols differ, naming how, or
-    where a metric was not computed.
+    coverage) of the differences of their influences. `bqs_like@k` (see there) has `a` as its reference, at 0.5. Raises
+    `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
     _same_protocol(a, b)
-    name = parse(metric)
+    read = bqs_like.quality(metric)
+    name = parse(metric) if read is None else read
     for side in (a, b):
         if str(name) not in side.metrics:
-            raise unknown("metric of this evaluation", metric, side.metrics)
+            raise unknown("metric of this evaluation", str(name), side.metrics)
     if samples < 1:
         raise UserError(f"samples must be at least 1, not {samples}")
     before, after = a.metrics[str(name)], b.metrics[str(name)]
     gap = _column(b, name) - _column(a, name)
+    if read is not None:
+        return _stand_in(a, gap, name.k, samples, level, seed)
     drawn = resample(gap[:, None], samples=min(samples, RESAMPLED), seed=seed)[:, 0]
     test = f"paired sign-flip permutation of {'values' if name.per_user else 'influences'}, {samples} flips"
     p = sign_flip(gap, samples, seed)
     return Comparison(str(name), before, after, after - before, bounds(drawn, level), p, test, len(gap))
+
+
+def _stand_in(a: Evaluated, gap: Float[np.ndarray, "U"], k: int, samples: int, level: float, seed: int) -> Comparison:
+    parts, influences = bqs_like.columns(gap, bqs_like.bands_of(a))
+    drawn = resample(influences[:, None], samples=min(samples, RESAMPLED), seed=seed)[:, 0]
+    half, found = bqs_like.score(0.0), bqs_like.score(float(parts.mean()))
+    low, high = (bqs_like.score(end) - half for end in bounds(drawn, level))
+    test = f"a stand-in, not BQS; paired sign-flip permutation of each user's part, {samples} flips"
+    p = sign_flip(parts, samples, seed)
+    return Comparison(f"{PAIRED}@{k}", half, found, found - half, (low, high), p, test, len(gap))
 
 
 def sign_flip(gap: Float[np.ndarray, "U"], samples: int, seed: int) -> float:

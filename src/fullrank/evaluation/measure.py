@@ -15,6 +15,7 @@ from fullrank.evaluation.sampled import places
 from fullrank.evaluation.slices import groups
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Table, Truth, flatten, match
+from fullrank.metrics.fairness import history_popularity
 from fullrank.retrieval.rank import Histories, Progress, rank
 
 Split = Literal["validation", "test"]
@@ -146,7 +147,10 @@ def _table(
     if spec.popularity == "all":
         counts = np.bincount(store.items, minlength=len(counts))
     lists = ranking.ids.astype(np.int32)
-    return Table(match(lists, truth), truth.counts, lists, counts), lists
+    chosen = None
+    if any(n.needs_histories for n in spec.names()):
+        chosen = history_popularity(histories.items, histories.starts, histories.ends, counts)
+    return Table(match(lists, truth), truth.counts, lists, counts, chosen), lists
 
 
 def _protocol(store: Held, split: str, spec: Evaluation, users: int, skipped: int) -> dict[str, Any]:

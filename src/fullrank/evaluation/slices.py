@@ -1,4 +1,8 @@
-"""Which users an average hides: the group of each user by kind, by history length and by popularity of the target."""
+"""Which users an average hides: the group of each user by kind, by history length and by popularity of the target.
+
+The slice `target` is where per-band quality stands: recall of `tail` is the share of tail targets that were found. A
+user with several targets (global-time splits) stands in the band of the most popular one, with all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from fullrank.metrics import Truth
 LENGTHS = (0, 1, 5, 10, 20, 50)
 """First history length (events) of each band."""
 HEAD, MID = 1 / 3, 2 / 3
-"""Head: the most popular items that hold the first third of all events; mid: the next third; tail: all others."""
+"""Head: the most popular items that hold the first third of training events; mid: the next third; tail: all others."""
 
 LABELS = {
     "users": ("known", "new"),

@@ -59,6 +59,8 @@ class Table:
     ids: Int[np.ndarray, "U K"] | None = None
     popularity: Int[np.ndarray, "V"] | None = None
     """Events per item, from the source that the protocol names (training events by default)."""
+    history: Float[np.ndarray, "U"] | None = None
+    """Mean popularity of the events in each user's history; 0 for an empty one."""
 
 
 @runtime_checkable

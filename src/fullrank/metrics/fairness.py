@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from fullrank.metrics import Table
+from fullrank.metrics import Table, flatten
 
 
 def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V"]:
@@ -33,6 +33,34 @@ def arp(table: Table, k: int) -> Float[np.ndarray, "U"]:
     """Mean popularity (events) of the items in the first k places; empty places do not count, no items give 0."""
     ids, popularity = lists(table)
     return mean_over_items(ids[:, :k], popularity)
+
+
+def lift(table: Table, k: int) -> Float[np.ndarray, "U"]:
+    """`arp` over the mean popularity of the user's history (its events): 1 is a list as popular as the user's choices.
+
+    The popularity lift of Abdollahpouri et al. (RecSys 2020) is this less 1, there for groups of users. 1 where the
+    history is empty or has no item with an event, because nothing can be told; 0 where the list is empty, as in `arp`.
+    """
+    assert table.history is not None, "this metric reads histories"
+    known = table.history > 0
+    return np.where(known, arp(table, k) / np.where(known, table.history, 1.0), 1.0)
+
+
+def history_popularity(
+    flat: Int[np.ndarray, "E"],
+    starts: Int[np.ndarray, "U"],
+    ends: Int[np.ndarray, "U"],
+    popularity: Int[np.ndarray, "V"],
+    chunk: int = 1 << 16,
+) -> Float[np.ndarray, "U"]:
+    """Mean popularity of the events flat[starts[u]:ends[u]], repeats included; 0 of none."""
+    means = np.zeros(len(starts))
+    for low in range(0, len(starts), chunk):
+        some = slice(low, low + chunk)
+        rows, items = flatten(flat, starts[some], ends[some])
+        counts = ends[some] - starts[some]
+        means[some] = np.bincount(rows, popularity[items], len(counts)) / np.maximum(counts, 1)
+    return means
 
 
 def gini(exposure: Int[np.ndarray, "S V"]) -> Float[np.ndarray, "S"]:

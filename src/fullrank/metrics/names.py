@@ -20,13 +20,15 @@ ACCURACY: dict[str, Metric] = {
     "map": accuracy.average_precision,
 }
 """Larger is better; computed from places alone."""
-EXPOSURE: dict[str, Metric] = {"arp": fairness.arp, "novelty": coverage.novelty}
+EXPOSURE: dict[str, Metric] = {"arp": fairness.arp, "lift": fairness.lift, "novelty": coverage.novelty}
 """Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
 PER_LIST = {"gini": fairness.gini, "coverage": coverage.coverage}
 """One number for all lists together, from the exposure of every item."""
 WITHOUT = {"gini": fairness.gini_without, "coverage": coverage.coverage_without}
 """The same without each user in turn."""
-DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "coverage", "novelty")
+DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty")
+PAIRED = "bqs_like"
+"""Of two evaluations (`evaluation.compare`), so no metric of one."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Name:
         """Whether it reads the items of the lists: such metrics mean nothing under the sampled protocol."""
         return self.base not in ACCURACY
 
+    @property
+    def needs_histories(self) -> bool:
+        """Whether it reads `Table.history`."""
+        return self.base == "lift"
+
     def __call__(self, table: Table) -> Float[np.ndarray, "U"]:
         """One value per user."""
         if self.alpha is not None:
@@ -58,13 +65,19 @@ class Name:
 
 def parse(text: str) -> Name:
     """A full name, such as `recall@20`. Raises `UserError` with the nearest allowed name."""
-    base, at, cut = text.strip().partition("@")
+    base, k = cut(text)
+    plain, alpha = _base(base)
+    return Name(plain, k, alpha)
+
+
+def cut(text: str) -> tuple[str, int]:
+    """What stands before the `@`, and the list length."""
+    base, at, length = text.strip().partition("@")
     if not at:
         raise UserError(f"the metric {text!r} has no list length: write it as {base or 'ndcg'}@10")
-    if not cut.isdecimal() or int(cut) < 1:
-        raise UserError(f"the list length of the metric {text!r} must be a whole number of at least 1, not {cut!r}")
-    plain, alpha = _base(base)
-    return Name(plain, int(cut), alpha)
+    if not length.isdecimal() or int(length) < 1:
+        raise UserError(f"the list length of the metric {text!r} must be a whole number of at least 1, not {length!r}")
+    return base, int(length)
 
 
 def expand(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
@@ -85,6 +98,8 @@ def _base(text: str) -> tuple[str, float | None]:
         if not 0 < float(found[1]) < 1:
             raise UserError(f"the share in {text!r} must lie between 0 and 1, such as fair0.8@1")
         return "fair", float(found[1])
+    if text == PAIRED:
+        raise UserError(f"{PAIRED} compares two runs: `fullrank evaluate A B --metric {PAIRED}@10`")
     plain = [*ACCURACY, *EXPOSURE, *PER_LIST]
     if text not in plain:
         allowed = [*plain, "fair0.8"]

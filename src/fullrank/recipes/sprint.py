@@ -23,8 +23,12 @@ from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.objectives.losses.bce import BCE
 from fullrank.objectives.negatives import Negatives
+from fullrank.objectives.weightings.d2lr import D2LR
+from fullrank.objectives.weightings.r2rec import R2Rec
 from fullrank.recommender import Recommender
+from fullrank.regularizers.dros import DROS
 from fullrank.regularizers.logdet import LogDet
+from fullrank.regularizers.resn import ReSN
 from fullrank.regularizers.sprint import Sprint
 from fullrank.spec import Spec
 
@@ -54,9 +58,29 @@ def sprint() -> Experiment:
     return _small("sprint", penalties=(Sprint(attention=1.0, feed_forward=0.1),))
 
 
+def dros() -> Experiment:
+    """Distributionally robust optimisation over targets and negatives."""
+    return _small("dros", penalties=(DROS(),))
+
+
 def logdet() -> Experiment:
     """LogDet on the item table."""
-    return _small("logdet", penalties=(LogDet(weight=1e-3),))
+    return _small("logdet", penalties=(LogDet(),))
+
+
+def resn() -> Experiment:
+    """Spectral norm of the batch's scores."""
+    return _small("resn", penalties=(ReSN(),))
+
+
+def r2rec() -> Experiment:
+    """Tail targets weigh more (a reconstruction)."""
+    return _small("r2rec", weighting=R2Rec())
+
+
+def d2lr() -> Experiment:
+    """Inverse propensity of the targets (a reconstruction)."""
+    return _small("d2lr", weighting=D2LR())
 
 
 def beauty() -> Experiment:

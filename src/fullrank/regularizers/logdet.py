@@ -1,11 +1,15 @@
-"""LogDet: keeps the item Gram matrix from losing rank (dimensional collapse, NeurIPS 2023).
+"""LogDet: keeps the Gram matrix of item vectors from losing rank (Zhang et al., NeurIPS 2023).
 
-weight (tr C - log det C) with C = Z^T Z + ridge I and Z the item table: neither centred nor divided by its size.
-The term is least where every eigenvalue of C is 1.
+weight (tr C - log det C) with C = Z^T Z + ridge I and Z the item table as it is scored: neither centred nor divided by
+its size. The term is least where every eigenvalue of C is 1. `user_weight` adds the same of the batch's users.
+
+Differs: there is no user table, so a user is the sum of its queries' vectors over the longest history (`_users.py`).
+The users' term is that of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -14,15 +18,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.batch import Step
+from fullrank.regularizers._users import users
 from fullrank.spec import Spec
 
 
 class LogDet(Spec):
-    """Log-determinant penalty on the item vectors."""
+    """Log-determinant penalty on the item vectors, and on the users'."""
 
     kind: Literal["logdet"] = "logdet"
     weight: float = Field(1e-3, gt=0)
-    """Factor of the term."""
+    """Factor of the items' term."""
+    user_weight: float = Field(0.0, ge=0)
+    """Factor of the users' term; 0 leaves it out."""
     ridge: float = Field(1e-6, gt=0)
     """Added to the diagonal."""
 
@@ -33,10 +40,23 @@ class LogDet(Spec):
 class LogDetPenalty(nn.Module):
     def __init__(self, spec: LogDet):
         super().__init__()
-        self.weight, self.ridge = spec.weight, spec.ridge
+        self.weight, self.user_weight, self.ridge = spec.weight, spec.user_weight, spec.ridge
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        table = step.queries[0].catalogue.all().float()
-        with torch.autocast(table.device.type, enabled=False):  # bf16 products would drown the small eigenvalues
-            gram = table.T @ table + self.ridge * torch.eye(table.shape[1], device=table.device)
-            return self.weight * (gram.trace() - torch.linalg.slogdet(gram).logabsdet)
+        value = self.weight * divergence(step.queries[0].catalogue.all(), self.ridge)
+        if self.user_weight:
+            value = value + self.user_weight * divergence(users(step), self.ridge)
+        return value
+
+
+def divergence(z: Float[Tensor, "n D"], ridge: float) -> Float[Tensor, ""]:
+    """tr C - log det C, in fp32: bf16 products would drown the small eigenvalues.
+
+    Fewer vectors than dimensions leave eigenvalues that are the ridge alone. Those are counted instead of computed, by
+    det(Z^T Z + ridge I) = det(Z Z^T + ridge I) ridge^(D - n): the determinant of a singular matrix is rounding.
+    """
+    z, missing = z.float(), max(0, z.shape[1] - len(z))
+    with torch.autocast(z.device.type, enabled=False):
+        gram = z @ z.T if missing else z.T @ z
+        gram = gram + ridge * torch.eye(len(gram), device=z.device)
+        return gram.trace() - torch.linalg.slogdet(gram).logabsdet + missing * (ridge - math.log(ridge))

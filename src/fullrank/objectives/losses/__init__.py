@@ -14,6 +14,9 @@ from fullrank.batch import Batch, Queries, Record
 
 
 class Loss(Protocol):
+    sampled: bool
+    """Whether its records hold the scores of sampled negatives."""
+
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         """One loss per query. `batch` gives the place (seed, step, rows) that drawn negatives are a function of."""
         ...

@@ -27,6 +27,8 @@ class BCE(Spec):
 
 
 class BCELoss:
+    sampled = True
+
     def __init__(self, spec: BCE):
         self.spec = spec
 
@@ -37,4 +39,4 @@ class BCELoss:
         positive, negative = positive_scores(queries), scores(how, drawn, queries)
         good = kept(how, ids, queries, batch)
         against = (F.softplus(negative) * good).sum(1) / good.sum(1).clamp_min(1)
-        return Record(F.softplus(-positive) + against, positive, negative, ids)
+        return Record(F.softplus(-positive) + against, positive, negative, ids, good)

@@ -31,6 +31,8 @@ class GBCE(Spec):
 
 
 class GBCELoss:
+    sampled = True
+
     def __init__(self, spec: GBCE):
         self.spec = spec
 
@@ -41,5 +43,6 @@ class GBCELoss:
         drawn = draw(how, queries, batch)
         ids = spread(how, drawn, queries)
         positive, negative = positive_scores(queries), scores(how, drawn, queries)
-        against = (F.softplus(negative) * kept(how, ids, queries, batch)).sum(1)
-        return Record((beta * F.softplus(-positive) + against) / (how.count + 1), positive, negative, ids)
+        good = kept(how, ids, queries, batch)
+        against = (F.softplus(negative) * good).sum(1)
+        return Record((beta * F.softplus(-positive) + against) / (how.count + 1), positive, negative, ids, good)

@@ -30,6 +30,8 @@ class SampledSoftmax(Spec):
 
 
 class SampledSoftmaxLoss:
+    sampled = True
+
     def __init__(self, spec: SampledSoftmax):
         self.spec = spec
 
@@ -46,6 +48,7 @@ class SampledSoftmaxLoss:
                 high = positive - log_probability(how, queries, queries.targets)
             else:
                 low = low - torch.tensor(float(how.count), device=low.device).log()
-        low = low.masked_fill(~kept(how, ids, queries, batch), float("-inf"))
+        good = kept(how, ids, queries, batch)
+        low = low.masked_fill(~good, float("-inf"))
         losses = torch.logsumexp(torch.cat([high[:, None], low], 1), 1) - high
-        return Record(losses, positive, negative, ids)
+        return Record(losses, positive, negative, ids, good)

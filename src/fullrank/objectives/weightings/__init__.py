@@ -14,4 +14,11 @@ from fullrank.batch import Queries, Step
 
 
 class Weighting(Protocol):
+    couples: bool
+    """Whether a query's weight depends on the other queries at hand.
+
+    Where not, weights have mean one under the training distribution, and shards and accumulation do not change them.
+    Where so, they have mean one over the queries of one process's micro-batch: nothing is gathered.
+    """
+
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]: ...

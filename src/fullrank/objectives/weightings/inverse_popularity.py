@@ -29,6 +29,8 @@ class InversePopularity(Spec):
 
 
 class InversePopularityWeighting:
+    couples = False
+
     def __init__(self, spec: InversePopularity):
         self.power = spec.power
 

@@ -22,5 +22,7 @@ class Uniform(Spec):
 
 
 class UniformWeighting:
+    couples = False
+
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
         return torch.ones(len(queries.targets), device=queries.targets.device)
