@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from discover import everything
+from fullrank.attention.hstu import HSTU
 from fullrank.attention.softmax import Softmax
 from fullrank.batch import Record
 from fullrank.encoders.gru import GRU
@@ -97,6 +98,7 @@ VARIANTS = {
         penalties=(DROS(), ReSN(), LogDet(user_weight=1e-4)),
         encoder=GRU(dropout=0.0),
     ),
+    "hstu": Recommender(dim=8, max_length=8, encoder=Transformer(layers=1, attention=HSTU(), dropout=0.0)),
     "in_batch": Recommender(dim=8, loss=SampledSoftmax(negatives=MIXED), encoder=GRU(dropout=0.0)),
 }
 

@@ -33,11 +33,17 @@ def catalog(size: int = ITEMS) -> Catalog:
 
 
 def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:
-    """These histories, right-padded with item `fill`, and with `extra` more places."""
+    """These histories, right-padded with item `fill`, and with `extra` more places.
+
+    The times follow from the items, so a prefix keeps its own: gaps from none to half a year, and zeros in the padding.
+    """
     width = max(len(row) for row in rows) + extra
     items = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])
     rows_ids = torch.arange(100, 100 + len(rows)) if ids is None else torch.as_tensor(ids)
-    return Batch(items, torch.tensor([len(row) for row in rows]), rows=rows_ids, seed=3, step=step)
+    gaps = (3.0 ** (items % 16)).long() - 1
+    times = torch.where(torch.arange(width) < lengths[:, None], 10**9 + gaps.cumsum(1), 0)
+    return Batch(items, lengths, rows=rows_ids, times=times, seed=3, step=step)
 
 
 def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list[list[int]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fullrank.data.pack import Store
+from fullrank.data.values import Unit
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluated
 from fullrank.evaluation import evaluate as _evaluate
@@ -78,14 +79,16 @@ def recommend(
     seen: str = "exclude",
     unknown: str = "skip",
     empty: str = "popular",
+    untimed: str = "error",
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    time_unit: Unit = "s",
     titles: bool = False,
 ) -> Any:
     """The k best items for each history: a long frame (user, item, score, rank). See `retrieval.recommend`."""
     opened = Run.open(run) if isinstance(run, str | Path) else run
     return _recommend(
-        opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, columns=columns,
-        titles=titles,
+        opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed,
+        columns=columns, time_unit=time_unit, titles=titles,
     )  # fmt: skip
 
 

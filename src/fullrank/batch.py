@@ -21,7 +21,7 @@ class Columns:
 
     module: torch.nn.Module
     sums: Float[Tensor, "B H T"]
-    """Weights summed over the valid queries; zero at padded keys."""
+    """Absolute weights summed over the valid queries; zero at padded keys."""
     valid: Bool[Tensor, "B T"]
 
 
@@ -42,7 +42,7 @@ class Batch:
     rows: Int[Tensor, "B"] | None = None
     """Row ids: which user (or which prefix of which user) each row is."""
     times: Int[Tensor, "B T"] | None = None
-    """Seconds, where the data has times."""
+    """Seconds since 1970, where the data has times and the model reads them."""
     hidden: Bool[Tensor, "B T"] | None = None
     """Positions that a task covers up."""
     seed: int = 0
@@ -165,7 +165,11 @@ class Dense:
 
 @runtime_checkable
 class Model(Protocol):
-    """What retrieval, evaluation and serving need of any recommender, trained or not."""
+    """What retrieval, evaluation and serving need of any recommender, trained or not.
+
+    An attribute `reads_times` says whether it needs `Batch.times`: it is then given them everywhere, and none where it
+    is false. Without the attribute, evaluation gives it those that the store has.
+    """
 
     max_length: int
     """Longest history read; older events are dropped before `answer`."""

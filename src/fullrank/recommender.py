@@ -75,6 +75,7 @@ class RecommenderModel(nn.Module):
         self.num_items, self.max_length = catalog.size, spec.max_length
         self.items = spec.items.build(spec.dim, catalog)  # type: ignore[attr-defined]
         self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        self.reads_times: bool = getattr(self.encoder, "reads_times", False)
         self.task = spec.task.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
         self.loss = spec.loss.build()  # type: ignore[attr-defined]
         self.weighting = spec.weighting.build() if spec.weighting else None  # type: ignore[attr-defined]

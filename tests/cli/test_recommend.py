@@ -32,7 +32,9 @@ def test_ids_titles_and_ranks(call: Call, shop: Path, ids: list[int]) -> None:
 def test_the_policies_are_with_the_result(call: Call, shop: Path, ids: list[int], tmp_path: Path) -> None:
     words = ("recommend", shop / "popularity", "--history", ids[0], "--seen", "keep", "--empty", "error", "--json")
     for more in ((), ("--out", tmp_path / "answers.csv")):
-        assert call(*words, *more).json["policies"] == {"unknown": "skip", "empty": "error", "seen": "keep"}
+        assert call(*words, *more).json["policies"] == {
+            "unknown": "skip", "empty": "error", "untimed": "error", "seen": "keep",
+        }  # fmt: skip
 
 
 def test_a_person_reads_titles(call: Call, shop: Path, ids: list[int]) -> None:
@@ -51,6 +53,25 @@ def test_unknown_items_are_told(call: Call, shop: Path, ids: list[int]) -> None:
     said = call(*words, "--json")
     assert said.json["unknown_items"] == [99999] and "99999" in said.err
     assert call(*words, "--unknown", "error").code == 2
+
+
+def test_a_model_that_reads_times(call: Call, shop: Path, ids: list[int], tmp_path: Path) -> None:
+    """It takes them from the file in the unit named, refuses a history without, or has events a day apart."""
+    tiny = ["--set", "model.dim=8", "--set", "model.encoder.layers=1", "--set", "training.max_epochs=1"]
+    assert call("train", "hstu", "--data", shop / "data", "--out", tmp_path / "hstu", *tiny).code == 0
+    words = ("recommend", tmp_path / "hstu", "--k", "3", "--json")
+    bare = call(*words, "--history", f"{ids[0]},{ids[1]}")
+    assert bare.code == 2 and "--untimed even" in bare.json["error"] and "Traceback" not in bare.err
+    even = call(*words, "--history", f"{ids[0]},{ids[1]}", "--untimed", "even").json
+    assert even["policies"]["untimed"] == "even"
+    found = []
+    for unit, day in (("s", 86_400), ("ms", 86_400_000)):
+        (tmp_path / "h.csv").write_text(f"user_id,item_id,timestamp\n1,{ids[1]},{day}\n1,{ids[0]},0\n")
+        found.append(call(*words, "--histories", tmp_path / "h.csv", "--time-unit", unit).json["recommendations"])
+    assert found[0] == found[1]
+    assert [row["item"] for row in found[0]] == [row["item"] for row in even["recommendations"]]
+    assert call(*words, "--history", ids[0], "--time-unit", "ms").code == 2
+    assert call(*words, "--history", ids[0], "--untimed", "evn").code == 2
 
 
 def test_an_empty_history_gets_what_is_popular(call: Call, shop: Path) -> None:

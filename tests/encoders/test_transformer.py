@@ -65,6 +65,21 @@ def test_without_feed_forward() -> None:
     assert close(model(x, batch).tokens[batch.valid], y[batch.valid], 1e-4)
 
 
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_norms_without_gain(kind: str) -> None:
+    """They compute the norm with a gain of one and no bias, wherever there is a norm, and have nothing to learn."""
+    settings = {"norm": kind, "norm_input": True, "positions": "none"}
+    bare, full = encoder(norm_affine=False, **settings), encoder(**settings)
+    assert not [name for name, _ in bare.named_parameters() if "norm" in name]
+    norms = {name: p for name, p in full.named_parameters() if "norm" in name}
+    assert len(norms) == 4 * (2 if kind == "layer" else 1)
+    for name, parameter in norms.items():
+        torch.nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+    full.load_state_dict(bare.state_dict(), strict=False)
+    x, batch = case()
+    assert close(bare(x, batch).tokens, full(x, batch).tokens)
+
+
 def test_feed_forward_layers() -> None:
     x = torch.randn(2, 3, 4)
     for activation in ("relu", "gelu", "silu"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -61,13 +62,16 @@ def check_causal(encoder: Any) -> None:
         changed[:, t:] += 3
         seen = batch.valid & (torch.arange(x.shape[1]) < t)
         assert close(encoder(changed, batch).tokens[seen], whole[seen]), f"position {t} is seen before it happens"
+        later = replace(batch, times=batch.times + 10**6 * (torch.arange(x.shape[1]) > t))
+        assert close(encoder(x, later).tokens[seen], whole[seen]), f"a time behind position {t} is seen too early"
 
 
 def check_padding(encoder: Any) -> None:
     x, batch = case()
     whole = encoder(x, batch).tokens
     other = torch.where(batch.valid[..., None], x, 7.0)
-    assert close(encoder(other, batch).tokens[batch.valid], whole[batch.valid]), "padding is seen"
+    elsewhere = replace(batch, times=torch.where(batch.valid, batch.times, 77))
+    assert close(encoder(other, elsewhere).tokens[batch.valid], whole[batch.valid]), "padding is seen"
     longer, wide = case(extra=4)
     assert close(encoder(longer, wide).tokens[wide.valid], whole[batch.valid]), "extra padding is seen"
     for row, length in enumerate(LENGTHS):
@@ -76,7 +80,7 @@ def check_padding(encoder: Any) -> None:
         assert close(alone, whole[row, :length]), f"row {row} differs when alone"
 
 
-class Placed(Batch):
+class Grown(Batch):
     """A batch whose rows have grown by latent tokens: counted from the end, these are at 0 and the prefix stays."""
 
     def positions(self, *, from_end: bool) -> Tensor:
@@ -101,7 +105,9 @@ def check_steps(encoder: Any) -> None:
         return  # a full pass would let the prefix see the new tokens
     at = batch.lengths[:, None] + torch.arange(2)
     longer = x.scatter(1, at[..., None].expand(-1, -1, DIM), new)
-    full = encoder(longer, Placed(batch.items, batch.lengths + 2)).tokens
+    assert batch.times is not None
+    times = batch.times.scatter(1, at, batch.times.gather(1, batch.lengths[:, None] - 1).expand(-1, 2))
+    full = encoder(longer, Grown(batch.items, batch.lengths + 2, times=times)).tokens
     assert close(both, full.gather(1, at[..., None].expand(-1, -1, DIM))), "cached steps differ from full recomputation"
     assert close(full[batch.valid], states.tokens[batch.valid]), "the prefix sees the new tokens"
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from discover import Pair, everything, name
-from fullrank.attention.softmax import Softmax
+from fullrank.attention.hstu import HSTU
 from fullrank.batch import Batch, Queries, States
 from fullrank.encoders.transformer import Transformer
 from fullrank.items.table import Table
@@ -30,14 +30,14 @@ def tasks(pair: Pair) -> Iterator[tuple[Any, Any]]:
 
 
 class Whole(nn.Module):
-    """A task with items and an encoder that sees as much as the task allows."""
+    """A task with items and an encoder that sees as much as the task allows: items, their order and their times."""
 
     def __init__(self, task: Any, causal: bool | None = None):
         super().__init__()
         self.task = task
         self.items = shaken(Table().build(DIM, catalog()), 1.0)
         sees = task.causal if causal is None else causal
-        attention = Softmax(causal=bool(sees))  # a task of either kind is tried with what sees most
+        attention = HSTU(causal=bool(sees))  # a task of either kind is tried with what sees most
         self.encoder = shaken(Transformer(attention=attention, positions_from="end").build(DIM, LONGEST + 2))
         self.eval()
 
@@ -60,27 +60,34 @@ def rows(task: Any, *, seed: int = 0, lengths: tuple[int, ...] = (2, 3, 25, 7, 1
 
 
 def check_leak(task: Any) -> None:
-    """An item that a query may not see does not change its vector: those behind its position, or those covered."""
+    """An item that a query may not see does not change its vector: those behind its position, or those covered.
+
+    Neither does its time; but a query may know when the event happened that it asks about, unless that is the last.
+    """
     whole = Whole(task)
     batch = rows(task)
     before, inputs = whole.queries(batch)
+    assert batch.times is not None
     if inputs.hidden is not None:
         other = torch.where(inputs.hidden, (batch.items + 1) % ITEMS, batch.items)
-        after, _ = whole.queries(replace(batch, items=other))
+        later = torch.where(inputs.hidden, batch.times + 12345, batch.times)
+        after, _ = whole.queries(replace(batch, items=other, times=later))
         for a, b in zip(before, after, strict=True):
             assert close(a.vectors, b.vectors), f"{a.name} sees what is covered"
         return
     for t in range(1, batch.items.shape[1]):
         other = batch.items.clone()
         other[:, t:] = (other[:, t:] + 1) % ITEMS
-        after, _ = whole.queries(replace(batch, items=other))
+        places = torch.arange(batch.items.shape[1])
+        unknown = (places > t) | (places == batch.lengths[:, None] - 1)
+        after, _ = whole.queries(replace(batch, items=other, times=torch.where(unknown, batch.times + 99, batch.times)))
         for a, b in zip(before, after, strict=True):
             earlier = a.positions < t
             assert close(a.vectors[earlier], b.vectors[earlier]), f"{a.name} sees position {t} before it happens"
 
 
 def check_sight(task: Any) -> None:
-    """What a query may see does change its vector (so that `check_leak` is no blind instrument)."""
+    """What a query may see does change its vector (so that `check_leak` is no blind instrument), times too."""
     whole = Whole(task)
     batch = rows(task)
     before, inputs = whole.queries(batch)
@@ -92,6 +99,10 @@ def check_sight(task: Any) -> None:
     for a, b in zip(before, after, strict=True):
         informed = seen[a.rows].any(1)
         assert (a.vectors != b.vectors).any(1)[informed].all()
+    assert batch.times is not None
+    slower, _ = whole.queries(replace(batch, times=batch.times * 50))
+    for a, b in zip(before, slower, strict=True):
+        assert (a.vectors != b.vectors).any(), f"{a.name} sees no times"
 
 
 def check_counts(task: Any) -> None:
@@ -193,6 +204,23 @@ class Uncovered(ClozeTask):
         return super()._view(items, inputs) + 0.01 * items.embed(inputs.items)
 
 
+class Dated(ClozeTask):
+    """Planted: a covered event keeps its time."""
+
+    def present(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
+        x, inputs = super().present(items, batch)
+        return x, replace(inputs, times=batch.times)
+
+
+class Timeless(ClozeTask):
+    """Planted: inference takes the covered place as long past."""
+
+    def ask(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
+        x, inputs = super().ask(items, batch)
+        assert inputs.times is not None and inputs.hidden is not None
+        return x, replace(inputs, times=torch.where(inputs.hidden, 0, inputs.times))
+
+
 class Greedy(LastItemTask):
     """Planted: the prefix holds its target."""
 
@@ -229,6 +257,8 @@ class Shifted(LastItemTask):
         (Ahead, check_leak),
         (Behind, check_targets),
         (Uncovered, check_leak),
+        (Dated, check_leak),
+        (Timeless, check_inference),
         (Greedy, check_targets),
         (Overlong, check_segments),
         (Generous, check_counts),

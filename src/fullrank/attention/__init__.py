@@ -3,11 +3,14 @@
 The room's contract: a Spec whose ``build(dim, max_length)`` gives a module that satisfies `Attention`. The encoder
 around it owns norms, residuals and feed-forward; the attention owns its projections. Rows are right-padded, and the
 mask of a causal attention hides the future; a padded key is never seen by a valid query.
+
+An attention that compares where queries and keys stand, in the row or in time, is `Placed` as well.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,7 +47,56 @@ class Attention(Protocol):
         ...
 
     def matrices(self) -> Projection:
-        """The value projection of each head and the output projection."""
+        """The value projection of each head and the output projection, as views of the parameters."""
+        ...
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where queries and keys stand: positions in the row from its first event, and times where there are any."""
+
+    queries: Int[Tensor, "#B T"]
+    keys: Int[Tensor, "#B S"]
+    asked: Int[Tensor, "B T"] | None = None
+    """The time that a query asks about: that of the next event, of the row's last event where none follows."""
+    times: Int[Tensor, "B S"] | None = None
+    """The time of each key."""
+
+    @staticmethod
+    def of(batch: Batch) -> Places:
+        """Every token of a batch as query and key."""
+        at = torch.arange(batch.items.shape[1], device=batch.items.device)
+        if batch.times is None:
+            return Places(at[None], at[None])
+        following = torch.minimum(at + 1, (batch.lengths[:, None] - 1).clamp_min(0))
+        return Places(at[None], at[None], batch.times.gather(1, following), batch.times)
+
+    @staticmethod
+    def behind(batch: Batch, elders: int, new: int) -> Places:
+        """`new` latent tokens as queries, after `elders` others, behind each row's last event.
+
+        A latent token has no time of its own: the last event's is repeated.
+        """
+        prefix = torch.arange(batch.items.shape[1], device=batch.items.device).expand(batch.items.shape)
+        latent = batch.lengths[:, None] + torch.arange(elders + new, device=prefix.device)
+        queries, keys = latent[:, elders:], torch.cat([prefix, latent], 1)
+        if batch.times is None:
+            return Places(queries, keys)
+        last = batch.times.gather(1, (batch.lengths - 1).clamp_min(0)[:, None])
+        return Places(queries, keys, last.expand(-1, new), torch.cat([batch.times, last.expand_as(latent)], 1))
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """An attention whose `attend` is told where its tokens stand."""
+
+    reads_times: bool
+    """It needs `Batch.times`; the loader and `recommend` then provide them. False: positions are enough."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, allowed: Bool[Tensor, "B 1 T S"] | None, places: Places | None = None
+    ) -> Tensor:
+        """As `Attention.attend`."""
         ...
 
 

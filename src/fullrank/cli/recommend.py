@@ -44,6 +44,14 @@ def recommend(
     empty: Annotated[
         str, typer.Option("--empty", metavar="popular|error", help="Histories without a known item.")
     ] = "popular",
+    untimed: Annotated[
+        str,
+        typer.Option(
+            "--untimed",
+            metavar="error|even",
+            help="Histories without times, for a model that reads them: refused, or events taken as a day apart.",
+        ),
+    ] = "error",
     seen: Annotated[
         str, typer.Option("--seen", metavar="exclude|keep", help="Whether the history's own items may be recommended.")
     ] = "exclude",
@@ -59,6 +67,9 @@ def recommend(
             "--time-col", metavar="NAME", help="Time column of FILE.  [default: timestamp, else order of rows]"
         ),
     ] = None,
+    time_unit: Annotated[
+        str | None, typer.Option("--time-unit", metavar="UNIT", help="Of numbers in it: s, ms, us, ns.  [default: s]")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend items for histories, by your own item ids.
@@ -72,15 +83,17 @@ def recommend(
     """
     if (history is None) == (histories is None):
         raise UserError("give histories by --history ID,ID,... or by --histories FILE, one of the two")
-    named = {"--user-col": user, "--item-col": item, "--time-col": when}
+    named = {"--user-col": user, "--item-col": item, "--time-col": when, "--time-unit": time_unit}
     for flag, name in named.items():
         if name is not None and histories is None:
-            raise UserError(f"{flag} names a column of --histories FILE, which is not given")
+            raise UserError(f"{flag} is about a column of --histories FILE, which is not given")
     policies = {
         "unknown": chosen("--unknown", unknown, ("skip", "error")),
         "empty": chosen("--empty", empty, ("popular", "error")),
+        "untimed": chosen("--untimed", untimed, ("error", "even")),
         "seen": chosen("--seen", seen, ("exclude", "keep")),
     }
+    unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
     writer = _writer(out)
     from fullrank import api
     from fullrank.run import Run
@@ -91,7 +104,7 @@ def recommend(
     columns = (user or "user_id", item or "item_id", when or "timestamp")
     asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
     missing = _unknown(asked, columns[1], catalog)
-    answers = api.recommend(opened, asked, k=k, columns=columns, titles=True, **policies)
+    answers = api.recommend(opened, asked, k=k, columns=columns, time_unit=unit, titles=True, **policies)
     if missing:
         screen.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"

@@ -1,7 +1,8 @@
 """History of vectors -> States.
 
 The room's contract: a Spec whose ``build(dim, max_length)`` gives an `Encoder`. A reasoner is an Encoder that holds
-an Encoder; ``start`` and ``step`` are what it needs: the prefix is read once and never sees the latent tokens.
+an Encoder; ``start`` and ``step`` are what it needs: the prefix is read once and never sees the latent tokens. An
+encoder that reads `Batch.times` has the attribute ``reads_times = True``; the model then asks for them everywhere.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.attention import Placed, Places
 from fullrank.attention.softmax import Softmax
 from fullrank.batch import Batch, States
 from fullrank.encoders import Cache
@@ -36,6 +37,8 @@ class Transformer(Spec):
     """Before each sublayer, or after each residual sum."""
     norm_eps: float = Field(1e-6, gt=0)
     """Added to the variance."""
+    norm_affine: bool = True
+    """The norms have gains (and LayerNorm biases) that are learned."""
     norm_input: bool = False
     """Normalise the embedded history before the first block."""
     norm_output: bool | None = None
@@ -75,8 +78,9 @@ class Transformer(Spec):
         return TransformerEncoder(dim, max_length, self)
 
 
-def make_norm(kind: str, dim: int, eps: float) -> nn.Module:
-    return nn.RMSNorm(dim, eps=eps) if kind == "rms" else nn.LayerNorm(dim, eps=eps)
+def make_norm(spec: Transformer, dim: int) -> nn.Module:
+    kind = nn.RMSNorm if spec.norm == "rms" else nn.LayerNorm
+    return kind(dim, eps=spec.norm_eps, elementwise_affine=spec.norm_affine)
 
 
 class Block(nn.Module):
@@ -87,7 +91,7 @@ class Block(nn.Module):
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()
         self.attention = spec.attention.build(dim, max_length)  # type: ignore[attr-defined]
-        self.attention_norm = make_norm(spec.norm, dim, spec.norm_eps)
+        self.attention_norm = make_norm(spec, dim)
         self.pre, self.drop = spec.norm_at == "pre", nn.Dropout(spec.dropout)
         inner = spec.inner or 4 * dim
         self.feed_forward: nn.Module | None = None
@@ -96,7 +100,7 @@ class Block(nn.Module):
         elif spec.feed_forward == "swiglu":
             self.feed_forward = SwiGLU(dim, inner, spec.bias, spec.dropout)
         if self.feed_forward is not None:
-            self.feed_forward_norm = make_norm(spec.norm, dim, spec.norm_eps)
+            self.feed_forward_norm = make_norm(spec, dim)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         if self.pre:
@@ -110,11 +114,12 @@ class Block(nn.Module):
         return k, v
 
     def step(
-        self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, ...], positions: Int[Tensor, "B M"], allowed: Tensor
+        self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, ...], places: Places, allowed: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        q, k, v = self.attention.project(self.attention_norm(x) if self.pre else x, positions)
+        q, k, v = self.attention.project(self.attention_norm(x) if self.pre else x, places.queries)
         k, v = torch.cat([memory[0], k], 2), torch.cat([memory[1], v], 2)
-        y = x + self.drop(self.attention.attend(q, k, v, allowed))
+        told = (places,) if isinstance(self.attention, Placed) else ()
+        y = x + self.drop(self.attention.attend(q, k, v, allowed, *told))
         return self._fed(y if self.pre else self.attention_norm(y)), (k, v)
 
     def _fed(self, x: Tensor) -> Tensor:
@@ -130,12 +135,13 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         self.causal: bool = spec.attention.causal  # type: ignore[attr-defined]
         self.blocks = nn.ModuleList(Block(dim, max_length, spec) for _ in range(spec.layers))
+        self.reads_times = any(getattr(block.attention, "reads_times", False) for block in self._stack())
         self.position = nn.Embedding(max_length, dim) if spec.positions == "learned" else None
         self.from_end, self.max_length = spec.positions_from == "end", max_length
         self.scale = dim**0.5 if spec.scale_input else 1.0
-        self.norm_input = make_norm(spec.norm, dim, spec.norm_eps) if spec.norm_input else nn.Identity()
+        self.norm_input = make_norm(spec, dim) if spec.norm_input else nn.Identity()
         closed = spec.norm_at == "pre" and spec.norm_output is not False
-        self.norm_output = make_norm(spec.norm, dim, spec.norm_eps) if closed else nn.Identity()
+        self.norm_output = make_norm(spec, dim) if closed else nn.Identity()
         self.drop = nn.Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
         start_small(self)
 
@@ -153,13 +159,14 @@ class TransformerEncoder(nn.Module):
     def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
         rows, m = x.shape[:2]
         new = torch.arange(m, device=x.device)
-        positions = cache.batch.lengths[:, None] + cache.steps + new
+        places = Places.behind(cache.batch, cache.steps, m)
+        positions = places.queries
         prefix = cache.batch.valid[:, None, None, :].expand(rows, 1, m, -1)
         elders = torch.arange(cache.steps + m, device=x.device) <= (cache.steps + new)[:, None]
         allowed = torch.cat([prefix, elders.expand(rows, 1, m, -1)], 3)
         x, layers = self._entered(x, positions if not self.from_end else torch.zeros_like(positions)), []
         for block, memory in zip(self._stack(), cache.layers, strict=True):
-            x, kept = block.step(x, memory, positions, allowed)
+            x, kept = block.step(x, memory, places, allowed)
             layers.append(kept)
         return self.norm_output(x), cache.grown(tuple(layers), m)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from fullrank.attention.hstu import HSTU
 from fullrank.attention.softmax import Softmax
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import unknown
@@ -83,6 +84,16 @@ def d2lr() -> Experiment:
     return _small("d2lr", weighting=D2LR())
 
 
+def hstu_plain() -> Experiment:
+    """The generalised HSTU of the paper's tables at CPU size, without any penalty."""
+    return _small("hstu_plain", encoder=_hstu())
+
+
+def hstu_sprint() -> Experiment:
+    """The same with SPRINT (column sums of absolute SiLU weights)."""
+    return _small("hstu_sprint", encoder=_hstu(), penalties=(Sprint(attention=1.0, feed_forward=0.1),))
+
+
 def beauty() -> Experiment:
     """The paper's size on Amazon Beauty: 8 layers of width 256, SPRINT at 5 and 0.001."""
     return _paper("beauty", layers=8, dim=256, heads=4, negatives=16, max_length=50)
@@ -121,12 +132,19 @@ def _paper(name: str, *, layers: int, dim: int, heads: int, negatives: int, max_
 
 
 def _sasrec_plus(layers: int, dim: int, heads: int, negatives: int = 16, **model: Any) -> Recommender:
-    encoder = Transformer(
-        layers=layers, attention=Softmax(heads=heads, rope=True, dropout=0.2), norm="rms", feed_forward="swiglu",
-        positions="none", dropout=0.0,
-    )  # fmt: skip
     loss = BCE(negatives=Negatives(count=negatives, share="row", exclude="history"))
+    encoder = model.pop("encoder", None) or _llama(layers, Softmax(heads=heads, rope=True, dropout=0.2))
     return Recommender(dim=dim, encoder=encoder, loss=loss, **model)
+
+
+def _hstu() -> Transformer:
+    return _llama(4, HSTU(heads=2, gate=False, rel_bias="none", rope=True, bias=False, weight_dropout=0.2))
+
+
+def _llama(layers: int, attention: Spec) -> Transformer:
+    return Transformer(
+        layers=layers, attention=attention, norm="rms", feed_forward="swiglu", positions="none", dropout=0.0
+    )  # fmt: skip
 
 
 def _training(**settings: Any) -> Training:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -87,6 +87,8 @@ def answers(
     """The model's answers batch by batch, each with the places (in the order given) of the histories it is for."""
     lengths = np.minimum(histories.ends - histories.starts, model.max_length)
     _check(model, histories, lengths, batch_size)
+    if not getattr(model, "reads_times", True):
+        histories = replace(histories, times=None)
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
     most = batch_size or max(SCORES // block, 1)
     done = 0

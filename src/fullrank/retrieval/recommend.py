@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from torch import nn
 
+from fullrank.data import values
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
 from fullrank.retrieval.rank import rank
@@ -20,6 +21,8 @@ from fullrank.retrieval.seen import checked
 
 Histories = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 """{user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item columns."""
+STEP = 86_400
+"""Seconds between events whose times are not known, where those are taken as even."""
 
 
 def recommend(
@@ -31,22 +34,30 @@ def recommend(
     seen: str = "exclude",
     unknown: str = "skip",
     empty: str = "popular",
+    untimed: str = "error",
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    time_unit: values.Unit = "s",
     titles: bool = False,
 ) -> Any:
     """The k best items for each history, best first.
 
     `unknown`: items that the catalogue does not have are left out of the history, or are an error. `empty`: a history
     without known items gets the most popular items, or is an error. `columns` names user, item and time in a frame
-    (events are put in order of time where it has that column, else they are read in the order given). Returns columns
-    user, item, score, rank (from 1), and title where `titles` is asked for and known; polars unless a frame was given.
+    (events are put in order of time where it has that column, else they are read in the order given). A model that
+    reads times takes them from there, numbers in `time_unit`; `untimed`: histories without times are an error for such
+    a model, or their events count as `even` steps of a day. Returns columns user, item, score, rank (from 1), and title
+    where `titles` is asked for and known; polars unless a frame was given.
     """
     if k < 1:
         raise UserError(f"k must be at least 1, not {k}")
     checked(seen)
     _named("unknown", unknown, ("skip", "error"))
     _named("empty", empty, ("popular", "error"))
-    users, lengths, items, give = _flat(histories, columns, catalog)
+    _named("untimed", untimed, ("error", "even"))
+    reads = getattr(model, "reads_times", False)
+    users, lengths, items, times, give = _flat(histories, columns, catalog, time_unit if reads else None)
+    if reads and times is None and lengths.any():
+        times = _even(lengths, columns, untimed)
     known = items >= 0
     if unknown == "error" and not known.all():
         raise UserError(
@@ -55,6 +66,7 @@ def recommend(
     owner = np.repeat(np.arange(len(users)), lengths)
     kept = np.bincount(owner[known], minlength=len(users))
     flat, ends = items[known].astype(np.int64), np.cumsum(kept)
+    times = None if times is None else times[known]
     bare = kept == 0
     if bare.any() and empty == "error":
         raise UserError(
@@ -66,7 +78,8 @@ def recommend(
     scores = np.full((len(users), k_in), -np.inf, dtype=np.float32)
     able = np.flatnonzero(~bare | getattr(model, "allows_empty", False))
     if len(able):
-        found = rank(model, flat, (ends - kept)[able], ends[able], k=k_in, seen=seen)  # type: ignore[arg-type]
+        asked: Any = model
+        found = rank(asked, flat, (ends - kept)[able], ends[able], k=k_in, seen=seen, times=times)
         ids[able], scores[able] = found.ids, found.scores
     rest = np.setdiff1d(np.flatnonzero(bare), able)
     if len(rest):
@@ -78,6 +91,17 @@ def recommend(
 def _named(name: str, given: str, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
         raise UserError(f"{name}={given!r}{nearest(given, allowed)} (allowed: {', '.join(allowed)})")
+
+
+def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
+    """Times a day apart, where that is asked for."""
+    if untimed == "error":
+        name = columns[2] if len(columns) > 2 else "timestamp"
+        raise UserError(
+            "this model reads when events happened and these histories have no times: give a table with a column "
+            f"{name!r}, or have events taken as a day apart by untimed='even' (on the command line, --untimed even)"
+        )
+    return np.concatenate([np.arange(n, dtype=np.int64) * STEP for n in lengths])
 
 
 def _long(users: pl.Series, ids: np.ndarray, scores: np.ndarray, catalog: Catalog, titles: bool) -> pl.DataFrame:
@@ -97,9 +121,12 @@ def _long(users: pl.Series, ids: np.ndarray, scores: np.ndarray, catalog: Catalo
 
 
 def _flat(
-    histories: Histories, columns: Sequence[str], catalog: Catalog
-) -> tuple[pl.Series, np.ndarray, np.ndarray, Any]:
-    """Users, events of each, internal item ids of all (-1: unknown), and how to give a polars frame back."""
+    histories: Histories, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
+) -> tuple[pl.Series, np.ndarray, np.ndarray, np.ndarray | None, Any]:
+    """Users, events of each, internal item ids of all (-1: unknown), seconds, and how to give a polars frame back.
+
+    The seconds are None where there are none, or where no `unit` says that somebody reads them.
+    """
     if isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str)):
         given = dict(histories) if isinstance(histories, Mapping) else dict(enumerate(histories))
         lists = [[items] if isinstance(items, str) else list(items) for items in given.values()]
@@ -107,11 +134,13 @@ def _flat(
             raise UserError("there are no histories; give at least one")
         users = pl.Series("user", list(given), strict=False)
         flat = [item for items in lists for item in items]
-        return users, np.array([len(items) for items in lists]), catalog.lookup(flat), lambda frame: frame
-    return _from_frame(histories, columns, catalog)
+        return users, np.array([len(items) for items in lists]), catalog.lookup(flat), None, lambda frame: frame
+    return _from_frame(histories, columns, catalog, unit)
 
 
-def _from_frame(table: Any, columns: Sequence[str], catalog: Catalog) -> tuple[pl.Series, np.ndarray, np.ndarray, Any]:
+def _from_frame(
+    table: Any, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
+) -> tuple[pl.Series, np.ndarray, np.ndarray, np.ndarray | None, Any]:
     try:
         given = nw.from_native(table)
     except TypeError:
@@ -129,7 +158,10 @@ def _from_frame(table: Any, columns: Sequence[str], catalog: Catalog) -> tuple[p
     if missing := frame[columns[0]].null_count():
         raise UserError(f"{missing} of {len(frame)} events have no user in the column {columns[0]!r}; drop them")
     frame = frame.with_row_index("__place")
-    if len(columns) > 2 and columns[2] in names:
+    timed = len(columns) > 2 and columns[2] in names
+    if timed and unit is not None:
+        frame = frame.with_columns(__seconds=_seconds(frame[columns[2]], unit))
+    if timed:
         frame = frame.sort(columns[2], "__place")
     users = frame[columns[0]].unique(maintain_order=False).sort()
     frame = frame.with_columns(__user=frame[columns[0]].rank("dense").cast(pl.Int64) - 1).sort(
@@ -142,4 +174,16 @@ def _from_frame(table: Any, columns: Sequence[str], catalog: Catalog) -> tuple[p
             return result
         return nw.from_arrow(result.to_arrow(), backend=native).to_native()
 
-    return users.alias("user"), lengths, catalog.lookup(frame[columns[1]]), give
+    times = frame["__seconds"].to_numpy() if "__seconds" in frame.columns else None
+    return users.alias("user"), lengths, catalog.lookup(frame[columns[1]]), times, give
+
+
+def _seconds(column: pl.Series, unit: values.Unit) -> pl.Series:
+    """The time column as the store's seconds."""
+    found, _ = values.seconds(column, f"column {column.name!r} of the histories", unit)
+    if unit == "s" and len(found) and int(found.max()) > 10**11:
+        raise UserError(
+            f"times in column {column.name!r} lie after the year 5000 as seconds; are they milliseconds? "
+            "then say time_unit='ms' (on the command line, --time-unit ms)"
+        )
+    return pl.Series(found)

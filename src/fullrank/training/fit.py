@@ -116,6 +116,11 @@ def _fit(
 
 def make_loader(model: RecommenderModel, store: Store, training: Training, seed: int, world: int = 1) -> Loader:
     """The batches that training reads, in shards for every process and micro-batch."""
+    if model.reads_times and store.times is None:
+        raise UserError(
+            f"this model reads when events happened and the store {store.path} was prepared without a time column: "
+            "prepare it with one, or choose a model that reads none (hstu: model.encoder.attention.rel_bias=positions)"
+        )
     return Loader(
         store,
         model.task.segments,
@@ -124,6 +129,7 @@ def make_loader(model: RecommenderModel, store: Store, training: Training, seed:
         seed=seed,
         shards=training.accumulate * world,
         counts=model.task.counts,
+        times=model.reads_times,
     )
 
 

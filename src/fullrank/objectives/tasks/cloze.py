@@ -1,7 +1,7 @@
 """Cover random positions and recover them from both sides (BERT4Rec, arXiv:1904.06690, Sec. 3.6).
 
 At inference one covered position is put behind the history. Differs: which positions are covered is a function of
-(seed, step, row), so that resumed and sharded runs cover the same ones.
+(seed, step, row), so that resumed and sharded runs cover the same ones; the time of a covered event is covered with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -63,7 +63,9 @@ class ClozeTask(nn.Module):
         return {"cloze": int(self.covered(batch).sum())}
 
     def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        inputs = replace(batch, hidden=self.covered(batch))
+        hidden = self.covered(batch)
+        times = None if batch.times is None else known_times(batch.times, hidden)
+        inputs = replace(batch, hidden=hidden, times=times)
         return self._view(items, inputs), inputs
 
     def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
@@ -75,11 +77,15 @@ class ClozeTask(nn.Module):
     def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         # the history's oldest event makes way for the covered place where the row is full
         full = batch.lengths[:, None] == self.max_length
-        moved = torch.where(full, batch.items.roll(-1, 1), batch.items)
         lengths = batch.lengths.clamp_max(self.max_length - 1) + 1
-        grown = F.pad(moved, (0, 1))[:, : self.max_length]
-        end = torch.arange(grown.shape[1], device=grown.device) == lengths[:, None] - 1
-        inputs = replace(batch, items=grown, lengths=lengths, hidden=end, times=None)
+
+        def grown(row: Tensor) -> Tensor:
+            return F.pad(torch.where(full, row.roll(-1, 1), row), (0, 1))[:, : self.max_length]
+
+        events = grown(batch.items)
+        end = torch.arange(events.shape[1], device=events.device) == lengths[:, None] - 1
+        times = None if batch.times is None else known_times(grown(batch.times), end)
+        inputs = replace(batch, items=events, lengths=lengths, hidden=end, times=times)
         return self._view(items, inputs), inputs
 
     def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
@@ -88,3 +94,14 @@ class ClozeTask(nn.Module):
     def _view(self, items: Items, inputs: Batch) -> Tensor:
         assert inputs.hidden is not None
         return torch.where(inputs.hidden[..., None], self.cover, items.embed(inputs.items))
+
+
+def known_times(times: Int[Tensor, "B T"], hidden: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """Each covered event at the time of the last one before it that is not covered (before the first of those: at its).
+
+    What follows a history has no time yet, so a model may not learn from the times of covered events either.
+    """
+    at = torch.arange(times.shape[1], device=times.device).expand_as(times)
+    last = torch.where(hidden, -1, at).cummax(1).values
+    first = hidden.long().argmin(1, keepdim=True)
+    return times.gather(1, torch.where(last < 0, first, last))

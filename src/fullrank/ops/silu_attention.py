@@ -1,0 +1,98 @@
+"""SiLU attention: y_i = sum_j A_ij v_j with A_ij = silu(q_i . k_j + b_ij) / n_i, zero where key j is hidden from i.
+
+With it, on request, the attention that each key received: the sums of |A| over some of the queries. Both are made from
+one block of queries at a time. Where there are several blocks, each is computed again in the backward pass, so that no
+matrix of queries x keys lives longer than its block; a causal block reads the keys up to its own end alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+BLOCK = 128
+"""Queries at a time: histories up to this length take one pass, and nothing is computed twice."""
+Bias = Callable[[slice, int], Tensor]
+"""(queries, n) -> what is added to the scores of these queries against the first n keys, broadcast to [B, H, m, n]."""
+
+
+def silu_attention(
+    q: Float[Tensor, "B H T e"],
+    k: Float[Tensor, "B H S e"],
+    v: Float[Tensor, "B H S f"],
+    divisor: Float[Tensor, "#B 1 #T 1"],
+    allowed: Bool[Tensor, "#B 1 #T S"] | None = None,
+    *,
+    bias: Bias | None = None,
+    counted: Bool[Tensor, "B T"] | None = None,
+    dropout: float = 0.0,
+    block: int = BLOCK,
+) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H S"] | None]:
+    """y, and the sums of |A| over the queries that are `counted` (None: not wanted).
+
+    Without `allowed`, query i sees the keys up to i. `dropout` falls on the weights that mix the values; the sums are
+    those of the weights as they were.
+    """
+
+    def part(low: int, high: int) -> tuple[Tensor, Tensor | None]:
+        keys = k.shape[2] if allowed is not None else high
+        seen = _causal(low, high, q.device) if allowed is None else _rows(allowed, low, high)
+        added = None if bias is None else bias(slice(low, high), keys)
+        weights = silu_weights(q[:, :, low:high], k[:, :, :keys], _rows(divisor, low, high), seen, added)
+        sums = None
+        if counted is not None:
+            taken = (weights.abs() * counted[:, None, low:high, None]).sum(2, dtype=torch.float32)
+            sums = F.pad(taken, (0, k.shape[2] - keys))
+        return F.dropout(weights, dropout) @ v[:, :, :keys], sums
+
+    edges = range(0, q.shape[2], block)
+    again = len(edges) > 1 and torch.is_grad_enabled()
+    parts = []
+    for low in edges:
+        at = low, min(low + block, q.shape[2])
+        parts.append(checkpoint(part, *at, use_reentrant=False) if again else part(*at))
+    mixed = torch.cat([y for y, _ in parts], 2)
+    return mixed, None if counted is None else torch.stack([sums for _, sums in parts if sums is not None]).sum(0)
+
+
+def silu_attention_slow(
+    q: Float[Tensor, "B H T e"],
+    k: Float[Tensor, "B H S e"],
+    v: Float[Tensor, "B H S f"],
+    divisor: Float[Tensor, "#B 1 #T 1"],
+    allowed: Bool[Tensor, "#B 1 #T S"],
+    *,
+    bias: Tensor | None = None,
+    counted: Bool[Tensor, "B T"],
+) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H S"]]:
+    """The twin that says what is meant."""
+    weights = silu_weights(q, k, divisor, allowed, bias)
+    return weights @ v, (weights.abs() * counted[:, None, :, None]).sum(2)
+
+
+def silu_weights(
+    q: Float[Tensor, "B H T e"],
+    k: Float[Tensor, "B H S e"],
+    divisor: Float[Tensor, "#B 1 #T 1"],
+    allowed: Bool[Tensor, "#B 1 #T S"],
+    bias: Tensor | None = None,
+) -> Float[Tensor, "B H T S"]:
+    """A, in full."""
+    scores = q @ k.mT
+    if bias is not None:
+        scores = scores + bias
+    return (F.silu(scores) / divisor).masked_fill(~allowed, 0.0)
+
+
+def _causal(low: int, high: int, device: torch.device) -> Bool[Tensor, "1 1 m n"]:
+    return torch.ones(high - low, high, dtype=torch.bool, device=device).tril(low)[None, None]
+
+
+def _rows(x: Tensor, low: int, high: int) -> Tensor:
+    """Its rows low .. high - 1, where it does not say the same of every row."""
+    return x if x.shape[2] == 1 else x[:, :, low:high]

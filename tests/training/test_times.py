@@ -1,0 +1,190 @@
+"""Times, from the store to training, evaluation and recommendation, for a model that reads them and for no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank.attention.hstu import HSTU
+from fullrank.batch import Batch
+from fullrank.data.pack import Store
+from fullrank.data.prepare import Prepare
+from fullrank.data.table import Columns
+from fullrank.encoders.transformer import Transformer
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluation, evaluate
+from fullrank.experiment import Experiment, Training
+from fullrank.objectives.tasks.cloze import known_times
+from fullrank.objectives.tasks.last_item import LastItem
+from fullrank.recommender import Recommender, RecommenderModel
+from fullrank.retrieval.rank import rank
+from fullrank.retrieval.recommend import recommend
+from fullrank.run import Run
+from fullrank.training.fit import make_loader
+from tests.training.conftest import tiny
+from tiny import catalog, padded
+
+
+def timed(*settings: str) -> Experiment:
+    """An HSTU of 2 x 16 that reads times."""
+    encoder = Transformer(layers=2, attention=HSTU(), feed_forward="none")
+    training = Training(max_epochs=2, batch_size=512, lr=3e-3)
+    return Experiment(model=Recommender(dim=16, max_length=12, encoder=encoder), training=training).override(*settings)
+
+
+def model_of(experiment: Experiment, store: Store) -> RecommenderModel:
+    model: Any = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
+    assert isinstance(model, RecommenderModel)
+    return model
+
+
+@pytest.fixture(scope="module")
+def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return fr.train(timed(), market, tmp_path_factory.mktemp("runs") / "run", progress=False)
+
+
+def untimed_store(market: Store, folder: Path) -> Store:
+    users = np.repeat(np.arange(market.num_users), np.diff(market.offsets))
+    frame = pl.DataFrame({"user_id": users, "item_id": market.catalog.external(market.items)})
+    return fr.prepare(frame, folder, spec=Prepare(columns=Columns(time=None)))
+
+
+def histories(market: Store, split: str) -> pl.DataFrame:
+    users, starts, ends, _ = market.histories(split)
+    assert market.times is not None
+    rows = [
+        {"user_id": int(u), "item_id": market.catalog.ids[int(market.items[i])], "timestamp": int(market.times[i])}
+        for u, s, e in zip(users, starts, ends, strict=True)
+        for i in range(s, e)
+    ]
+    return pl.DataFrame(rows)
+
+
+def test_training_reads_times_where_the_model_does(market: Store) -> None:
+    """They are those of the row's events, and a model that does not read them is not given any."""
+    model = model_of(timed(), market)
+    batch = make_loader(model, market, timed().training, seed=0).batch(0)
+    assert market.times is not None and batch.times is not None and batch.rows is not None
+    for row, n, end, times in zip(batch.items, batch.lengths, batch.rows, batch.times, strict=True):
+        assert row[:n].tolist() == market.items[end - n : end].tolist()
+        assert times[:n].tolist() == market.times[end - n : end].tolist()
+    plain = make_loader(model_of(tiny(), market), market, tiny().training, seed=0)
+    assert plain.batch(0).times is None
+
+
+def test_a_gap_that_decides_the_next_item() -> None:
+    """Item 2 follows within the hour, item 3 after a month: nothing but the time between 0 and 1 tells which."""
+    draw, rows = np.random.default_rng(0), 64
+    long = torch.from_numpy(draw.integers(0, 2, rows))
+    gap = torch.where(long.bool(), 30 * 86_400, 1_800) + torch.from_numpy(draw.integers(0, 600, rows))
+    items = torch.stack([torch.zeros_like(long), torch.ones_like(long), 2 + long], 1)
+    at = 10**9 + torch.from_numpy(draw.integers(0, 10**7, rows))
+    times = torch.stack([at, at + gap, at + gap + 5], 1)
+    batch = Batch(items, torch.full((rows,), 3), rows=torch.arange(rows), times=times)
+    hit = {}
+    for bias in ("times", "positions"):
+        torch.manual_seed(0)
+        encoder = Transformer(layers=1, attention=HSTU.parse({"rel_bias": bias}), feed_forward="none", dropout=0.0)
+        model = Recommender(dim=8, max_length=4, encoder=encoder, task=LastItem()).build(catalog(6))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+        for _ in range(80):
+            loss = torch.stack(list(model(batch).values())).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        asked = replace(batch, items=items[:, :2], lengths=batch.lengths - 1, times=times[:, :2])
+        with torch.no_grad():
+            scores = model.eval().answer(asked).block(2, 4)
+        hit[bias] = float((scores.argmax(1) == long).float().mean())
+    assert hit["times"] > 0.95 and hit["positions"] < 0.7
+
+
+def test_a_store_without_times_is_refused_before_anything_is_written(market: Store, tmp_path: Path) -> None:
+    bare = untimed_store(market, tmp_path / "bare")
+    with pytest.raises(UserError, match="without a time column.*rel_bias=positions"):
+        fr.train(timed(), bare, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+    fr.train(timed("model.encoder.attention.rel_bias=positions"), bare, tmp_path / "run", progress=False)
+    with pytest.raises(UserError, match="batch has no times"):
+        evaluate(model_of(timed(), bare), bare, "test", Evaluation(bootstrap=0))
+
+
+def test_evaluation_and_recommendation_agree(run: Run, market: Store) -> None:
+    """recall@5 from the recommended frame is what evaluate reports; the time column's unit and type do not matter."""
+    users, _, ends, _ = market.histories("test")
+    target = dict(zip(users.tolist(), market.catalog.external(market.items[ends]).to_list(), strict=True))
+    frame = histories(market, "test").sample(fraction=1.0, shuffle=True, seed=0)
+    found = fr.recommend(run, frame, k=5)
+    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(users)
+    measured = evaluate(run.model(), market, "test", Evaluation(ks=(5,), metrics=("recall",), bootstrap=0))
+    assert hit == pytest.approx(measured.metrics["recall@5"], abs=1e-9)
+    moments = frame.with_columns(timestamp=pl.from_epoch("timestamp", time_unit="s"))
+    assert fr.recommend(run, moments, k=5).equals(found)
+    text = moments.with_columns(timestamp=pl.col("timestamp").dt.strftime("%Y-%m-%dT%H:%M:%S"))
+    assert fr.recommend(run, text, k=5).equals(found)
+    finer = frame.with_columns(pl.col("timestamp") * 1000)
+    assert fr.recommend(run, finer, k=5, time_unit="ms").equals(found)
+    with pytest.raises(UserError, match="after the year 5000"):
+        fr.recommend(run, finer, k=5)
+
+
+def test_times_matter_and_go_with_the_known_items(run: Run, market: Store) -> None:
+    ids = market.catalog.ids.to_list()
+    frame = pl.DataFrame({"user_id": 1, "item_id": ids[:4], "timestamp": [0, 60, 7 * 86_400, 90 * 86_400]})
+    found = fr.recommend(run, frame, k=5)
+    slower = fr.recommend(run, frame.with_columns(pl.col("timestamp") * 50), k=5)
+    assert found["score"].to_list() != slower["score"].to_list()
+    later = fr.recommend(run, frame.with_columns(pl.col("timestamp") + 12345), k=5)
+    np.testing.assert_allclose(found["score"].to_numpy(), later["score"].to_numpy(), rtol=1e-5)
+    stranger = pl.DataFrame({"user_id": 1, "item_id": [10**9], "timestamp": [3600]})
+    assert fr.recommend(run, pl.concat([frame, stranger.cast(frame.schema)]), k=5).equals(found)  # type: ignore[arg-type]
+
+
+def test_histories_without_times(run: Run, market: Store) -> None:
+    """An error that says what to do; or, asked for, events a day apart."""
+    ids = market.catalog.ids.to_list()[:4]
+    for bare in ({"u": ids}, [ids], pl.DataFrame({"user_id": ["u"] * 4, "item_id": ids})):
+        with pytest.raises(UserError, match="have no times: give a table with a column 'timestamp'.*untimed='even'"):
+            fr.recommend(run, bare)
+    even = fr.recommend(run, {"u": ids}, k=5, untimed="even")
+    days = pl.DataFrame({"user_id": ["u"] * 4, "item_id": ids, "timestamp": [86_400 * t for t in range(4)]})
+    assert even.equals(fr.recommend(run, days, k=5))
+    assert fr.recommend(run, {"u": []}, k=5).height == 5, "no events, no times to miss"
+    with pytest.raises(UserError, match="did you mean 'even'"):
+        fr.recommend(run, {"u": ids}, untimed="evn")
+
+
+def test_a_model_without_times_is_given_none(market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And does not mind a time column that it could not read as seconds."""
+    model, asked = model_of(tiny(), market), []
+    monkeypatch.setattr(model, "answer", lambda batch, _answer=model.answer: (asked.append(batch), _answer(batch))[1])
+    evaluate(model, market, "test", Evaluation(bootstrap=0))
+    assert asked and all(batch.times is None for batch in asked)
+    frame = pl.DataFrame({"user_id": [1, 1], "item_id": market.catalog.ids.head(2), "timestamp": ["b", "a"]})
+    ranked = rank(model, np.array([1, 0]), np.array([0]), np.array([2]), k=3)
+    found = recommend(model, market.catalog, frame, k=3)
+    assert found["item"].to_list() == market.catalog.external(ranked.ids[0]).to_list()
+
+
+def test_covered_events_have_no_time_of_their_own() -> None:
+    times = torch.tensor([[10, 20, 30, 40], [10, 20, 30, 40], [10, 20, 30, 40]])
+    hidden = torch.tensor([[0, 1, 1, 0], [1, 1, 0, 1], [1, 1, 1, 1]]).bool()
+    assert known_times(times, hidden).tolist() == [[10, 10, 10, 40], [30, 30, 30, 30], [10, 10, 10, 10]]
+
+
+def test_cloze_asks_at_the_time_of_the_last_event() -> None:
+    """Also where the oldest event makes way for the covered place."""
+    settings = ("model.task=cloze", "model.encoder.attention.causal=false", "model.max_length=4")
+    model: Any = timed(*settings).model.build(catalog())  # type: ignore[attr-defined]
+    for row, wanted in (([1, 2, 3], [0, 1, 2, 2]), ([1, 2, 3, 4], [1, 2, 3, 3]), ([5], [0, 0])):
+        batch = padded([row])
+        assert batch.times is not None
+        _, inputs = model.task.ask(model.items, batch)
+        assert inputs.times.tolist() == [batch.times[0, wanted].tolist()]
