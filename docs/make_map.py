@@ -11,7 +11,7 @@ MARK = "<!-- below: written by docs/make_map.py -->"
 ROOMS = (
     "", "ops", "data", "data/sources", "items", "attention", "encoders", "objectives", "objectives/tasks",
     "objectives/losses", "objectives/weightings", "regularizers", "baselines", "retrieval", "metrics", "evaluation",
-    "training", "scaling", "recipes", "cli",
+    "training", "diagnostics", "scaling", "recipes", "reports", "cli",
 )  # fmt: skip
 
 

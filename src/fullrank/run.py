@@ -5,6 +5,7 @@ Nothing in it is pickle, and reading one runs no code: a damaged or hostile fold
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,19 +70,24 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short)."""
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return []
-        found = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-                break
-            found.append(row)
-        return found
+        return rows_of(self.path)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """What `Run.rows` gives, of a folder whose run may still be in training."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            break
+        found.append(row)
+    return found
 
 
 def is_run(folder: Path) -> bool:
@@ -107,6 +113,15 @@ def write_run(path: Path, experiment: Experiment, catalog: Catalog, manifest: di
 def write_weights(path: Path, model: nn.Module) -> None:
     """weights.safetensors of a run folder."""
     write_tensors(path / "weights.safetensors", dict(model.state_dict()))
+
+
+def weights_hash(path: Path) -> str:
+    """SHA-256 of a run folder's weights: what was measured on them is kept under it."""
+    try:
+        with open(path / "weights.safetensors", "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path / 'weights.safetensors'}: {error.strerror or error}") from error
 
 
 def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path) -> None:

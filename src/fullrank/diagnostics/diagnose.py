@@ -1,0 +1,142 @@
+"""All diagnostics of a model on a bounded sample of users, and their file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from fullrank.batch import Model
+from fullrank.data.pack import Store
+from fullrank.diagnostics import LEFT_OUT, Observer, Row, row
+from fullrank.diagnostics.ablation import ablation_rows, accuracy_of
+from fullrank.diagnostics.alignment import Alignment
+from fullrank.diagnostics.attention_share import AttentionShare
+from fullrank.diagnostics.bound import Bound
+from fullrank.diagnostics.norms import norm_rows
+from fullrank.diagnostics.reading import readings, sample
+from fullrank.diagnostics.spectrum import Layers, Scores
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluation
+from fullrank.evaluation.measure import Split
+from fullrank.ops.plain import plain
+from fullrank.ops.safe_files import write_text
+from fullrank.retrieval.rank import Progress
+
+NAME = "diagnosis.jsonl"
+"""File of a run folder."""
+USERS = 4096
+"""Users of the sample; enough for a few digits, and some seconds on two cores."""
+KEYS = frozenset(row("", "", None))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The rows of one model. The first ones, of the diagnostic `about`, say what the others depend on."""
+
+    rows: tuple[Row, ...]
+
+    def about(self) -> dict[str, Any]:
+        """Split, users, seed, fingerprint, and where known the weights' hash."""
+        return {one["name"]: one["value"] if one["label"] is None else one["label"] for one in self.of("about")}
+
+    def of(self, diagnostic: str, name: str | None = None) -> list[Row]:
+        """The rows of one diagnostic (and name), without those that say what was left out."""
+        return [
+            one for one in self.rows
+            if one["diagnostic"] == diagnostic and one["name"] != LEFT_OUT and name in (None, one["name"])
+        ]  # fmt: skip
+
+    def value(self, diagnostic: str, name: str) -> float | None:
+        """A figure that is there once; None where it is not."""
+        found = self.of(diagnostic, name)
+        return found[0]["value"] if found else None
+
+    def left_out(self) -> dict[str, str]:
+        """Diagnostic -> why it, or a part of it, is not there."""
+        return {one["diagnostic"]: str(one["label"]) for one in self.rows if one["name"] == LEFT_OUT}
+
+    def save(self, path: str | Path) -> None:
+        """One JSON object a line."""
+        lines = (json.dumps(plain(one), allow_nan=False) for one in self.rows)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_text(Path(path), "".join(line + "\n" for line in lines))
+
+    @staticmethod
+    def load(path: str | Path) -> Diagnosis:
+        """The inverse of `save`. Raises `UserError` for a file that is none."""
+        try:
+            rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{path} is no readable diagnosis ({error}); `fullrank diagnose` writes one") from None
+        if not rows or not all(_sound(one) for one in rows):
+            raise UserError(f"{path} holds rows that are no diagnosis; `fullrank diagnose` writes one")
+        return Diagnosis(tuple(rows))
+
+
+def diagnose(
+    model: Model,
+    store: Store,
+    *,
+    split: str = "test",
+    users: int = USERS,
+    seed: int = 0,
+    evaluation: Evaluation | None = None,
+    weights: str | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Everything that applies to this model, measured on `users` users of a split.
+
+    `evaluation` gives the protocol of the ablation's accuracy, `weights` is the hash that the rows are kept under.
+    Raises `UserError` where the split is unknown or has no users, or the store has other items than the model.
+    """
+    if store.num_items != model.num_items:
+        raise UserError(f"the model ranks {model.num_items} items but the store's catalogue has {store.num_items}")
+    some = sample(store, split, users, seed=seed)
+    scores = Scores(len(some), some.popularity)
+    observers: list[Observer] = [scores, Layers(), AttentionShare(some.popularity), Alignment(), Bound(scores)]
+    tick = _Ticks(progress)
+    for reading in readings(model, some, tick.part(0.0, 0.5)):
+        for observer in observers:
+            observer.see(reading)
+    found: list[Row] = list(_about(split, len(some), seed, store.fingerprint, weights))
+    for observer in observers:
+        found += observer.rows()
+    found += norm_rows(model)
+    if split != "train":
+        spec = accuracy_of(evaluation or Evaluation())
+        found += ablation_rows(model, store, some, cast(Split, split), spec, tick.part(0.5, 1.0))
+    return Diagnosis(tuple(cast(list[Row], plain(found))))
+
+
+def _about(split: str, users: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:
+    yield row("about", "split", None, label=split)
+    yield row("about", "users", users)
+    yield row("about", "seed", seed)
+    yield row("about", "fingerprint", None, label=fingerprint)
+    if weights is not None:
+        yield row("about", "weights", None, label=weights)
+
+
+def _sound(one: Any) -> bool:
+    if not isinstance(one, dict) or set(one) != KEYS:
+        return False
+    numbers = all(one[key] is None or type(one[key]) is int for key in ("layer", "head", "index"))
+    texts = isinstance(one["diagnostic"], str) and isinstance(one["name"], str)
+    return numbers and texts and isinstance(one["label"], str | None) and isinstance(one["value"], int | float | None)
+
+
+class _Ticks:
+    """Progress of several parts as one, in thousandths."""
+
+    def __init__(self, progress: Progress | None):
+        self.progress = progress
+
+    def part(self, low: float, high: float) -> Progress:
+        def tick(done: int, total: int) -> None:
+            if self.progress is not None:
+                self.progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)
+
+        return tick
