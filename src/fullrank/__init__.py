@@ -24,6 +24,8 @@ _WHERE = {
     "download": "fullrank.data.download",
     "train": "fullrank.api",
     "evaluate": "fullrank.api",
+    "diagnose": "fullrank.api",
+    "Watch": "fullrank.diagnostics.callback",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation",
@@ -43,15 +45,16 @@ _WHERE = {
 
 __all__ = [
     "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec", "Store", "Training",
-    "UserError", "compare", "download", "evaluate", "grow_catalog", "prepare", "recipe", "recommend", "sweep", "train",
-    "tune",
+    "UserError", "Watch", "compare", "diagnose", "download", "evaluate", "grow_catalog", "prepare", "recipe",
+    "recommend", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import evaluate, recipe, recommend, train
+    from fullrank.api import diagnose, evaluate, recipe, recommend, train
     from fullrank.data.download import download
     from fullrank.data.pack import Store
     from fullrank.data.prepare import Prepare, prepare
+    from fullrank.diagnostics.callback import Watch
     from fullrank.errors import UserError
     from fullrank.evaluation import Evaluation, compare
     from fullrank.experiment import Experiment, Training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fullrank.data.pack import Store
 from fullrank.data.values import Unit
@@ -14,7 +14,11 @@ from fullrank.evaluation import evaluate as _evaluate
 from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
-from fullrank.run import Run
+from fullrank.run import Run, weights_hash
+
+if TYPE_CHECKING:
+    from fullrank.diagnostics.diagnose import Diagnosis
+    from fullrank.training import Callback
 
 
 def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
@@ -32,12 +36,14 @@ def train(
     overwrite: bool = False,
     init_from: Run | str | Path | None = None,
     loggers: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> Run:
     """Train a recipe (or an Experiment, or a YAML file) on a prepared store; returns the run folder, opened.
 
     Any Experiment setting can be changed by `set=["training.max_epochs=5", "seed=1"]`. `resume` goes on with a run
     that was cut off, `init_from` starts from another run's weights (its spec is taken where `what` is "same").
+    `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
     """
     from fullrank.training.fit import train as fit
 
@@ -45,7 +51,7 @@ def train(
     spec = source.spec.override(*set) if source is not None and what == "same" else recipe(what, *set)
     return fit(
         spec, _store(data), out, resume=resume, overwrite=overwrite, init_from=source, loggers=tuple(loggers),
-        progress=progress,
+        callbacks=tuple(callbacks), progress=progress,
     )  # fmt: skip
 
 
@@ -64,11 +70,36 @@ def evaluate(
     `progress` is called with (users done, users in all).
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    store = _store(data if data is not None else opened.manifest["data"]["path"])
-    if store.fingerprint != opened.manifest["data"]["split_fingerprint"]:
-        raise UserError(f"{store.path} is not the split that {opened.path} was trained on (the fingerprints differ)")
+    store = _its_store(opened, data)
     model: Any = opened.model().to(device)
     return _evaluate(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
+
+
+def diagnose(
+    run: Run | str | Path,
+    split: Literal["validation", "test"] = "test",
+    *,
+    data: Store | str | Path | None = None,
+    users: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
+
+    `.rows` are plain mappings (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. The data is as in
+    `evaluate`; `progress` is called with (thousandths done, 1000).
+    """
+    from fullrank.diagnostics.diagnose import USERS
+    from fullrank.diagnostics.diagnose import diagnose as _diagnose
+
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    store = _its_store(opened, data)
+    model: Any = opened.model().to(device)
+    return _diagnose(
+        model, store, split=split, users=USERS if users is None else users, seed=seed,
+        evaluation=opened.spec.evaluation, weights=weights_hash(opened.path), progress=progress,
+    )  # fmt: skip
 
 
 def recommend(
@@ -90,6 +121,14 @@ def recommend(
         opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed,
         columns=columns, time_unit=time_unit, titles=titles,
     )  # fmt: skip
+
+
+def _its_store(run: Run, data: Store | str | Path | None) -> Store:
+    """The store that a run was trained on, wherever it is now. Raises `UserError` where it is another one."""
+    store = _store(data if data is not None else run.manifest["data"]["path"])
+    if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
+        raise UserError(f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)")
+    return store
 
 
 def _store(data: Store | str | Path) -> Store:

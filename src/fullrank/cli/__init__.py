@@ -35,6 +35,7 @@ VERBS = (
     "sweep",
     "evaluate",
     "recommend",
+    "diagnose",
 )
 """Modules with verbs, in the order of the help."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, RunFolder, Settings, chosen
+from fullrank.cli.options import AsJson, RunFolder, Settings, chosen, find_store
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
@@ -111,11 +111,9 @@ def _one(
     from fullrank.run import Run
 
     run = Run.open(path)
-    where = Path(run.manifest["data"]["path"])
-    if data is None and not where.is_dir():
-        raise UserError(f"the store {where} that {path} was trained on is not there; name it with --data")
+    store = find_store(run, data)
     with screen.progress(f"evaluate {path}") as tick:
-        return run, api.evaluate(run, split, data=data, set=changes, device=_device(device), progress=tick)
+        return run, api.evaluate(run, split, data=store, set=changes, device=_device(device), progress=tick)
 
 
 def _device(name: str) -> str:

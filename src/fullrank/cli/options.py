@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fullrank import __version__
 from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.run import Run
 
 AsJson = Annotated[
     bool,
@@ -59,6 +62,14 @@ def chosen(name: str, given: str, allowed: tuple[str, ...]) -> Any:
     if given not in allowed:
         raise UserError(f"{name} {given!r} is unknown{nearest(given, allowed)} (allowed: {', '.join(allowed)})")
     return given
+
+
+def find_store(run: Run, data: Path | None) -> Path:
+    """The folder of the store that a run was trained on, or --data; `UserError` where it is not there."""
+    where = Path(run.manifest["data"]["path"])
+    if data is None and not where.is_dir():
+        raise UserError(f"the store {where} that {run.path} was trained on is not there; name it with --data")
+    return where if data is None else data
 
 
 def shortcuts(given: Mapping[str, object], settings: list[str] | None) -> list[str]:

@@ -15,6 +15,7 @@ from fullrank.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.run import Run
+    from fullrank.training import Callback
 
 
 def add(app: typer.Typer) -> None:
@@ -45,6 +46,10 @@ def train(
             "--logger", metavar="NAME", help="Log to tensorboard, csv, mlflow, wandb, ... too; may be repeated."
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Measure popularity collapse after each epoch, and raise an alarm when it comes."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model on a store and write a run folder.
@@ -58,6 +63,7 @@ def train(
     fullrank train sasrec --data data/shop --out runs/seed1 --set seed=1 --set training.max_epochs=10
     fullrank train mine.yaml --data data/shop --out runs/mine --logger tensorboard
     fullrank train sasrec --data data/shop --out runs/sasrec --resume
+    fullrank train sasrec --data data/shop --out runs/watched --watch
     fullrank train --from runs/sasrec --data data/shop-may --out runs/sasrec-may
     """
     if recipe is None and source is None:
@@ -71,13 +77,21 @@ def train(
     try:
         run = api.train(
             recipe or "same", data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
-            loggers=loggers or (), progress=not screen.silent,
+            loggers=loggers or (), callbacks=_callbacks(watch), progress=not screen.silent,
         )  # fmt: skip
     except KeyboardInterrupt:
         if (out / "checkpoints").is_dir() and not screen.silent:
             print("the same command with --resume goes on from the last checkpoint", file=sys.stderr)
         raise
     report(screen, run, time.perf_counter() - begun)
+
+
+def _callbacks(watch: bool) -> tuple[Callback, ...]:
+    if not watch:
+        return ()
+    from fullrank.diagnostics.callback import Watch
+
+    return (Watch(),)
 
 
 def report(screen: Screen, run: Run, spent: float) -> None:

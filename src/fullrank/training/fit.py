@@ -57,8 +57,8 @@ def train(
     torch.manual_seed(experiment.seed)
     model: Any = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
     gradient = isinstance(model, RecommenderModel)
-    if not gradient and (loggers or init_from is not None):
-        raise UserError("a baseline is fitted at once: leave out the loggers and the run to go on from")
+    if not gradient and (loggers or callbacks or init_from is not None):
+        raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
     kept = read_checkpoint(folder) if resume else None
     source = first_source(folder) if resume else init_from
     if source is not None and kept is None:

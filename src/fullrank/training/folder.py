@@ -12,7 +12,10 @@ from fullrank.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 
-OWN = ("checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "manifest.json")
+OWN = (
+    "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "manifest.json",
+    "diagnosis.jsonl",
+)  # fmt: skip
 
 
 def check(

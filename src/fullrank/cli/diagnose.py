@@ -1,0 +1,163 @@
+"""`fullrank diagnose`: what a run's scores, layers and matrices look like from inside."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, RunFolder, chosen, find_store
+from fullrank.cli.screen import Screen, seconds
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.diagnostics.diagnose import Diagnosis
+
+
+def add(app: typer.Typer) -> None:
+    app.command("diagnose")(diagnose)
+
+
+def diagnose(
+    run: RunFolder,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", metavar="validation|test", help="Whose histories are read.")
+    ] = "test",
+    users: Annotated[
+        int | None, typer.Option("--users", metavar="N", help="Users of the sample.  [default: 4096]")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the rows there.  [default: RUN/diagnosis.jsonl]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure where in a model popularity bias arises.
+
+    How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who
+    is attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block. What a
+    model does not have is left out. The rows go into the run folder, where `fullrank report` finds them.
+
+    \b
+    fullrank diagnose runs/sasrec
+    fullrank diagnose runs/sasrec --users 20000 --split validation --json
+    """
+    chosen("--split", split, ("validation", "test"))
+    if out is not None and out.suffix != ".jsonl":
+        raise UserError(f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl")
+    from fullrank import api
+    from fullrank.diagnostics.diagnose import NAME
+    from fullrank.run import Run
+
+    screen = Screen(as_json)
+    begun = time.perf_counter()
+    opened = Run.open(run)
+    store = find_store(opened, data)
+    with screen.progress(f"diagnose {run}") as tick:
+        found = api.diagnose(opened, chosen("--split", split, ("validation", "test")), data=store, users=users,
+                             progress=tick)  # fmt: skip
+    where = out or opened.path / NAME
+    found.save(where)
+    spent = time.perf_counter() - begun
+    about = found.about()
+    screen.say(f"{run}: {opened.spec.recipe}, {about['users']:,} users of the {split} split, in {seconds(spent)}")
+    screen.say()
+    _print(screen, found)
+    screen.say(f"rows written to {where}", wrap=False)
+    screen.say(f"as a page: fullrank report {run} --out report.html", wrap=False)
+    screen.finish({
+        "run": opened.path, "recipe": opened.spec.recipe, **about, "out": where, "rows": list(found.rows),
+        "left_out": found.left_out(), "seconds": round(spent, 3),
+    })  # fmt: skip
+
+
+def _print(screen: Screen, found: Diagnosis) -> None:
+    scores = _scores(found)
+    if scores:
+        screen.table(("scores", "value", "what it says"), scores)
+        screen.say()
+    for title, headers, rows in (_layers(found), _norms(found), _ablation(found)):
+        if rows:
+            screen.table(headers, rows)
+            screen.say(title)
+            screen.say()
+    for diagnostic, why in found.left_out().items():
+        screen.say(f"left out: {diagnostic} ({why})")
+
+
+def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:
+    width = found.value("spectrum", "width") or 0
+    said = {
+        "collapse_share": "share of all scores that lies in one direction; at 1 every user gets the same list",
+        "popularity_spearman": "how alike that direction orders the items to their popularity; at 1 the same",
+        "popularity_cosine": "the same as a cosine; below 0 where scores are negative",
+        "entropy_rank": f"directions in use (entropy rank), of {width:.0f}; more is better",
+        "stable_rank": "directions as strong as the first; 1 over the collapse share",
+    }
+    if not found.of("spectrum"):
+        return []
+    return [(name.replace("_", " "), found.value("spectrum", name), text) for name, text in said.items()]
+
+
+def _layers(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+    """A row per layer. Figures of a block stand with the layer behind it."""
+    title = (
+        "Layer 0 is the input. sigma: largest singular value of the outputs at the users' last positions; share, "
+        "rank: as above; lift: attention to the top 20 % of items over their share of the events read (1 is even); "
+        "u.v: cosine of attention's first singular vectors; norm, bound: log10 of the outputs' norm and of Theorem "
+        "4.1's bound."
+    )
+    headers = ("layer", "sigma", "share", "rank", "lift", "u.v", "norm", "bound")
+    rows = []
+    for layer in sorted({one["layer"] for one in found.of("layers")}):
+        own = {one["name"]: one["value"] for one in found.of("layers") if one["layer"] == layer}
+        lift = _mean(found, "attention_share", "lift", layer - 1, "top 20 %")
+        uv = _mean(found, "alignment", "uv_cosine", layer - 1, None)
+        limits = [_mean(found, "bound", name, layer, None) for name in ("log10_norm", "log10_bound")]
+        rows.append([layer, own["sigma_1"], own["collapse_share"], own["entropy_rank"], lift, uv, *limits])
+    return title, headers, rows
+
+
+def _norms(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+    headers = ("layer", "value", "output", "up", "down", "attention", "feed-forward")
+    title = "Largest singular value of each matrix (value: of the largest head); then the log of each block's product."
+    rows: list[list[Any]] = []
+    for layer in sorted({one["layer"] for one in found.of("norms") if one["layer"] is not None}):
+        cells = [_largest(found, layer, "sigma", label) for label in ("value", "output", "up", "down")]
+        logs = [_largest(found, layer, "log_product", label) for label in ("attention", "feed_forward")]
+        rows.append([layer + 1, *cells, *logs])
+    return title, headers, rows
+
+
+def _ablation(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+    title = "What the scores, accuracy and fairness become without a block; nothing is trained again."
+    names = list(dict.fromkeys(one["name"] for one in found.of("ablation")))
+    places = dict.fromkeys((one["label"], one["layer"]) for one in found.of("ablation"))
+    rows = []
+    for label, layer in places:
+        values = {
+            one["name"]: one["value"] for one in found.of("ablation") if (one["label"], one["layer"]) == (label, layer)
+        }
+        kind = str(label).replace("_", "-")
+        what = "nothing" if label == "whole" else f"every {kind}" if layer is None else f"{kind} {layer + 1}"
+        rows.append([what, *(values.get(name) for name in names)])
+    return title, ("without", *(name.replace("_", " ") for name in names)), rows
+
+
+def _mean(found: Diagnosis, diagnostic: str, name: str, layer: int, label: str | None) -> float | None:
+    """Over the heads."""
+    values = [
+        one["value"]
+        for one in found.of(diagnostic, name)
+        if one["layer"] == layer and one["label"] == label and one["value"] is not None
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def _largest(found: Diagnosis, layer: int, name: str, label: str) -> float | None:
+    values = [one["value"] for one in found.of("norms", name) if one["layer"] == layer and one["label"] == label]
+    return max((value for value in values if value is not None), default=None)
