@@ -25,6 +25,7 @@ _WHERE = {
     "train": "fullrank.api",
     "evaluate": "fullrank.api",
     "diagnose": "fullrank.api",
+    "report": "fullrank.api",
     "Watch": "fullrank.diagnostics.callback",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
@@ -46,11 +47,11 @@ _WHERE = {
 __all__ = [
     "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec", "Store", "Training",
     "UserError", "Watch", "compare", "diagnose", "download", "evaluate", "grow_catalog", "prepare", "recipe",
-    "recommend", "sweep", "train", "tune",
+    "recommend", "report", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import diagnose, evaluate, recipe, recommend, train
+    from fullrank.api import diagnose, evaluate, recipe, recommend, report, train
     from fullrank.data.download import download
     from fullrank.data.pack import Store
     from fullrank.data.prepare import Prepare, prepare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,8 @@ from fullrank.run import Run, weights_hash
 
 if TYPE_CHECKING:
     from fullrank.diagnostics.diagnose import Diagnosis
+    from fullrank.reports.findings import Tell
+    from fullrank.reports.report import Report
     from fullrank.training import Callback
 
 
@@ -100,6 +102,33 @@ def diagnose(
         model, store, split=split, users=USERS if users is None else users, seed=seed,
         evaluation=opened.spec.evaluation, weights=weights_hash(opened.path), progress=progress,
     )  # fmt: skip
+
+
+def report(
+    runs: Sequence[Run | str | Path] | Run | str | Path,
+    out: str | Path,
+    *,
+    data: Store | str | Path | None = None,
+    split: Literal["validation", "test"] = "test",
+    users: int | None = None,
+    set: Sequence[str] = (),
+    evaluations: Mapping[str, Evaluated] | None = None,
+    tell: Tell | None = None,
+) -> Report:
+    """One HTML page about some runs, without network or script, written to `out`.
+
+    Evaluations and diagnoses that a run folder holds are taken, the rest is measured; `evaluations` are given by the
+    names of the run folders, `set` changes how all runs are evaluated. `tell` is called with what begins and gives
+    what is called with (done, in all). Needs the extra `report`.
+    """
+    from fullrank.reports.report import report as _report
+
+    several = [runs] if isinstance(runs, Run | str | Path) else runs
+    made = _report(
+        several, data=data, split=split, users=users, settings=set, evaluations=evaluations, tell=tell
+    )  # fmt: skip
+    made.save(out)
+    return made
 
 
 def recommend(

@@ -36,6 +36,7 @@ VERBS = (
     "evaluate",
     "recommend",
     "diagnose",
+    "report",
 )
 """Modules with verbs, in the order of the help."""
 

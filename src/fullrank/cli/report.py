@@ -1,0 +1,127 @@
+"""`fullrank report`: one HTML page about some runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, Settings, chosen
+from fullrank.cli.screen import Screen, seconds
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.evaluation import Evaluated
+    from fullrank.reports.report import Report
+
+
+def add(app: typer.Typer) -> None:
+    app.command("report")(report)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, as `fullrank train` writes them.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write (.html).")],
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")
+    ] = "test",
+    users: Annotated[
+        int | None, typer.Option("--users", metavar="N", help="Users that the diagnosis reads.  [default: 4096]")
+    ] = None,
+    evaluations: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--evaluation",
+            metavar="RUN=FOLDER",
+            help="What `fullrank evaluate --out FOLDER` kept of a run (by its folder's name); may be repeated.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw runs on one HTML page: accuracy, fairness, bias.
+
+    The page needs no network and runs no script. What a run folder holds already (evaluation.json, diagnosis.jsonl) is
+    taken, the rest is measured. --set changes how the runs are evaluated. Needs the extra: pip install
+    'fullrank[report]'.
+
+    \b
+    fullrank report runs/sasrec --out report.html
+    fullrank report runs/* --out report.html --set seen=exclude
+    """
+    chosen("--split", split, ("validation", "test"))
+    if out.suffix not in (".html", ".htm"):
+        raise UserError(f"--out {out} has the suffix {out.suffix!r}; the page is written as .html")
+    from fullrank import api
+
+    screen = Screen(as_json)
+    begun = time.perf_counter()
+    with _bars(screen) as tell:
+        found = api.report(
+            runs, out, data=data, split=chosen("--split", split, ("validation", "test")), users=users,
+            set=settings or (), evaluations=_loaded(evaluations or []), tell=tell,
+        )  # fmt: skip
+    _print(screen, found, out, time.perf_counter() - begun)
+
+
+@contextmanager
+def _bars(screen: Screen) -> Iterator[Callable[[str], Callable[[int, int], None]]]:
+    """One bar at a time: what begins ends what was before."""
+    with ExitStack() as stack:
+
+        def tell(what: str) -> Callable[[int, int], None]:
+            stack.pop_all().close()
+            return stack.enter_context(screen.progress(what))
+
+        yield tell
+
+
+def _loaded(words: list[str]) -> dict[str, Evaluated]:
+    from fullrank.evaluation import Evaluated
+
+    found: dict[str, Evaluated] = {}
+    for word in words:
+        name, equals, folder = word.partition("=")
+        if not equals or not name or not folder:
+            raise UserError(f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec")
+        if name in found:
+            raise UserError(f"--evaluation is given twice for {name!r}; keep one")
+        found[name] = Evaluated.load(folder)
+    return found
+
+
+def _print(screen: Screen, found: Report, out: Path, spent: float) -> None:
+    from fullrank.diagnostics.ablation import FAIRNESS
+    from fullrank.reports import Figure, Missing
+
+    rows: list[dict[str, Any]] = [
+        {
+            "key": one.key,
+            "run": one.run.path,
+            "recipe": one.run.spec.recipe,
+            "metrics": one.evaluated.dump()["metrics"],
+            "collapse_share": one.diagnosis.value("spectrum", "collapse_share"),
+        }
+        for one in found.findings
+    ]
+    cells = [
+        [one.key, one.name, one.metric(one.accuracy), one.metric(FAIRNESS), row["collapse_share"]]
+        for one, row in zip(found.findings, rows, strict=True)
+    ]
+    accuracies = {one.accuracy for one in found.findings}
+    screen.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
+    missing = [figure for figure in found.figures if isinstance(figure, Missing)]
+    for figure in missing:
+        screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
+    screen.say(f"{out}: {len(found.figures) - len(missing)} figures, in {seconds(spent)}", wrap=False)
+    screen.finish({
+        "out": out, "runs": rows, "figures": [figure.name for figure in found.figures if isinstance(figure, Figure)],
+        "left_out": {figure.name: figure.why for figure in missing}, "seconds": round(spent, 3),
+    })  # fmt: skip

@@ -1,0 +1,197 @@
+"""What is known of each run: its metrics, its diagnosis and the rows of its training; measured where it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from fullrank.batch import Model
+from fullrank.data.pack import Store
+from fullrank.diagnostics.ablation import FAIRNESS
+from fullrank.diagnostics.diagnose import NAME, USERS, Diagnosis, diagnose
+from fullrank.errors import UserError, unknown
+from fullrank.evaluation import Evaluated, evaluate
+from fullrank.evaluation.compare import FREE
+from fullrank.evaluation.result import differing
+from fullrank.evaluation.spec import Evaluation
+from fullrank.run import Run, weights_hash
+
+Tell = Callable[[str], Callable[[int, int], None]]
+"""Called with what begins; gives what is called with (done, in all)."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Everything a page shows of one run."""
+
+    key: str
+    """Its letter on the page."""
+    name: str
+    run: Run
+    evaluated: Evaluated
+    diagnosis: Diagnosis
+    journal: tuple[dict[str, Any], ...]
+    """Rows of metrics.jsonl."""
+
+    @property
+    def accuracy(self) -> str:
+        """The metric that the run was selected by."""
+        return self.run.spec.evaluation.selection
+
+    @property
+    def layers(self) -> int | None:
+        """Blocks of its encoder; None for a model without them."""
+        return getattr(getattr(self.run.spec.model, "encoder", None), "layers", None)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """The rows that were written at an epoch's end."""
+        return [row for row in self.journal if row.get("event") == "epoch"]
+
+    def metric(self, name: str) -> float | None:
+        return self.evaluated.metrics.get(name)
+
+    def interval(self, name: str) -> tuple[float, float] | None:
+        """Lower and upper end, where intervals were computed."""
+        pair = self.evaluated.interval.get(name)
+        return pair if pair is not None and pair[0] == pair[0] else None
+
+
+def collect(
+    runs: Sequence[Run],
+    *,
+    data: Store | Path | None = None,
+    split: str = "test",
+    users: int | None = None,
+    settings: Sequence[str] = (),
+    evaluations: Mapping[str, Evaluated] | None = None,
+    tell: Tell | None = None,
+) -> list[Finding]:
+    """A finding per run, in the order given.
+
+    `evaluations` are by the runs' names (`named`). What stands in a run folder (evaluation.json, diagnosis.jsonl) is
+    taken where it is of this split and of these weights; with `settings` everything is evaluated anew, alike.
+    """
+    if not runs:
+        raise UserError("a report needs at least one run")
+    if settings and evaluations:
+        raise UserError("settings change how runs are evaluated, so they have no effect on evaluations that are given")
+    names = named([run.path for run in runs])
+    for name in evaluations or ():
+        if name not in names:
+            raise unknown("run of this report", name, names)
+    found = []
+    for place, (name, run) in enumerate(zip(names, runs, strict=True)):
+        store = _store(run, data)
+        given = (evaluations or {}).get(name)
+        if given is not None and not _fits(given, run, store, split):
+            raise UserError(
+                f"the evaluation given for {name} is not of the split {split!r} of {store.path}, with "
+                f"{run.spec.evaluation.selection}, {FAIRNESS} and full lists; leave it out to evaluate anew"
+            )
+        found.append(
+            Finding(
+                _key(place),
+                name,
+                run,
+                given or _evaluated(run, store, split, settings, tell),
+                _diagnosed(run, store, split, users, tell),
+                tuple(run.rows()),
+            )
+        )
+    return found
+
+
+def named(paths: Sequence[Path]) -> list[str]:
+    """A name for each run folder: its own, or its path where several have the same. Raises for a folder given twice."""
+    places = [path.resolve() for path in paths]
+    for place in places:
+        if places.count(place) > 1:
+            raise UserError(f"the run {place} is given twice; give each once")
+    own = [place.name for place in places]
+    return [readable(name if own.count(name) == 1 else str(path)) for name, path in zip(own, paths, strict=True)]
+
+
+def readable(text: str) -> str:
+    """Text that a page and a picture can show: what cannot be printed is replaced."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def comparable(findings: Sequence[Finding]) -> str | None:
+    """Why the metrics of these runs cannot be compared; None where they can."""
+    if len({one.accuracy for one in findings}) > 1:
+        return f"the runs were selected by different metrics ({', '.join(sorted({one.accuracy for one in findings}))})"
+    first = _protocol(findings[0])
+    for other in findings[1:]:
+        if _protocol(other) != first:
+            return (
+                f"runs {findings[0].key} and {other.key} were evaluated differently: "
+                f"{differing(first, _protocol(other))}; --set evaluates all runs alike, such as --set seen=exclude"
+            )
+    return None
+
+
+def _protocol(finding: Finding) -> dict[str, Any]:
+    return {key: value for key, value in finding.evaluated.protocol.items() if key not in FREE}
+
+
+def _key(place: int) -> str:
+    """A ... Z, A1 ... Z1, ..."""
+    turn, letter = divmod(place, len(ascii_uppercase))
+    return ascii_uppercase[letter] + (str(turn) if turn else "")
+
+
+def _store(run: Run, data: Store | Path | None) -> Store:
+    where = run.manifest["data"]["path"] if data is None else data
+    if not isinstance(where, Store):
+        if data is None and not Path(where).is_dir():
+            raise UserError(f"the store {where} that {run.path} was trained on is not there; name it with --data")
+        where = Store.open(where)
+    if where.fingerprint != run.manifest["data"]["split_fingerprint"]:
+        raise UserError(f"{where.path} is not the split that {run.path} was trained on (the fingerprints differ)")
+    return where
+
+
+def _spec(run: Run, settings: Sequence[str]) -> Evaluation:
+    """The run's protocol with every metric, so that the page has what it shows."""
+    spec = run.spec.evaluation.override(*settings)
+    if spec.protocol == "sampled":
+        raise UserError(f"{run.path} is evaluated on sampled items, which have no full lists: --set protocol=full")
+    return spec.model_copy(update={"metrics": None}) if spec.metrics is not None else spec
+
+
+def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell: Tell | None) -> Evaluated:
+    path = run.path / "evaluation.json"
+    if not settings and path.is_file() and path.stat().st_mtime >= (run.path / "weights.safetensors").stat().st_mtime:
+        kept = Evaluated.load(run.path)
+        if _fits(kept, run, store, split):
+            return kept
+    model: Model = run.model()  # type: ignore[assignment]
+    tick = None if tell is None else tell(f"evaluate {run.path}")
+    return evaluate(model, store, split, _spec(run, settings), progress=tick)
+
+
+def _fits(found: Evaluated, run: Run, store: Store, split: str) -> bool:
+    """Whether an evaluation is of this split and has what the page shows."""
+    there = {run.spec.evaluation.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
+    return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
+
+
+def _diagnosed(run: Run, store: Store, split: str, users: int | None, tell: Tell | None) -> Diagnosis:
+    digest = weights_hash(run.path)
+    if (run.path / NAME).is_file():
+        kept = Diagnosis.load(run.path / NAME)
+        about = kept.about()
+        asked: dict[str, Any] = {"weights": digest, "split": split, "fingerprint": store.fingerprint}
+        asked |= {} if users is None else {"users": min(users, len(store.histories(split)[0]))}
+        if all(about.get(key) == value for key, value in asked.items()):
+            return kept
+    model: Model = run.model()  # type: ignore[assignment]
+    tick = None if tell is None else tell(f"diagnose {run.path}")
+    many = USERS if users is None else users
+    return diagnose(
+        model, store, split=split, users=many, evaluation=run.spec.evaluation, weights=digest, progress=tick
+    )

@@ -1,0 +1,203 @@
+"""From run folders to one page: collect, draw, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fullrank import __version__
+from fullrank.data.pack import Store
+from fullrank.diagnostics.ablation import FAIRNESS
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluated
+from fullrank.ops.safe_files import write_text
+from fullrank.reports import Figure, Missing, listed, plural
+from fullrank.reports.draw import look
+from fullrank.reports.figures import JOINT, SINGLE
+from fullrank.reports.findings import Finding, Tell, collect, comparable, readable
+from fullrank.reports.page import render
+from fullrank.run import Run
+
+COLLAPSED = 0.8
+"""Collapse share from which on the page says so in words (the alarm of `diagnostics.callback.Watch`)."""
+MORE = ("recall@10", "arp@10", "gini@10", "coverage@10")
+"""Metrics of the summary beside accuracy and fairness."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page and what is on it."""
+
+    findings: tuple[Finding, ...]
+    figures: tuple[Figure | Missing, ...]
+    html: str
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, whole or not at all."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_text(Path(path), self.html)
+
+
+def report(
+    runs: Sequence[Run | str | Path],
+    *,
+    data: Store | str | Path | None = None,
+    split: str = "test",
+    users: int | None = None,
+    settings: Sequence[str] = (),
+    evaluations: Mapping[str, Evaluated] | None = None,
+    tell: Tell | None = None,
+) -> Report:
+    """One page about some runs. The arguments are those of `findings.collect`.
+
+    Raises `UserError` naming the extra where matplotlib or jinja2 is not installed.
+    """
+    _check_extra()
+    opened = [Run.open(run) if isinstance(run, str | Path) else run for run in runs]
+    store = Path(data) if isinstance(data, str | Path) else data
+    findings = collect(
+        opened, data=store, split=split, users=users, settings=settings, evaluations=evaluations, tell=tell
+    )
+    joint = [draw(findings) for draw in JOINT]
+    single = {one.key: [draw(one) for draw in SINGLE] for one in findings}
+    blocks = [
+        {
+            "key": one.key,
+            "name": one.name,
+            "note": _note(one),
+            "figures": single[one.key],
+            "tables": [table for table in (_loadings(one), _norms(one)) if table is not None],
+        }
+        for one in findings
+    ]
+    html = render({
+        "title": f"What {plural(len(findings), 'run')} recommend{'s' if len(findings) == 1 else ''}, and why",
+        "subtitle": f"Accuracy, fairness and popularity bias on the {split} split.",
+        "joint": joint, "blocks": blocks, "short": list(_short(findings)), "summary": _summary(findings),
+        "foot": f"Written by fullrank {__version__}. The numbers behind each figure can be unfolded below it.",
+    })  # fmt: skip
+    figures = [*joint, *(figure for some in single.values() for figure in some)]
+    return Report(tuple(findings), tuple(figures), html)
+
+
+def _check_extra() -> None:
+    for package in ("matplotlib", "jinja2"):
+        try:
+            __import__(package)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] != package:
+                raise
+            raise UserError(f"a report needs the package {package!r}: pip install 'fullrank[report]'") from None
+
+
+def _short(findings: Sequence[Finding]) -> Iterator[str]:
+    """What there is to see, in sentences."""
+    why = comparable(findings)
+    if why is not None:
+        yield f"The runs' metrics are shown but not compared: {why}."
+    elif len(findings) > 1:
+        for name, word in ((findings[0].accuracy, "accurate"), (FAIRNESS, "fair to niche items")):
+            best = max(findings, key=lambda one: one.evaluated.metrics[name])
+            yield f"Most {word}: {best.key} ({best.name}), {name} {best.evaluated.metrics[name]:.4f}."
+    for one in findings:
+        share = one.diagnosis.value("spectrum", "collapse_share")
+        likeness = one.diagnosis.value("spectrum", "popularity_spearman")
+        if share is not None and share >= COLLAPSED:
+            alike = "" if likeness is None else f"; its likeness to popularity is {likeness:.2f}"
+            yield f"{one.key} ({one.name}) has collapsed: one pattern is {share:.0%} of all its scores{alike}."
+    whole = [one.key for one in findings if (one.diagnosis.value("spectrum", "collapse_share") or 0) < COLLAPSED]
+    if len(whole) == len(findings):
+        yield f"No run has collapsed: in {listed(whole)} no single pattern is {COLLAPSED:.0%} of the scores."
+
+
+def _summary(findings: Sequence[Finding]) -> dict[str, Any]:
+    accuracies = list(dict.fromkeys(one.accuracy for one in findings))
+    more = [name for name in MORE if name not in accuracies and any(name in one.evaluated.metrics for one in findings)]
+    rows = [
+        {
+            "key": one.key,
+            "name": one.name,
+            "colour": look(place)["color"],
+            "cells": [
+                one.run.spec.recipe, one.layers, one.run.manifest["parameters"],
+                *(_with_interval(one, name) for name in [*accuracies, FAIRNESS]),
+                *(one.metric(name) for name in more),
+                one.diagnosis.value("spectrum", "collapse_share"),
+                one.diagnosis.value("spectrum", "popularity_spearman"),
+            ],
+        }
+        for place, one in enumerate(findings)
+    ]  # fmt: skip
+    headers = ("recipe", "layers", "parameters", *accuracies, FAIRNESS, *more, "collapse share", "likeness")
+    users = listed(sorted({f"{one.evaluated.protocol['users']:,}" for one in findings}))
+    seen = listed(sorted({str(one.evaluated.protocol["seen"]) for one in findings}))
+    note = (
+        f"Metrics of {users} users over the full catalogue; in brackets their intervals. Items of the history: {seen}. "
+        f"Collapse and likeness from a sample of {listed(sorted({_sampled(one) for one in findings}))} users."
+    )
+    return {"headers": headers, "rows": rows, "note": note}
+
+
+def _sampled(one: Finding) -> str:
+    return f"{one.diagnosis.about().get('users', 0):,}"
+
+
+def _with_interval(one: Finding, name: str) -> str | None:
+    value, pair = one.metric(name), one.interval(name)
+    if value is None:
+        return None
+    return f"{value:.4f}" if pair is None else f"{value:.4f} ({pair[0]:.4f}–{pair[1]:.4f})"
+
+
+def _note(one: Finding) -> str:
+    epochs = plural(len(one.epochs), "epoch") if one.epochs else "fitted at once"
+    return f"{one.run.spec.recipe}, seed {one.run.spec.seed}, {epochs}, {one.run.manifest['parameters']:,} parameters."
+
+
+def _loadings(one: Finding) -> dict[str, Any] | None:
+    """The items that the first direction raises most, with their titles."""
+    found = one.diagnosis.of("spectrum", "loading")
+    catalog = one.run.catalog
+    if not found or any(row["index"] is None or not 0 <= row["index"] < catalog.size for row in found):
+        return None
+    order = (-catalog.popularity).argsort(kind="stable").argsort()
+    titles = catalog.titles
+    rows = [
+        (readable(str(catalog.ids[row["index"]])), "" if titles is None else readable(titles[row["index"]] or ""),
+         int(catalog.popularity[row["index"]]), int(order[row["index"]]) + 1, row["value"])
+        for row in found
+    ]  # fmt: skip
+    return {
+        "title": f"What the first pattern of run {one.key} raises",
+        "caption": (
+            "The items with the largest part in the strongest pattern of all scores, and their places by popularity. "
+            "If they are the most popular ones, the pattern is popularity."
+        ),
+        "headers": ("item", "title", "training events", "place by popularity", "part in the pattern"),
+        "rows": rows,
+    }
+
+
+def _norms(one: Finding) -> dict[str, Any] | None:
+    """The largest singular value of each matrix."""
+    found = one.diagnosis.of("norms")
+    if not found:
+        return None
+    rows = [
+        (_matrix(row), None if row["layer"] is None else row["layer"] + 1,
+         None if row["head"] is None else row["head"] + 1, row["value"])
+        for row in found
+    ]  # fmt: skip
+    return {
+        "title": f"Norms of the matrices of run {one.key}",
+        "caption": "Largest singular values, and the logs of their products; SPRINT's regulariser keeps these low.",
+        "headers": ("matrix", "layer", "head", "value"),
+        "rows": rows,
+    }
+
+
+def _matrix(row: Mapping[str, Any]) -> str:
+    label = readable(str(row["label"])).replace("_", "-")
+    return label if row["name"] == "sigma" else f"log of the product: {label}"
