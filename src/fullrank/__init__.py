@@ -6,6 +6,7 @@
     run = fr.train("sasrec", data, "runs/sasrec")           # a recipe, an Experiment or a YAML file
     print(fr.evaluate(run).metrics["ndcg@10"])
     print(fr.recommend(run, {"me": [2, 3, 5]}, k=10))       # external ids in and out
+    fr.report([run], "report.html")                         # is it accurate, or merely popular?
 
 Names load on first use, so that ``import fullrank`` is fast and loads no torch.
 """

@@ -99,7 +99,7 @@ def _loaded(words: list[str]) -> dict[str, Evaluated]:
 
 def _print(screen: Screen, found: Report, out: Path, spent: float) -> None:
     from fullrank.diagnostics.ablation import FAIRNESS
-    from fullrank.reports import Figure, Missing
+    from fullrank.reports import Figure, Missing, plural
 
     rows: list[dict[str, Any]] = [
         {
@@ -120,7 +120,7 @@ def _print(screen: Screen, found: Report, out: Path, spent: float) -> None:
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
     for figure in missing:
         screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    screen.say(f"{out}: {len(found.figures) - len(missing)} figures, in {seconds(spent)}", wrap=False)
+    screen.say(f"{out}: {plural(len(found.figures) - len(missing), 'figure')}, in {seconds(spent)}", wrap=False)
     screen.finish({
         "out": out, "runs": rows, "figures": [figure.name for figure in found.figures if isinstance(figure, Figure)],
         "left_out": {figure.name: figure.why for figure in missing}, "seconds": round(spent, 3),

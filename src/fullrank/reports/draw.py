@@ -84,6 +84,18 @@ def legend(axes: Any, *, place: str = "best") -> None:
         axes.legend(handles, labels, loc=place, fontsize=8, ncols=max(1, -(-len(labels) // 8)))
 
 
+def logarithmic(axes: Any) -> None:
+    """A logarithmic y whose ticks are plain text (matplotlib writes powers in a markup that is switched off here)."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:  # else there would be one tick or none
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def whole_numbers(axes: Any) -> None:
     """Ticks at whole numbers along x: layers and epochs have no halves."""
     from matplotlib.ticker import MaxNLocator

@@ -107,9 +107,10 @@ def _short(findings: Sequence[Finding]) -> Iterator[str]:
         if share is not None and share >= COLLAPSED:
             alike = "" if likeness is None else f"; its likeness to popularity is {likeness:.2f}"
             yield f"{one.key} ({one.name}) has collapsed: one pattern is {share:.0%} of all its scores{alike}."
-    whole = [one.key for one in findings if (one.diagnosis.value("spectrum", "collapse_share") or 0) < COLLAPSED]
-    if len(whole) == len(findings):
-        yield f"No run has collapsed: in {listed(whole)} no single pattern is {COLLAPSED:.0%} of the scores."
+    shares = {one.key: one.diagnosis.value("spectrum", "collapse_share") for one in findings}
+    measured = {key: share for key, share in shares.items() if share is not None}
+    if measured and max(measured.values()) < COLLAPSED:
+        yield f"No collapse: in {listed(list(measured))} no single pattern is {COLLAPSED:.0%} of the scores."
 
 
 def _summary(findings: Sequence[Finding]) -> dict[str, Any]:

@@ -41,10 +41,11 @@ def pareto(findings: Sequence[Finding]) -> Figure | Missing:
             axes.annotate(one.key, (x, y), xytext=(6, 5), textcoords="offset points", color=style["color"])
 
     keys = listed([findings[i].key for i in best])
+    line = "; the dashed line joins them" if len(best) > 1 else ""
     caption = (
         f"Each point is a run: further up finds more of what people chose next ({accuracy}), further right shows more "
         f"niche items in first place ({FAIRNESS}: share of first recommendations from the least popular 80 % of items)."
-        f" Bars are intervals over users. No run beats {keys} in both; the dashed line joins them."
+        f" Bars are intervals over users. No run beats {keys} in both{line}."
     )
     alt = f"Scatter of {accuracy} against {FAIRNESS} for {len(findings)} runs; the best trade-offs are {keys}."
     rows = [

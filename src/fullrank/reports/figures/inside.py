@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fullrank.reports import Figure, Missing
-from fullrank.reports.draw import legend, look, panel, whole_numbers
+from fullrank.reports.draw import legend, logarithmic, look, panel, whole_numbers
 from fullrank.reports.findings import Finding
 
 
@@ -23,7 +23,7 @@ def spectrum(findings: Sequence[Finding]) -> Figure | Missing:
             values = [value / curves[one.key][0] for value in curves[one.key] if value > 0]
             style = look(findings.index(one)) | {"marker": "o" if len(values) == 1 else ""}
             axes.plot(range(1, len(values) + 1), values, label=one.key, **style)
-        axes.set_yscale("log")
+        logarithmic(axes)
         legend(axes)
 
     shares = {one.key: one.diagnosis.value("spectrum", "collapse_share") for one in there}
@@ -67,7 +67,7 @@ def layers(findings: Sequence[Finding]) -> Figure | Missing:
                 values = _by_layer(one, "layers", figure)
                 axes.plot(list(values), list(values.values()), label=one.key, **look(findings.index(one)))
             if figure == "sigma_1":
-                axes.set_yscale("log")
+                logarithmic(axes)
             whole_numbers(axes)
             legend(axes)
 

@@ -1,0 +1,66 @@
+"""`report`: a page from run folders, and a sentence for what is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+def test_a_page_of_two_runs(call: Call, shop: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "page.html"
+    found = call("report", shop / "sasrec", shop / "popularity", "--users", 30, "--out", out, "--json").json
+    assert found["out"] == str(out) and "pareto" in found["figures"] and "attention-A" in found["figures"]
+    assert found["left_out"]["attention-B"].startswith("popularity: it has no attention")
+    assert [row["recipe"] for row in found["runs"]] == ["sasrec", "popularity"]
+    assert found["runs"][1]["collapse_share"] == pytest.approx(1)
+    text = out.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>") and 'id="pareto"' in text
+
+
+def test_a_person_reads_what_was_left_out(call: Call, shop: Path, tmp_path: Path) -> None:
+    said = call("report", shop / "item_to_item", "--users", 30, "--out", tmp_path / "p.html")
+    assert said.code == 0 and "left out: " in said.out and "1 figures" not in said.out
+    lines = [line for line in said.out.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_kept_evaluation_is_taken(call: Call, shop: Path, tmp_path: Path) -> None:
+    assert call("evaluate", shop / "popularity", "--set", "seen=keep", "--out", tmp_path / "kept").code == 0
+    words = ("--users", 30, "--out", tmp_path / "p.html", "--json")
+    found = call("report", shop / "popularity", "--evaluation", f"popularity={tmp_path / 'kept'}", *words).json
+    kept = call("evaluate", shop / "popularity", "--set", "seen=keep", "--json").json
+    assert found["runs"][0]["metrics"] == kept["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--split", "tset"], "did you mean 'test'"),
+        (["--out", "page.pdf"], "written as .html"),
+        (["--evaluation", "popularity"], "is not RUN=FOLDER"),
+        (["--evaluation", "popularity=nowhere"], "does not hold an evaluation"),
+        (["--set", "sen=keep"], "did you mean 'seen'"),
+        (["--set", "protocol=sampled"], "--set protocol=full"),
+        (["--data", "nowhere"], "there is no store at 'nowhere'"),
+        (["--users", "1"], "at least 2 users"),
+    ],
+)
+def test_mistakes(words: list[str], hint: str, call: Call, shop: Path, tmp_path: Path) -> None:
+    given = words if "--out" in words else [*words, "--out", tmp_path / "p.html"]
+    said = call("report", shop / "popularity", *given)
+    assert said.code == 2 and hint in said.err and "Traceback" not in said.err
+    assert not (tmp_path / "p.html").exists()
+
+
+def test_folders_that_are_no_runs(call: Call, tmp_path: Path, shop: Path) -> None:
+    out = ("--out", tmp_path / "p.html")
+    assert "is not a run folder" in call("report", tmp_path / "nothing", *out).err
+    assert "is a prepared store" in call("report", shop / "data", *out).err
+    assert "is given twice" in call("report", shop / "popularity", shop / "popularity", *out).err
+    assert "missing argument" in call("report", *out).err
+    assert "missing option '--out'" in call("report", shop / "popularity").err
