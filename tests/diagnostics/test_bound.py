@@ -110,6 +110,15 @@ def test_a_bound_without_the_offset_of_biases_would_be_exceeded() -> None:
     assert not held(observer.rows())
 
 
+def test_norms_without_gains_are_bounded_too() -> None:
+    store = shop()
+    model, some = model_of(recommender(), store), everyone(store)
+    for block in model.encoder.blocks:
+        block.attention_norm = torch.nn.LayerNorm(8, elementwise_affine=False)
+        block.feed_forward_norm = torch.nn.RMSNorm(8, elementwise_affine=False)
+    assert held(bound_rows(model, some))
+
+
 def test_slopes_of_activations_are_not_exceeded() -> None:
     x = torch.linspace(-12, 12, 400_001, dtype=torch.float64, requires_grad=True)
     for activation, slope in LIPSCHITZ.items():

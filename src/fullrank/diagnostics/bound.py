@@ -178,10 +178,10 @@ class Bound:
         return first, None if fed is None else _chained(self._norm(block.feed_forward_norm), fed)
 
     def _norm(self, module: nn.Module) -> Affine:
-        gain: Any = module.weight
+        gain: Any = getattr(module, "weight", None)
         bias: Any = getattr(module, "bias", None)
         offset = 0.0 if bias is None else self.rows_seen**0.5 * float(bias.double().norm())
-        return Affine(self.scale[module] * float(gain.abs().max()), offset)
+        return Affine(self.scale[module] * (1.0 if gain is None else float(gain.abs().max())), offset)
 
     def _feed(self, module: nn.Module) -> Affine:
         assert isinstance(module, MLP | SwiGLU)
