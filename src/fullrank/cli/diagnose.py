@@ -46,7 +46,7 @@ def diagnose(
     fullrank diagnose runs/sasrec
     fullrank diagnose runs/sasrec --users 20000 --split validation --json
     """
-    chosen("--split", split, ("validation", "test"))
+    part = chosen("--split", split, ("validation", "test"))
     if out is not None and out.suffix != ".jsonl":
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl")
     from fullrank import api
@@ -58,8 +58,7 @@ def diagnose(
     opened = Run.open(run)
     store = find_store(opened, data)
     with screen.progress(f"diagnose {run}") as tick:
-        found = api.diagnose(opened, chosen("--split", split, ("validation", "test")), data=store, users=users,
-                             progress=tick)  # fmt: skip
+        found = api.diagnose(opened, part, data=store, users=users, progress=tick)
     where = out or opened.path / NAME
     found.save(where)
     spent = time.perf_counter() - begun

@@ -56,7 +56,7 @@ def report(
     fullrank report runs/sasrec --out report.html
     fullrank report runs/* --out report.html --set seen=exclude
     """
-    chosen("--split", split, ("validation", "test"))
+    part = chosen("--split", split, ("validation", "test"))
     if out.suffix not in (".html", ".htm"):
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; the page is written as .html")
     from fullrank import api
@@ -65,7 +65,7 @@ def report(
     begun = time.perf_counter()
     with _bars(screen) as tell:
         found = api.report(
-            runs, out, data=data, split=chosen("--split", split, ("validation", "test")), users=users,
+            runs, out, data=data, split=part, users=users,
             set=settings or (), evaluations=_loaded(evaluations or []), tell=tell,
         )  # fmt: skip
     _print(screen, found, out, time.perf_counter() - begun)

@@ -68,7 +68,7 @@ def report(
             "name": one.name,
             "note": _note(one),
             "figures": single[one.key],
-            "tables": [table for table in (_loadings(one), _norms(one)) if table is not None],
+            "tables": [table for table in (_loadings(one), _alignment(one), _norms(one)) if table is not None],
         }
         for one in findings
     ]
@@ -177,6 +177,28 @@ def _loadings(one: Finding) -> dict[str, Any] | None:
             "If they are the most popular ones, the pattern is popularity."
         ),
         "headers": ("item", "title", "training events", "place by popularity", "part in the pattern"),
+        "rows": rows,
+    }
+
+
+def _alignment(one: Finding) -> dict[str, Any] | None:
+    """Table 3 of SPRINT: the cosines that Theorem 3.2 assumes to be near 1."""
+    cosines, pairs = one.diagnosis.of("alignment", "uv_cosine"), one.diagnosis.of("alignment", "layer_cosine")
+    if not cosines:
+        return None
+    rows = [
+        (f"layer {row['layer'] + 1}, head {row['head'] + 1}", "mean of users" if row["label"] is None else "largest",
+         row["value"])
+        for row in cosines
+    ]  # fmt: skip
+    rows += [(f"layers {row['layer'] + 1} and {row['index'] + 1}", "mean of users", row["value"]) for row in pairs]
+    return {
+        "title": f"How alike the attention patterns of run {one.key} are",
+        "caption": (
+            "A layer's attention writes one pattern best and reads one pattern best; the cosine says how alike they "
+            "are, and how alike two layers read. Near 1, what one layer raises the next raises again."
+        ),
+        "headers": ("where", "of", "cosine"),
         "rows": rows,
     }
 

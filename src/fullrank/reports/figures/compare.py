@@ -14,7 +14,7 @@ from fullrank.diagnostics.attention_share import bands as banded
 from fullrank.metrics.coverage import exposures
 from fullrank.reports import Figure, Missing, listed
 from fullrank.reports.draw import GREY, legend, look, panel, whole_numbers
-from fullrank.reports.findings import Finding, comparable
+from fullrank.reports.findings import Finding, comparable, readable
 
 PLACES = 10
 """Places of each list that are looked at."""
@@ -161,7 +161,8 @@ def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _label(group: Sequence[Finding]) -> str:
-    return f"{group[0].run.spec.recipe} ({', '.join(one.key for one in group)})"
+    """Begins with a letter of ours: matplotlib hides labels that begin with an underscore."""
+    return f"{', '.join(one.key for one in group)}: {readable(group[0].run.spec.recipe)}"
 
 
 def _shares(counts: np.ndarray, band: np.ndarray) -> np.ndarray:
