@@ -56,8 +56,8 @@ def test_the_twin_adds_up_single_weights(kind: str, monkeypatch: pytest.MonkeyPa
         for head in range(2):
             share = mass[layer, head] / mass[layer, head].sum()
             found = [values(rows, "mass", layer=layer, head=head, label=label)[0] for label in LABELS]
-            lift = [values(rows, "lift", layer=layer, head=head, label=label)[0] for label in LABELS]
-            assert np.allclose(found, share, atol=1e-6) and np.allclose(lift, share / (keys / keys.sum()), atol=1e-5)
+            ratio = [values(rows, "ratio", layer=layer, head=head, label=label)[0] for label in LABELS]
+            assert np.allclose(found, share, atol=1e-6) and np.allclose(ratio, share / (keys / keys.sum()), atol=1e-5)
             top = values(rows, "mass", layer=layer, head=head, label="top 20 %")[0]
             assert top == pytest.approx(share[:3].sum(), abs=1e-6)
     assert np.allclose([values(rows, "keys", label=label)[0] for label in LABELS], keys / keys.sum())

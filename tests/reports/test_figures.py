@@ -91,9 +91,9 @@ def test_rows_of_single_runs(found: list[Finding]) -> None:
         "no feed-forward 1", "no feed-forward 2", "no feed-forward",
     ]  # fmt: skip
     assert len(made.panels) == 3
-    lifts = figure(attention(found[1]))
-    assert [row[0] for row in lifts.rows[:2]] == ["share of events", "layer 1, head 1"]
-    assert sum(lifts.rows[0][1:]) == pytest.approx(1)
+    ratios = figure(attention(found[1]))
+    assert [row[0] for row in ratios.rows[:2]] == ["share of events", "layer 1, head 1"]
+    assert sum(ratios.rows[0][1:]) == pytest.approx(1)
 
 
 def test_curves_show_what_was_journalled(found: list[Finding]) -> None:

@@ -106,18 +106,18 @@ def _layers(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
     """A row per layer. Figures of a block stand with the layer behind it."""
     title = (
         "Layer 0 is the input. sigma: largest singular value of the outputs at the users' last positions; share, "
-        "rank: as above; lift: attention to the top 20 % of items over their share of the events read (1 is even); "
+        "rank: as above; attn: attention to the top 20 % of items over their share of the events read (1 is even); "
         "u.v: cosine of attention's first singular vectors; norm, bound: log10 of the outputs' norm and of Theorem "
         "4.1's bound."
     )
-    headers = ("layer", "sigma", "share", "rank", "lift", "u.v", "norm", "bound")
+    headers = ("layer", "sigma", "share", "rank", "attn", "u.v", "norm", "bound")
     rows = []
     for layer in sorted({one["layer"] for one in found.of("layers")}):
         own = {one["name"]: one["value"] for one in found.of("layers") if one["layer"] == layer}
-        lift = _mean(found, "attention_share", "lift", layer - 1, "top 20 %")
+        ratio = _mean(found, "attention_share", "ratio", layer - 1, "top 20 %")
         uv = _mean(found, "alignment", "uv_cosine", layer - 1, None)
         limits = [_mean(found, "bound", name, layer, None) for name in ("log10_norm", "log10_bound")]
-        rows.append([layer, own["sigma_1"], own["collapse_share"], own["entropy_rank"], lift, uv, *limits])
+        rows.append([layer, own["sigma_1"], own["collapse_share"], own["entropy_rank"], ratio, uv, *limits])
     return title, headers, rows
 
 

@@ -1,6 +1,6 @@
 """Who is attended to: attention mass by the popularity of the key, and how alike the layers' patterns are.
 
-Claim (SPRINT, KDD 2026, Figure 3): popular items receive more attention than their share of the keys. `lift` is the
+Claim (SPRINT, KDD 2026, Figure 3): popular items receive more attention than their share of the keys. `ratio` is the
 mass over that share, 1 where attention is proportional; `uniform` is the mass that attending evenly to everything
 visible would give (early keys are seen by more queries). Weights that do not sum to 1 or fall below 0 (HSTU) enter by
 their absolute value. Places that a task covers are no keys of an item and are left out.
@@ -83,11 +83,11 @@ class AttentionShare:
         for band, label in enumerate(LABELS):
             if keys[band] > 0:
                 found.append(row(name, "mass", float(mass[band]), layer=layer, head=head, label=label))
-                found.append(row(name, "lift", float(mass[band] / keys[band]), layer=layer, head=head, label=label))
+                found.append(row(name, "ratio", float(mass[band] / keys[band]), layer=layer, head=head, label=label))
         top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
         found.append(row(name, "mass", top, layer=layer, head=head, label="top 20 %"))
-        lift = top / share if share > 0 else None
-        return [*found, row(name, "lift", lift, layer=layer, head=head, label="top 20 %")]
+        ratio = top / share if share > 0 else None
+        return [*found, row(name, "ratio", ratio, layer=layer, head=head, label="top 20 %")]
 
 
 def _by_band(values: Float[Tensor, "H N"], bins: Int[Tensor, "N"]) -> Float[Tensor, "H bands"]:

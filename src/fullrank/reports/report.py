@@ -22,7 +22,7 @@ from fullrank.run import Run
 
 COLLAPSED = 0.8
 """Collapse share from which on the page says so in words (the alarm of `diagnostics.callback.Watch`)."""
-MORE = ("recall@10", "arp@10", "gini@10", "coverage@10")
+MORE = ("recall@10", "lift@10", "gini@10", "coverage@10")
 """Metrics of the summary beside accuracy and fairness."""
 
 

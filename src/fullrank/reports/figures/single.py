@@ -22,13 +22,13 @@ def attention(one: Finding) -> Figure | Missing:
     keys = {row["label"]: row["value"] for row in rows if row["name"] == "keys"}
     uniform = {row["label"]: row["value"] for row in rows if row["name"] == "uniform"}
     labels = [label for label in LABELS if label in keys]
-    lift = {
+    ratio = {
         (row["layer"], row["head"], row["label"]): row["value"]
-        for row in rows if row["name"] == "lift" and row["label"] in labels
+        for row in rows if row["name"] == "ratio" and row["label"] in labels
     }  # fmt: skip
-    heads = sorted({(layer, head) for layer, head, _ in lift})
+    heads = sorted({(layer, head) for layer, head, _ in ratio})
     means = {
-        layer: [float(np.mean([lift[key, head, label] for key, head in heads if key == layer])) for label in labels]
+        layer: [float(np.mean([ratio[key, head, label] for key, head in heads if key == layer])) for label in labels]
         for layer in sorted({layer for layer, _ in heads})
     }
 
@@ -40,7 +40,7 @@ def attention(one: Finding) -> Figure | Missing:
         for place, (layer, values) in enumerate(means.items()):
             axes.plot(at, values, label=f"layer {layer + 1}", **look(place))
             for head in (head for key, head in heads if key == layer):
-                spots = [lift[layer, head, label] for label in labels]
+                spots = [ratio[layer, head, label] for label in labels]
                 axes.plot(at, spots, ".", color=look(place)["color"], alpha=0.45, ms=4)
         axes.set_xticks(list(at), labels)
         legend(axes)
@@ -53,7 +53,7 @@ def attention(one: Finding) -> Figure | Missing:
     tops = "; ".join(f"layer {layer + 1} {values[0]:.2f}" for layer, values in means.items())
     alt = f"Attention over share of events by popularity band. For the {labels[0]} of items: {tops}."
     table = tuple(
-        (f"layer {layer + 1}, head {head + 1}", *(lift[layer, head, label] for label in labels))
+        (f"layer {layer + 1}, head {head + 1}", *(ratio[layer, head, label] for label in labels))
         for layer, head in heads
     )
     first = (("share of events", *(keys[label] for label in labels)),)
