@@ -17,6 +17,7 @@ from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
 from fullrank.objectives.tasks.cloze import Cloze
 from fullrank.recommender import Recommender
+from fullrank.regularizers.sprint import Sprint
 from fullrank.spec import Spec
 from tests.diagnostics.conftest import model_of, recommender, shop
 from tiny import plain
@@ -30,6 +31,7 @@ def specs() -> dict[str, Spec]:
     for pair in everything("items"):
         found[name(pair)] = recommender().model_copy(update={"items": plain(pair)})
     found["cloze"] = recommender(Transformer(attention=Softmax(causal=False))).model_copy(update={"task": Cloze()})
+    found["sprint"] = recommender().model_copy(update={"penalties": (Sprint(),)})
     found["cosine"] = recommender(None, "scoring.similarity=cosine", "scoring.temperature=0.1")
     return found
 
