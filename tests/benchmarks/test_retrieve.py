@@ -85,5 +85,5 @@ def test_a_ranking_in_a_process_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_catalogue() -> None:
-    small, large = (memory.measured(512, n, block=8192, threads=1)["peak_mb"] for n in benchmark.SIZES)
+    small, large = (memory.measured(512, n, block=32_768, threads=1)["peak_mb"] for n in benchmark.SIZES)
     assert large / small <= 1.1
