@@ -14,6 +14,7 @@ import torch
 
 from fullrank.batch import Batch, Step
 from fullrank.data.catalog import Catalog
+from fullrank.diagnostics.effective_rank import entropy_rank
 from fullrank.encoders.gru import GRU
 from fullrank.encoders.transformer import Transformer
 from fullrank.objectives.losses.bce import BCE
@@ -90,19 +91,12 @@ def eigenvalues(model: RecommenderModel) -> float:
     return (torch.logdet(table.T @ table) / table.shape[1]).exp().item()
 
 
-def entropy_rank(vectors: torch.Tensor) -> float:
-    """exp of the entropy of the singular values' shares (Roy and Vetterli 2007)."""
-    values = torch.linalg.svdvals(vectors)
-    shares = values / values.sum()
-    return torch.special.entr(shares).sum().exp().item()
-
-
 def item_rank(model: RecommenderModel) -> float:
-    return entropy_rank(model.items.all())
+    return entropy_rank(torch.linalg.svdvals(model.items.all())).item()
 
 
 def user_rank(model: RecommenderModel) -> float:
-    return entropy_rank(users(whole(model)))
+    return entropy_rank(torch.linalg.svdvals(users(whole(model)))).item()
 
 
 def error_spread(model: RecommenderModel) -> float:
