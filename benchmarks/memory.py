@@ -69,7 +69,12 @@ def peak_above(action: Callable[[], object]) -> tuple[float, float]:
 
 def measured(users: int, items: int, *, block: int, threads: int) -> dict[str, float]:
     """`level_mb` and `peak_mb` (above it) of one ranking in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.memory", str(items), str(users), str(block), str(threads)]
+    return in_a_process("benchmarks.memory", items, users, block, threads)
+
+
+def in_a_process(module: str, *words: object) -> dict[str, float]:
+    """What a module of the benchmarks prints as JSON when it runs in a fresh process."""
+    command = [sys.executable, "-m", module, *map(str, words)]
     path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:

@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
 
-from benchmarks.harness import ROOT
-from benchmarks.memory import peak_above
+from benchmarks.memory import in_a_process, peak_above
 from fullrank.attention import softmax
 from fullrank.attention.softmax import Softmax
 from fullrank.batch import Batch
 from fullrank.data.catalog import Catalog
 from fullrank.encoders.transformer import Transformer
-from fullrank.errors import UserError
 from fullrank.objectives.losses.bce import BCE
 from fullrank.objectives.negatives import Negatives
 from fullrank.ops.column_attention import column_attention_slow
@@ -63,12 +58,7 @@ def rows_of(rows: int, length: int) -> Batch:
 
 def measured(mode: str, rows: int, length: int, *, threads: int) -> float:
     """Megabytes of a step above the level before it, in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.step_memory", mode, str(rows), str(length), str(threads)]
-    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
-    if done.returncode:
-        raise UserError(f"measuring memory failed: {done.stderr.strip().splitlines()[-1:]}")
-    return float(json.loads(done.stdout)["peak_mb"])
+    return in_a_process("benchmarks.step_memory", mode, rows, length, threads)["peak_mb"]
 
 
 def _main() -> None:
