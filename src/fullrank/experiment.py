@@ -64,8 +64,6 @@ class Experiment(Spec):
 
 def named(name: str | Path) -> Experiment:
     """The experiment of a recipe by its name, of a function ``module:function``, or of a YAML or JSON file."""
-    if ":" in str(name) and not Path(name).exists():
-        return _called(str(name))
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         try:
@@ -74,6 +72,8 @@ def named(name: str | Path) -> Experiment:
             raise UserError(f"cannot read {path} as an experiment: {error}") from None
         except UserError as error:
             raise UserError(f"the experiment {path}: {error}") from None
+    if ":" in str(name):
+        return _called(str(name))
     if str(name) not in kinds("recipes"):
         raise unknown("recipe", str(name), kinds("recipes"))
     recipe: Any = find(str(name), "recipes")()

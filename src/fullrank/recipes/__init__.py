@@ -6,10 +6,11 @@ numbers to expect; the numbers are recorded in ``results/``.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fullrank.experiment import Experiment
 
 
+@runtime_checkable
 class Recipe(Protocol):
     def build(self) -> Experiment: ...

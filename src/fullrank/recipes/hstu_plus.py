@@ -13,12 +13,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.attention.hstu import HSTU
-from fullrank.encoders.transformer import Transformer
-from fullrank.experiment import Experiment, Training
-from fullrank.objectives.losses.bce import BCE
-from fullrank.objectives.negatives import Negatives
-from fullrank.recommender import Recommender
+from fullrank.experiment import Experiment
+from fullrank.recipes.sasrec_plus import SASRecPlusRecipe
 from fullrank.spec import Spec
 
 
@@ -28,14 +24,5 @@ class HSTUPlusRecipe(Spec):
     kind: Literal["hstu_plus"] = "hstu_plus"
 
     def build(self) -> Experiment:
-        attention = HSTU(heads=2, gate=False, rel_bias="none", rope=True, bias=False, weight_dropout=0.2)
-        encoder = Transformer(
-            layers=2, attention=attention, norm="rms", feed_forward="swiglu", positions="none", dropout=0.0
-        )  # fmt: skip
-        negatives = Negatives(count=16, share="row", exclude="history")
-        model = Recommender(dim=64, encoder=encoder, loss=BCE(negatives=negatives))
-        training = Training(
-            max_epochs=100, lr=1e-3, weight_decay=0.1, batch_size=4096, schedule="linear", warmup=0.05, clip_norm=1.0,
-            evaluate_every=5, patience=5,
-        )  # fmt: skip
-        return Experiment(recipe="hstu_plus", model=model, training=training)
+        attention = "{kind: hstu, heads: 2, gate: false, rel_bias: none, rope: true, bias: false, weight_dropout: 0.2}"
+        return SASRecPlusRecipe().build().override("recipe=hstu_plus", f"model.encoder.attention={attention}")
