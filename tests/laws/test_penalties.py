@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from discover import Pair, everything, name
+from fullrank.attention.hstu import HSTU
+from fullrank.attention.softmax import Softmax
 from fullrank.batch import Record, Step
+from fullrank.encoders.transformer import Transformer
 from fullrank.objectives.losses.bce import BCE
 from fullrank.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.objectives.negatives import Negatives
@@ -30,7 +33,9 @@ LOSSES: dict[str, Spec] = {"dros": BCE(negatives=Negatives(count=3, share="row")
 
 def model(kind: str = "", *penalties: Any) -> RecommenderModel:
     loss = LOSSES.get(kind, CrossEntropy())
-    built = Recommender(dim=DIM, max_length=12, loss=loss, penalties=penalties).build(catalog())
+    attention = HSTU(rel_bias="none") if any(getattr(p, "exact_bound", False) for p in penalties) else Softmax()
+    encoder = Transformer(attention=attention)
+    built = Recommender(dim=DIM, max_length=12, encoder=encoder, loss=loss, penalties=penalties).build(catalog())
     shaken(built)
     return built
 

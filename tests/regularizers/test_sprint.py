@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fullrank.attention.hstu import HSTU
 from fullrank.attention.softmax import Softmax
 from fullrank.batch import Step
 from fullrank.encoders.gru import GRU
@@ -152,6 +153,29 @@ def test_scores_and_states_are_those_without_the_penalty() -> None:
     shaken(plain)
     torch.testing.assert_close(with_it.step(BATCH).states.tokens, plain.step(BATCH).states.tokens)
     assert plain.step(BATCH).taps is None
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_exact_bound_multiplies_by_the_row_sums_of_hstu(exact: bool) -> None:
+    spec = Sprint(attention=1, feed_forward=0, value_norms="none", exact_bound=exact, temperature=2)
+    attention = HSTU(heads=2, rel_bias="positions")
+    encoder = Transformer(layers=1, attention=attention, feed_forward="none", dropout=0.0)
+    model = Recommender(dim=8, max_length=12, encoder=encoder, penalties=(spec,)).build(catalog())
+    shaken(model)
+    step = model.step(BATCH)
+    _, inputs = model.task.present(model.items, BATCH)
+    block = model.encoder.blocks[0]
+    weights = block.attention.weights(block.attention_norm(step.states.layers[0]), inputs).abs()
+    weights = weights * inputs.valid[:, None, :, None]
+    columns, rows = (
+        (2 * weights.sum(dim).transpose(0, 1)[:, inputs.valid]).exp().sum(1).log() / 2 for dim in (2, 3)
+    )  # fmt: skip
+    close(model.penalties["sprint"](step), (columns * rows if exact else columns).sum().log())
+
+
+def test_exact_bound_needs_rows_that_do_not_sum_to_one() -> None:
+    with pytest.raises(UserError, match="exact_bound has no effect where rows of attention sum to one"):
+        build(Sprint(exact_bound=True))
 
 
 @pytest.mark.parametrize(

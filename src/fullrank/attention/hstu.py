@@ -131,9 +131,9 @@ class HSTUAttention(nn.Module):
         q, k, v = self.project(x, batch.positions(from_end=False))
         allowed = None if self.causal else batch.valid[:, None, None, :]
         wanted = batch.taps is not None and "columns" in batch.taps.wanted
-        y, sums = self._mixed(q, k, v, allowed, Places.of(batch), batch.valid if wanted else None)
-        if batch.taps is not None and sums is not None:
-            batch.taps.columns.append(Columns(self, sums, batch.valid))
+        y, columns, rows = self._mixed(q, k, v, allowed, Places.of(batch), batch.valid if wanted else None)
+        if batch.taps is not None and columns is not None:
+            batch.taps.columns.append(Columns(self, columns, batch.valid, rows))
         return y
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
@@ -160,13 +160,13 @@ class HSTUAttention(nn.Module):
 
     def _mixed(
         self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, places: Places, counted: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The output, and the sums of |A| over the queries that are counted."""
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The output, and the sums of |A| by key and by query over the queries that are counted."""
         q, u = q[..., : k.shape[-1]], q[..., k.shape[-1] :]
         drop = self.weight_drop if self.training else 0.0
         divisor, bias = self._divisor(q, allowed), self._bias(places)
-        mixed, sums = silu_attention(q, k, v, divisor, allowed, bias=bias, counted=counted, dropout=drop)
-        return self._closed(mixed, u), sums
+        mixed, columns, rows = silu_attention(q, k, v, divisor, allowed, bias=bias, counted=counted, dropout=drop)
+        return self._closed(mixed, u), columns, rows
 
     def _closed(self, mixed: Float[Tensor, "B H T e"], u: Float[Tensor, "B H T g"]) -> Float[Tensor, "B T D"]:
         y = mixed.transpose(1, 2).flatten(2)

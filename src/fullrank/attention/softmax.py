@@ -46,6 +46,8 @@ class Softmax(Spec):
 
 
 class SoftmaxAttention(nn.Module):
+    rows_sum_to_one = True
+
     def __init__(self, dim: int, spec: Softmax):
         super().__init__()
         self.heads, self.causal, self.rope, self.drop = spec.heads, spec.causal, spec.rope, spec.dropout

@@ -1,8 +1,8 @@
 """SiLU attention: y_i = sum_j A_ij v_j with A_ij = silu(q_i . k_j + b_ij) / n_i, zero where key j is hidden from i.
 
-With it, on request, the attention that each key received: the sums of |A| over some of the queries. Both are made from
-one block of queries at a time. Where there are several blocks, each is computed again in the backward pass, so that no
-matrix of queries x keys lives longer than its block; a causal block reads the keys up to its own end alone.
+With it, on request, the sums of |A| by key (the attention that it received) and by query (what it gave). All are made
+from one block of queries at a time. Where there are several blocks, each is computed again in the backward pass, so
+that no matrix of queries x keys lives longer than its block; a causal block reads the keys up to its own end alone.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ def silu_attention(
     counted: Bool[Tensor, "B T"] | None = None,
     dropout: float = 0.0,
     block: int = BLOCK,
-) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H S"] | None]:
-    """y, and the sums of |A| over the queries that are `counted` (None: not wanted).
+) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H S"] | None, Float[Tensor, "B H T"] | None]:
+    """y, and the sums of |A| by key and by query over the queries that are `counted` (None: not wanted).
 
     Without `allowed`, query i sees the keys up to i. `dropout` falls on the weights that mix the values; the sums are
     those of the weights as they were.
     """
 
-    def part(low: int, high: int) -> tuple[Tensor, Tensor | None]:
+    def part(low: int, high: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         keys = k.shape[2] if allowed is not None else high
         seen = _causal(low, high, q.device) if allowed is None else _rows(allowed, low, high)
         added = None if bias is None else bias(slice(low, high), keys)
         weights = silu_weights(q[:, :, low:high], k[:, :, :keys], _rows(divisor, low, high), seen, added)
         sums = None
         if counted is not None:
-            taken = (weights.abs() * counted[:, None, low:high, None]).sum(2, dtype=torch.float32)
-            sums = F.pad(taken, (0, k.shape[2] - keys))
+            taken = weights.abs() * counted[:, None, low:high, None]
+            columns = F.pad(taken.sum(2, dtype=torch.float32), (0, k.shape[2] - keys))
+            sums = columns, taken.sum(3, dtype=torch.float32)
         return F.dropout(weights, dropout) @ v[:, :, :keys], sums
 
     edges = range(0, q.shape[2], block)
@@ -56,8 +57,10 @@ def silu_attention(
     for low in edges:
         at = low, min(low + block, q.shape[2])
         parts.append(checkpoint(part, *at, use_reentrant=False) if again else part(*at))
-    mixed = torch.cat([y for y, _ in parts], 2)
-    return mixed, None if counted is None else torch.stack([sums for _, sums in parts if sums is not None]).sum(0)
+    mixed, sums = torch.cat([y for y, _ in parts], 2), [s for _, s in parts if s is not None]
+    if not sums:
+        return mixed, None, None
+    return mixed, torch.stack([columns for columns, _ in sums]).sum(0), torch.cat([rows for _, rows in sums], 2)
 
 
 def silu_attention_slow(
@@ -69,10 +72,11 @@ def silu_attention_slow(
     *,
     bias: Tensor | None = None,
     counted: Bool[Tensor, "B T"],
-) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H S"]]:
+) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H S"], Float[Tensor, "B H T"]]:
     """The twin that says what is meant."""
     weights = silu_weights(q, k, divisor, allowed, bias)
-    return weights @ v, (weights.abs() * counted[:, None, :, None]).sum(2)
+    taken = weights.abs() * counted[:, None, :, None]
+    return weights @ v, taken.sum(2), taken.sum(3)
 
 
 def silu_weights(

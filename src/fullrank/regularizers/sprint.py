@@ -47,6 +47,8 @@ class Sprint(Spec):
     """One logarithm for a layer (A.56), or the mean of one per head."""
     value_norms: Literal["squared", "printed", "none"] = "squared"
     """sigma(W_V,h) squared as the bound needs, as A.56 prints it, or log n_h without any projection (Eq. 4.5)."""
+    exact_bound: bool = False
+    """Multiply n_h by the smoothed largest row sum, where rows do not sum to one (HSTU): |A|^2 <= |A|_1 |A|_inf."""
     normalise_count: bool = False
     """Take log(number of valid keys) / t off n_h, which then depends less on the size of the batch."""
     dropped_weights: bool = False
@@ -59,7 +61,8 @@ class Sprint(Spec):
         if not (self.attention or self.feed_forward or self.item_table):
             raise ValueError("sprint: attention, feed_forward and embedding are all 0; leave the penalty out")
         if not self.attention:
-            named = ("temperature", "outer", "head_reduction", "value_norms", "normalise_count", "dropped_weights")
+            named = ("temperature", "outer", "head_reduction", "value_norms", "exact_bound", "normalise_count",
+                     "dropped_weights")  # fmt: skip
             idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
             if idle:
                 raise ValueError(f"sprint: {', '.join(idle)} have no effect with attention=0; remove them")
@@ -94,6 +97,10 @@ class SprintPenalty(nn.Module):
             raise UserError(f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder")
         if self.spec.feed_forward and not feeds:
             raise UserError(f"sprint: {encoder} has no feed-forward to read; set feed_forward=0 (and embedding apart)")
+        if self.spec.exact_bound and all(getattr(m, "rows_sum_to_one", False) for m in mixers):
+            raise UserError(
+                f"sprint: exact_bound has no effect where rows of attention sum to one ({encoder}); remove it"
+            )
         self._blocks = mixers, feeds
         names = [("mixer", mixers)] if self.spec.value_norms != "none" else []
         for name, modules in [*names, ("feed", feeds)]:
@@ -124,7 +131,10 @@ class SprintPenalty(nn.Module):
     def _attention(self, index: int, module: Any, noted: list[Columns]) -> Float[Tensor, ""]:
         if not noted:
             raise UserError(f"sprint: {type(module).__name__} notes no column sums; set attention=0 or change it")
-        mass = column_norm(noted, self.spec.temperature, normalise=self.spec.normalise_count)
+        smooth = self.spec.temperature, self.spec.normalise_count
+        mass = largest_sum([c.sums for c in noted], noted, *smooth)
+        if self.spec.exact_bound:
+            mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, *smooth)
         outer = torch.log1p if self.spec.outer == "log1p" else torch.log
         if self.spec.value_norms == "none":
             return outer(mass if self.spec.head_reduction == "separate" else mass.sum()).mean()
@@ -141,11 +151,11 @@ class SprintPenalty(nn.Module):
         return torch.stack(terms).mean() if self.spec.layer_reduction == "mean" else torch.stack(terms).sum()
 
 
-def column_norm(noted: list[Columns], temperature: float, *, normalise: bool) -> Float[Tensor, "H"]:
-    """n_h of one layer: the log-sum-exp over all valid keys of the batch, of every time the layer was passed."""
-    sums = torch.cat([c.sums.float().transpose(0, 1).flatten(1) for c in noted], 1)
+def largest_sum(sums: list[Tensor], noted: list[Columns], temperature: float, normalise: bool) -> Float[Tensor, "H"]:
+    """n_h of one layer: the log-sum-exp over all valid tokens of the batch, of every time the layer was passed."""
+    together = torch.cat([s.float().transpose(0, 1).flatten(1) for s in sums], 1)
     valid = torch.cat([c.valid.flatten() for c in noted])
-    smooth = (temperature * sums).masked_fill(~valid, -math.inf).logsumexp(1)
+    smooth = (temperature * together).masked_fill(~valid, -math.inf).logsumexp(1)
     if normalise:
         smooth = smooth - valid.sum().float().log()
     return smooth / temperature
