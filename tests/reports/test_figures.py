@@ -98,7 +98,7 @@ def test_rows_of_single_runs(found: list[Finding]) -> None:
 
 def test_curves_show_what_was_journalled(found: list[Finding]) -> None:
     made = figure(curves(found))
-    assert made.headers == ("run", "epoch", "validation ndcg@10", "training loss", "collapse share")
+    assert made.headers == ("run", "epoch", "validation ndcg@10", "training loss (without penalties)", "collapse share")
     assert made.rows[0] == ("A deep-1", 1, 1 / 9, 3.0, 0.1)
     gru = [row for row in made.rows if row[0] == "D gru"]
     assert len(gru) == 3 and gru[0][-1] is None
@@ -110,7 +110,7 @@ def test_a_journal_with_odd_values_is_read_around(found: list[Finding]) -> None:
     one = found[0]
     odd = ({"event": "epoch", "step": 1, "epoch": "x", "train/loss": 1}, {"event": "epoch", "step": 2, "epoch": 2,
             "train/loss": float("nan"), "validation/ndcg@10": "high"}, *one.epochs)  # fmt: skip
-    made = figure(curves([Finding(one.key, one.name, one.run, one.evaluated, one.diagnosis, odd)]))
+    made = figure(curves([Finding(one.key, one.name, one.run, one.evaluated, one.diagnosis, odd, one.accuracy)]))
     assert made.rows[1][2:] == (None, None, None)
 
 

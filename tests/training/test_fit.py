@@ -81,9 +81,11 @@ def test_an_unknown_logger_is_named(market: Store, tmp_path: Path) -> None:
         train(tiny("training.max_epochs=1"), market, tmp_path / "run", loggers=("tensorbord",), progress=False)
 
 
-def test_bf16_learns_about_as_well(market: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clip", ["null", "1"])
+def test_bf16_learns_about_as_well(clip: str, market: Store, tmp_path: Path) -> None:
+    settings = "training.clip_norm=" + clip
     full, half = (
-        epochs(train(tiny(f"training.precision={p}", dropout=0.0), market, tmp_path / p, progress=False))
+        epochs(train(tiny(f"training.precision={p}", settings, dropout=0.0), market, tmp_path / p, progress=False))
         for p in ("fp32", "bf16")
     )
     assert half[-1]["train/loss"] == pytest.approx(full[-1]["train/loss"], rel=0.03)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from fullrank.batch import Model
 from fullrank.data.pack import Store
@@ -33,6 +33,8 @@ class Watch:
     """Users of the sample; validation histories, or training ones where the store has none."""
     alarm: float = 0.8
     """Collapse share from which on the alarm is raised: a line on stderr and a row `alarm` in metrics.jsonl."""
+
+    headline: ClassVar[str] = SHARE
 
     def __post_init__(self) -> None:
         if not 0 < self.alarm <= 1:

@@ -27,6 +27,8 @@ class Moment:
 
 @runtime_checkable
 class Callback(Protocol):
+    """An attribute `headline`, where it has one, names the figure that the epoch's line shows."""
+
     def on_epoch(self, moment: Moment) -> dict[str, Any]:
         """Figures for this epoch's row of metrics.jsonl; called after validation, on the first process."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,14 @@ class Conductor(lightning.Callback):
         terms = {name: _sum_over_ranks(value) for name, value in module.take_terms().items()}
         for name, value in terms.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
-        loss = sum(terms.values())
-        if not loss == loss or loss in (float("inf"), float("-inf")):
-            raise UserError(f"the loss is {loss} at step {step}: lower training.lr or set training.clip_norm=1")
+        loss, penalty = _objective(terms, module.penalties)
+        if not math.isfinite(loss + penalty):
+            raise UserError(
+                f"the loss is {loss + penalty} at step {step}: lower training.lr or set training.clip_norm=1"
+            )
         epoch, inside = divmod(step, self.loader.steps_per_epoch)
         if trainer.is_global_zero:
-            self.progress.advance(step, f"epoch {epoch + 1}  loss {loss:.4f}")
+            self.progress.advance(step, f"epoch {epoch + 1}  {_told(loss, penalty, module.penalties)}")
             if step % LOG_EVERY == 0:
                 rate = trainer.optimizers[0].param_groups[0]["lr"]
                 figures = {"loss": loss, **terms, "lr": rate}
@@ -84,8 +87,9 @@ class Conductor(lightning.Callback):
     def _close_epoch(self, trainer: Any, module: FitModule, step: int, epoch: int) -> None:
         training = self.experiment.training
         steps = self.loader.steps_per_epoch
-        figures: dict[str, Any] = {f"train/{name}": value / steps for name, value in self.sums.items()}
-        figures["train/loss"] = sum(figures.values())
+        means = {name: value / steps for name, value in self.sums.items()}
+        loss, penalty = _objective(means, module.penalties)
+        figures: dict[str, Any] = {f"train/{name}": value for name, value in means.items()} | {"train/loss": loss}
         tokens, padded = (
             _sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.tokens, self.padded)
         )
@@ -106,8 +110,9 @@ class Conductor(lightning.Callback):
             score = figures.get(f"validation/{selection}")
             shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
             rate = f"{figures['tokens_per_s']:.0f} events/s, padding {figures['padding_share']:.0%}"
-            loss = f"epoch {epoch}/{training.max_epochs}  loss {figures['train/loss']:.4f}"
-            self.progress.epoch(step, f"{loss}{shown}  {rate}")
+            shown += "".join(_headline(callback, figures) for callback in self.callbacks)
+            told = f"epoch {epoch}/{training.max_epochs}  {_told(loss, penalty, module.penalties)}"
+            self.progress.epoch(step, f"{told}{shown}  {rate}")
             if final and self.best is None:
                 write_weights(self.out, module.model)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
@@ -136,6 +141,24 @@ class Conductor(lightning.Callback):
         if trainer.is_global_zero:
             write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)
         self.written = time.perf_counter()
+
+
+def _objective(terms: dict[str, float], penalties: set[str]) -> tuple[float, float]:
+    """The loss and the penalties, apart: a logarithm may be far below zero and would hide what is learned."""
+    return (
+        sum(value for name, value in terms.items() if name not in penalties),
+        sum(value for name, value in terms.items() if name in penalties),
+    )
+
+
+def _headline(callback: Callback, figures: dict[str, Any]) -> str:
+    name: str = getattr(callback, "headline", "")
+    value = figures.get(name)
+    return "" if value is None else f"  {name.rsplit('/')[-1].replace('_', ' ')} {value:.3f}"
+
+
+def _told(loss: float, penalty: float, penalties: set[str]) -> str:
+    return f"loss {loss:.4f}" + (f"  penalty {penalty:.4f}" if penalties else "")
 
 
 def _sum_over_ranks(value: torch.Tensor) -> float:

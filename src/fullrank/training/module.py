@@ -49,6 +49,16 @@ class FitModule(lightning.LightningModule):
         taken, self.terms = self.terms, {}
         return taken
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: Any = None,
+    ) -> None:
+        """By norm. Lightning's own refuses fused optimizers under bf16, for the sake of a scaler that bf16 has not."""
+        if gradient_clip_val:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         return batch.to(device)
 

@@ -20,8 +20,8 @@ def curves(findings: Sequence[Finding]) -> Figure | Missing:
     if not there:
         return Missing(name, title, " ".join(absent))
     figures = {
-        **{f"validation/{metric}": f"validation {metric}" for metric in dict.fromkeys(one.accuracy for one in there)},
-        "train/loss": "training loss",
+        **{f"validation/{metric}": f"validation {metric}" for metric in dict.fromkeys(one.selected for one in there)},
+        "train/loss": "training loss (without penalties)",
         "watch/collapse_share": "collapse share",
     }
     kept = {key: word for key, word in figures.items() if any(_points(one, key) for one in there)}
