@@ -62,7 +62,7 @@ def test_runs_that_were_measured_differently_are_refused(call: Call, shop: Path,
     words = ("--data", shop / "data", "--out", tmp_path / "kept", "--set", "evaluation.seen=keep")
     assert call("train", "popularity", *words).code == 0
     said = call("evaluate", shop / "popularity", tmp_path / "kept")
-    assert said.code == 2 and "protocols differ in seen" in said.err
+    assert said.code == 2 and "seen is 'exclude' in the first" in said.err and "--set seen=exclude" in said.err
 
 
 def test_out_saves_what_can_be_loaded(call: Call, shop: Path, tmp_path: Path) -> None:

@@ -105,7 +105,20 @@ def test_runs_that_were_measured_differently_are_not_compared(run: Run, store: S
     assert isinstance(pareto(found), Missing)
     assert comparable(collect([run, other], users=20, settings=["seen=exclude"])) is None
     third = make(store, tmp_path / "three", "evaluation.selection=recall@5")
-    assert "selected by different metrics" in (comparable(collect([run, third], users=20)) or "")
+    assert {one.accuracy for one in collect([run, third], users=20)} == {"ndcg@10"}
+    kept = collect([third, run], users=20, settings=["selection=ndcg@5"])
+    assert {one.accuracy for one in kept} == {"ndcg@5"} and {one.selected for one in kept} == {"recall@5", "ndcg@10"}
+    apart = collect([make(store, tmp_path / "four", "evaluation.selection=recall@7"), run], users=20)
+    assert "selected by different metrics" in (comparable(apart) or "")
+
+
+def test_the_parts_are_measured_like_the_whole(run: Run, store: Store, tmp_path: Path) -> None:
+    """With other settings an older diagnosis is measured anew, for both stand on one page."""
+    own = make(store, tmp_path / "own")
+    fr.diagnose(own, users=40).save(own.path / "diagnosis.jsonl")
+    for settings in ([], ["seen=keep"]):
+        (one,) = collect([own], users=40, settings=settings)
+        assert one.diagnosis.about()["seen"] == one.evaluated.protocol["seen"]
 
 
 def test_sampled_metrics_have_no_lists(store: Store, tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def evaluate(
     if metrics:
         changes.append(f"metrics=[{', '.join(evaluated)}]")
     begun = time.perf_counter()
+    if other is not None:
+        _check_alike(run, other, changes)
     first, one = _one(screen, run, split, data, changes, device)
     if other is None:
         _save(one, out)
@@ -78,6 +80,14 @@ def evaluate(
     _save(one, None if out is None else out / "a")
     _save(two, None if out is None else out / "b")
     _pair(screen, (first, second), (one, two), rows, time.perf_counter() - begun)
+
+
+def _check_alike(run: Path, other: Path, changes: list[str]) -> None:
+    """Before minutes are spent on evaluations that could not be compared."""
+    from fullrank.evaluation.compare import check_alike
+    from fullrank.run import Run
+
+    check_alike(*(Run.open(path).spec.evaluation.override(*changes) for path in (run, other)))
 
 
 def compared(one: Evaluated, two: Evaluated, paired: list[str], *, all_of_them: bool, k: int = 10) -> list[Comparison]:
@@ -92,7 +102,8 @@ def compared(one: Evaluated, two: Evaluated, paired: list[str], *, all_of_them: 
     main = [name for name in both if name.endswith(f"@{k}") or name == "fair0.8@1"]
     if not all_of_them and f"ndcg@{k}" in main and one.slices:
         paired = [f"{PAIRED}@{k}"]
-    return [compare(one, two, name) for name in [*(both if all_of_them else main or both), *paired]]
+    level = one.protocol["bootstrap"]["level"]
+    return [compare(one, two, name, level=level) for name in [*(both if all_of_them else main or both), *paired]]
 
 
 def _split(metrics: list[str]) -> tuple[list[str], list[str]]:
@@ -169,7 +180,8 @@ def _pair(
     cells = [
         [c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p] for c in rows
     ]
-    screen.table(("metric", "A", "B", "B - A", "95 % interval", "p"), cells)
+    level = found[0].protocol["bootstrap"]["level"]
+    screen.table(("metric", "A", "B", "B - A", f"{100 * level:g} % interval", "p"), cells)
     screen.say(f"{rows[0].users if rows else 0:,} users, paired; in {seconds(spent)}")
     if any(c.metric.startswith("bqs_like") for c in rows):
         screen.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")

@@ -129,6 +129,11 @@ def accuracy_of(spec: Evaluation) -> Evaluation:
     )
 
 
+def protocol_of(spec: Evaluation) -> dict[str, str]:
+    """What decides the accuracy and fairness of these rows, by name."""
+    return {"accuracy": spec.selection, "seen": spec.seen, "popularity": spec.popularity}
+
+
 def ablation_rows(
     model: Model,
     store: Store,

@@ -11,7 +11,7 @@ from typing import Any, cast
 from fullrank.batch import Model
 from fullrank.data.pack import Store
 from fullrank.diagnostics import LEFT_OUT, Observer, Row, row
-from fullrank.diagnostics.ablation import ablation_rows, accuracy_of
+from fullrank.diagnostics.ablation import ablation_rows, accuracy_of, protocol_of
 from fullrank.diagnostics.alignment import Alignment
 from fullrank.diagnostics.attention_share import AttentionShare
 from fullrank.diagnostics.bound import Bound
@@ -107,6 +107,7 @@ def diagnose(
     found += norm_rows(model)
     if split != "train":
         spec = accuracy_of(evaluation or Evaluation())
+        found += [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
         found += ablation_rows(model, store, some, cast(Split, split), spec, tick.part(0.5, 1.0))
     return Diagnosis(tuple(cast(list[Row], plain(found))))
 

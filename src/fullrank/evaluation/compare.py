@@ -10,7 +10,8 @@ from jaxtyping import Float
 
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation import bqs_like
-from fullrank.evaluation.result import Evaluated, differing
+from fullrank.evaluation.result import Evaluated, differing, remedy
+from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics.names import PAIRED, Name, parse
 from fullrank.metrics.summary import bounds, column, resample
 
@@ -39,6 +40,17 @@ class Comparison:
 
     def dump(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def check_alike(a: Evaluation, b: Evaluation) -> None:
+    """Raises `UserError` where two evaluations that are still to come could not be compared."""
+    for name in ("protocol", "seen", "popularity", "empty", "negatives", "negatives_from"):
+        ours, theirs = getattr(a, name), getattr(b, name)
+        if ours != theirs:
+            raise UserError(
+                f"these runs are evaluated differently: {name} is {ours!r} in the first and {theirs!r} in the second; "
+                f"evaluate them alike with --set {name}={'null' if ours is None else ours}"
+            )
 
 
 def compare(
@@ -106,8 +118,8 @@ def _same_protocol(a: Evaluated, b: Evaluated) -> None:
     ours, theirs = ({k: v for k, v in side.protocol.items() if k not in FREE} for side in (a, b))
     if ours != theirs:
         raise UserError(
-            f"these evaluations cannot be compared: their protocols differ in {differing(ours, theirs)}; "
-            "evaluate both in the same way"
+            f"these evaluations cannot be compared: their protocols differ in {differing(ours, theirs)}"
+            f"{remedy(ours, theirs) or '; evaluate both in the same way'}"
         )
     if not np.array_equal(a.per_user.users, b.per_user.users):
         raise UserError("these evaluations cannot be compared: they hold different users")

@@ -22,6 +22,11 @@ from fullrank.ops.safe_files import write_text
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading a file raises that is not what `Evaluated.save` wrote."""
 
+SETTABLE = ("seen", "popularity")
+"""Parts of a protocol that one setting of the same name changes."""
+FOLLOWING = {"unreachable"}
+"""Parts that follow from others."""
+
 
 @dataclass(frozen=True)
 class PerUser:
@@ -120,9 +125,23 @@ def names_of(protocol: dict[str, Any]) -> list[Name]:
 
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> str:
-    """The keys in which two protocols differ, with both values."""
+    """The keys in which two protocols differ, with both values (of a fingerprint, its beginning)."""
     keys = [k for k in {**a, **b} if a.get(k) != b.get(k)]
-    return ", ".join(f"{k} ({a.get(k)!r} and {b.get(k)!r})" for k in keys)
+    return ", ".join(f"{k} ({_brief(a.get(k))} and {_brief(b.get(k))})" for k in keys)
+
+
+def remedy(a: dict[str, Any], b: dict[str, Any]) -> str:
+    """What makes two protocols alike; nothing where no setting does, as with different data."""
+    keys = {k for k in {**a, **b} if a.get(k) != b.get(k)}
+    if not keys & set(SETTABLE) or keys - set(SETTABLE) - FOLLOWING:
+        return ""
+    words = [f"--set {k}={str(a.get(k)).removesuffix(' events')}" for k in SETTABLE if k in keys]
+    return "; evaluate them alike with " + " ".join(words)
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 24 else f"{text[:13]}...{text[0]}"
 
 
 def _summarised(rows: PerUser) -> Evaluated:

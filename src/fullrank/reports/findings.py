@@ -10,12 +10,12 @@ from typing import Any
 
 from fullrank.batch import Model
 from fullrank.data.pack import Store
-from fullrank.diagnostics.ablation import FAIRNESS
+from fullrank.diagnostics.ablation import FAIRNESS, protocol_of
 from fullrank.diagnostics.diagnose import NAME, USERS, Diagnosis, diagnose
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation import Evaluated, evaluate
 from fullrank.evaluation.compare import FREE
-from fullrank.evaluation.result import differing
+from fullrank.evaluation.result import differing, remedy
 from fullrank.evaluation.spec import Evaluation
 from fullrank.run import Run, weights_hash
 
@@ -35,9 +35,11 @@ class Finding:
     diagnosis: Diagnosis
     journal: tuple[dict[str, Any], ...]
     """Rows of metrics.jsonl."""
+    accuracy: str
+    """The metric that the page calls accuracy: the same for all runs, where all have it."""
 
     @property
-    def accuracy(self) -> str:
+    def selected(self) -> str:
         """The metric that the run was selected by."""
         return self.run.spec.evaluation.selection
 
@@ -74,6 +76,7 @@ def collect(
 
     `evaluations` are by the runs' names (`named`). What stands in a run folder (evaluation.json, diagnosis.jsonl) is
     taken where it is of this split and of these weights; with `settings` everything is evaluated anew, alike.
+    Accuracy is the metric that `settings` or else the first run select by.
     """
     if not runs:
         raise UserError("a report needs at least one run")
@@ -83,8 +86,8 @@ def collect(
     for name in evaluations or ():
         if name not in names:
             raise unknown("run of this report", name, names)
-    found = []
-    for place, (name, run) in enumerate(zip(names, runs, strict=True)):
+    evaluated: list[tuple[Store, Evaluated]] = []
+    for name, run in zip(names, runs, strict=True):
         store = _store(run, data)
         given = (evaluations or {}).get(name)
         if given is not None and not _fits(given, run, store, split):
@@ -92,16 +95,14 @@ def collect(
                 f"the evaluation given for {name} is not of the split {split!r} of {store.path}, with "
                 f"{run.spec.evaluation.selection}, {FAIRNESS} and full lists; leave it out to evaluate anew"
             )
-        found.append(
-            Finding(
-                _key(place),
-                name,
-                run,
-                given or _evaluated(run, store, split, settings, tell),
-                _diagnosed(run, store, split, users, tell),
-                tuple(run.rows()),
-            )
-        )
+        evaluated.append((store, given or _evaluated(run, store, split, settings, tell)))
+    wanted = _spec(runs[0], settings).selection
+    shared = all(wanted in one.metrics for _, one in evaluated)
+    found = []
+    for place, (name, run, (store, one)) in enumerate(zip(names, runs, evaluated, strict=True)):
+        accuracy = wanted if shared else run.spec.evaluation.selection
+        diagnosis = _diagnosed(run, store, split, users, _as_measured(run, one, accuracy), tell)
+        found.append(Finding(_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy))
     return found
 
 
@@ -123,13 +124,14 @@ def readable(text: str) -> str:
 def comparable(findings: Sequence[Finding]) -> str | None:
     """Why the metrics of these runs cannot be compared; None where they can."""
     if len({one.accuracy for one in findings}) > 1:
-        return f"the runs were selected by different metrics ({', '.join(sorted({one.accuracy for one in findings}))})"
+        metrics = ", ".join(sorted({one.accuracy for one in findings}))
+        return f"the runs were selected by different metrics ({metrics}), and not every run has the first one's"
     first = _protocol(findings[0])
     for other in findings[1:]:
         if _protocol(other) != first:
             return (
                 f"runs {findings[0].key} and {other.key} were evaluated differently: "
-                f"{differing(first, _protocol(other))}; --set evaluates all runs alike, such as --set seen=exclude"
+                f"{differing(first, _protocol(other))}{remedy(first, _protocol(other))}"
             )
     return None
 
@@ -180,18 +182,24 @@ def _fits(found: Evaluated, run: Run, store: Store, split: str) -> bool:
     return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
 
-def _diagnosed(run: Run, store: Store, split: str, users: int | None, tell: Tell | None) -> Diagnosis:
+def _as_measured(run: Run, found: Evaluated, accuracy: str) -> Evaluation:
+    """The protocol of an evaluation, for the model without its parts: both stand on one page."""
+    popularity = str(found.protocol.get("popularity")).removesuffix(" events")
+    kept = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
+    return run.spec.evaluation.model_copy(update=kept)
+
+
+def _diagnosed(run: Run, store: Store, split: str, users: int | None, spec: Evaluation, tell: Tell | None) -> Diagnosis:
     digest = weights_hash(run.path)
     if (run.path / NAME).is_file():
         kept = Diagnosis.load(run.path / NAME)
         about = kept.about()
         asked: dict[str, Any] = {"weights": digest, "split": split, "fingerprint": store.fingerprint}
+        asked |= protocol_of(spec)
         asked |= {} if users is None else {"users": min(users, len(store.histories(split)[0]))}
         if all(about.get(key) == value for key, value in asked.items()):
             return kept
     model: Model = run.model()  # type: ignore[assignment]
     tick = None if tell is None else tell(f"diagnose {run.path}")
     many = USERS if users is None else users
-    return diagnose(
-        model, store, split=split, users=many, evaluation=run.spec.evaluation, weights=digest, progress=tick
-    )
+    return diagnose(model, store, split=split, users=many, evaluation=spec, weights=digest, progress=tick)

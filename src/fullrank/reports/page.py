@@ -21,7 +21,10 @@ WORDS = (
     ),
     ("directions in use", "How many patterns matter, counted softly (entropy rank of Roy and Vetterli)."),
     ("layer", "A transformer is a stack of layers; each mixes what a person did before (attention), then reworks it."),
-    ("interval", "Where the number would fall with other users of the same kind, in 95 of 100 draws."),
+    (
+        "interval",
+        "Where the number would fall with other users of the same kind, in 95 of 100 draws if not set otherwise.",
+    ),
     (
         "what helps",
         "If popularity takes over: fewer layers, the regularisers of SPRINT (a bound on how much attention an item can "

@@ -138,6 +138,11 @@ def _summary(findings: Sequence[Finding]) -> dict[str, Any]:
         f"Metrics of {users} users over the full catalogue; in brackets their intervals. Items of the history: {seen}. "
         f"Collapse and likeness from a sample of {listed(sorted({_sampled(one) for one in findings}))} users."
     )
+    others = [one for one in findings if one.selected != one.accuracy]
+    if others and len(accuracies) == 1:
+        note += (
+            f" Accuracy is {accuracies[0]}; " + listed([f"{o.key} was selected by {o.selected}" for o in others]) + "."
+        )
     return {"headers": headers, "rows": rows, "note": note}
 
 
