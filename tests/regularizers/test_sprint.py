@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -174,7 +175,7 @@ def test_exact_bound_multiplies_by_the_row_sums_of_hstu(exact: bool) -> None:
 
 
 def test_exact_bound_needs_rows_that_do_not_sum_to_one() -> None:
-    with pytest.raises(UserError, match="exact_bound has no effect where rows of attention sum to one"):
+    with pytest.raises(UserError, match="exact_bound has no effect on SoftmaxAttention, whose rows sum to one"):
         build(Sprint(exact_bound=True))
 
 
@@ -200,6 +201,31 @@ def test_idle_settings_are_refused() -> None:
 def test_embedding_term_alone_serves_an_encoder_without_blocks() -> None:
     model = Recommender(encoder=GRU(), penalties=(Sprint(attention=0, feed_forward=0, embedding=1.0),)).build(catalog())
     assert model(BATCH)["sprint"].isfinite()
+
+
+def test_zero_matrices_give_neither_infinity_nor_nan() -> None:
+    for outer in ("log", "log1p"):
+        model = build(Sprint(outer=outer))
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.zero_()
+        value = model(BATCH)["sprint"]
+        value.backward()
+        assert value.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_layer_without_a_valid_key_is_skipped() -> None:
+    model = build(Sprint(attention=1, feed_forward=0))
+    step = model.step(BATCH)
+    empty = [replace(c, valid=torch.zeros_like(c.valid)) for c in step.taps.columns]
+    step.taps.columns[:] = empty
+    assert model.penalties["sprint"](step) == 0
+
+
+def test_dropped_weights_are_refused_where_they_cannot_be_noted() -> None:
+    encoder = Transformer(attention=HSTU(rel_bias="none"))
+    with pytest.raises(UserError, match="HSTUAttention does not note dropped_columns; set dropped_weights=false"):
+        Recommender(encoder=encoder, penalties=(Sprint(dropped_weights=True),)).build(catalog())
 
 
 def test_buffers_are_saved_and_load_again() -> None:

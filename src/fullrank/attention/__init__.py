@@ -4,7 +4,9 @@ The room's contract: a Spec whose ``build(dim, max_length)`` gives a module that
 around it owns norms, residuals and feed-forward; the attention owns its projections. Rows are right-padded, and the
 mask of a causal attention hides the future; a padded key is never seen by a valid query.
 
-An attention that compares where queries and keys stand, in the row or in time, is `Placed` as well.
+An attention that compares where queries and keys stand, in the row or in time, is `Placed` as well. What it can note
+for penalties (`batch.Taps`) it names in ``notes``: `columns`, `dropped_columns` (after dropout), `rows` (where rows do
+not sum to one).
 """
 
 from __future__ import annotations

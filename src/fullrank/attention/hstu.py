@@ -87,6 +87,8 @@ class HSTU(Spec):
 class HSTUAttention(nn.Module):
     """Satisfies `Attention` and `Placed`."""
 
+    notes = frozenset({"columns", "rows"})
+
     def __init__(self, dim: int, max_length: int, spec: HSTU):
         super().__init__()
         self.heads, self.causal, self.rope = spec.heads, spec.causal, spec.rope

@@ -46,7 +46,7 @@ class Softmax(Spec):
 
 
 class SoftmaxAttention(nn.Module):
-    rows_sum_to_one = True
+    notes = frozenset({"columns", "dropped_columns"})
 
     def __init__(self, dim: int, spec: Softmax):
         super().__init__()

@@ -97,10 +97,8 @@ class SprintPenalty(nn.Module):
             raise UserError(f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder")
         if self.spec.feed_forward and not feeds:
             raise UserError(f"sprint: {encoder} has no feed-forward to read; set feed_forward=0 (and embedding apart)")
-        if self.spec.exact_bound and all(getattr(m, "rows_sum_to_one", False) for m in mixers):
-            raise UserError(
-                f"sprint: exact_bound has no effect where rows of attention sum to one ({encoder}); remove it"
-            )
+        for module in mixers:
+            self._check_notes(module)
         self._blocks = mixers, feeds
         names = [("mixer", mixers)] if self.spec.value_norms != "none" else []
         for name, modules in [*names, ("feed", feeds)]:
@@ -113,6 +111,17 @@ class SprintPenalty(nn.Module):
                 every = torch.arange(model.num_items, device=next(model.parameters()).device)
                 self.sigmas["table"] = PowerIteration(model.items.embed(every), self.spec.warmup)
 
+    def _check_notes(self, module: Any) -> None:
+        notes: frozenset[str] = getattr(module, "notes", frozenset())
+        name = type(module).__name__
+        if not self.needs <= notes:
+            raise UserError(
+                f"sprint: {name} does not note {', '.join(sorted(self.needs - notes))}; set "
+                f"{'dropped_weights=false' if 'columns' in notes else 'attention=0'} or choose another attention"
+            )
+        if self.spec.exact_bound and "rows" not in notes:
+            raise UserError(f"sprint: exact_bound has no effect on {name}, whose rows sum to one; remove it")
+
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, (mixers, feeds) = self.spec, self._blocks
         total: Tensor | float = 0.0
@@ -121,27 +130,27 @@ class SprintPenalty(nn.Module):
             terms = [self._attention(i, m, [c for c in noted if c.module is m]) for i, m in enumerate(mixers)]
             total = total + spec.attention * self._over_layers(terms)
         if feeds:
-            terms = [torch.stack(self._norms("feed", i, m)).log().sum() for i, m in enumerate(feeds)]
+            terms = [_floored(torch.stack(self._norms("feed", i, m))).log().sum() for i, m in enumerate(feeds)]
             total = total + spec.feed_forward * self._over_layers(terms)
         if spec.item_table:
-            total = total + spec.item_table * self.sigmas["table"](step.queries[0].catalogue.all()).log()
+            total = total + spec.item_table * _floored(self.sigmas["table"](step.queries[0].catalogue.all())).log()
         assert isinstance(total, Tensor)
         return total
 
     def _attention(self, index: int, module: Any, noted: list[Columns]) -> Float[Tensor, ""]:
-        if not noted:
-            raise UserError(f"sprint: {type(module).__name__} notes no column sums; set attention=0 or change it")
+        if not any(c.valid.any() for c in noted):
+            return torch.zeros((), device=next(module.parameters()).device)
         smooth = self.spec.temperature, self.spec.normalise_count
         mass = largest_sum([c.sums for c in noted], noted, *smooth)
         if self.spec.exact_bound:
             mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, *smooth)
         outer = torch.log1p if self.spec.outer == "log1p" else torch.log
         if self.spec.value_norms == "none":
-            return outer(mass if self.spec.head_reduction == "separate" else mass.sum()).mean()
+            return outer(_floored(mass if self.spec.head_reduction == "separate" else mass.sum())).mean()
         value, output = self._norms("mixer", index, module)
         parts = mass * (value**2 if self.spec.value_norms == "squared" else value)
         parts = parts if self.spec.head_reduction == "separate" else parts.sum()
-        return outer(parts.sqrt() * output).mean()
+        return outer(_floored(parts).sqrt() * _floored(output)).mean()
 
     def _norms(self, name: str, index: int, module: Any) -> tuple[Tensor, Tensor]:
         first, second = module.matrices()
@@ -149,6 +158,11 @@ class SprintPenalty(nn.Module):
 
     def _over_layers(self, terms: list[Tensor]) -> Tensor:
         return torch.stack(terms).mean() if self.spec.layer_reduction == "mean" else torch.stack(terms).sum()
+
+
+def _floored(norm: Tensor) -> Tensor:
+    """A matrix of zeros has no logarithm; below the floor nothing pulls any more."""
+    return norm.clamp_min(1e-12)
 
 
 def largest_sum(sums: list[Tensor], noted: list[Columns], temperature: float, normalise: bool) -> Float[Tensor, "H"]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fullrank.errors import UserError
-from fullrank.scaling.jobs import Cell, Job, Split, check_folders, check_name, check_seeds, make_jobs, read_file
+from fullrank.scaling.jobs import Cell, Job, Split, called, check_folders, check_name, check_seeds, make_jobs, read_file
 from fullrank.spec import Spec
 
 Zipped = tuple[dict[str, Any], ...]
@@ -129,7 +129,7 @@ def _cell(base: str, common: Mapping[str, Any], place: Sequence[tuple[str, dict[
     settings = dict(common)
     for _, some in place:
         settings |= some
-    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([Path(base).stem, *(label for label, _ in place)]))[:90]
+    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([called(base), *(label for label, _ in place)]))[:90]
     name = next(n for n in _numbered(label) if n not in taken)
     taken.add(name)
     return Cell(name=name, recipe=base, set=settings)

@@ -22,6 +22,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """Names of cells are names of folders."""
 
 
+def called(recipe: str) -> str:
+    """A recipe's name in tables: of a function its own name, of a file that of the file."""
+    return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
+
+
 class Cell(Spec):
     """One recipe with some settings; a sweep runs it once per seed."""
 
@@ -40,7 +45,7 @@ class Cell(Spec):
         if isinstance(given, str):
             given = {"recipe": given}
         if isinstance(given, dict) and isinstance(given.get("recipe"), str):
-            return {"name": Path(given["recipe"]).stem, **given}
+            return {"name": called(given["recipe"]), **given}
         return given
 
     @model_validator(mode="after")

@@ -1,0 +1,51 @@
+"""Every function of the SPRINT recipes builds, at the size that it names, and every grid of results/ can be read."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from fullrank.experiment import named
+from fullrank.recipes import sprint as recipes
+from fullrank.recommender import RecommenderModel
+from fullrank.scaling.grid import Grid
+from fullrank.scaling.search import Search
+from tiny import catalog, histories, padded
+
+RESULTS = Path(__file__).parents[2] / "results"
+FUNCTIONS = sorted(
+    name for name, f in vars(recipes).items()
+    if inspect.isfunction(f) and f.__module__ == recipes.__name__ and not name.startswith("_")
+)  # fmt: skip
+SMALL = [name for name in FUNCTIONS if not name.startswith("ml20m") and name not in ("beauty", "toys", "ml1m")]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_an_experiment_of_its_name(name: str) -> None:
+    made = named(f"{recipes.__name__}:{name}")
+    assert made.recipe == name and made.evaluation.seen == "keep"
+    if name.startswith("ml20m_"):
+        layers, dim = recipes.LADDER[name.removeprefix("ml20m_")]
+        assert (made.model.encoder.layers, made.model.dim) == (layers, dim)
+        assert dim // made.model.encoder.attention.heads == 64
+
+
+def test_there_is_a_function_for_every_rung() -> None:
+    assert {f"ml20m_{size}" for size in recipes.LADDER} <= set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_one_takes_a_step(name: str) -> None:
+    model = getattr(recipes, name)().override("model.dim=8", "model.encoder.layers=1").model.build(catalog())
+    assert isinstance(model, RecommenderModel)
+    terms = model(padded(histories([5, 7, 3])))
+    assert all(value.isfinite() for value in terms.values())
+    assert len(terms) == 1 + len(model.penalties)
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "sprint").glob("*.yaml")), ids=lambda path: path.stem)
+def test_grids_can_be_read_and_built(path: Path) -> None:
+    kind = Search if "space:" in path.read_text() else Grid
+    assert kind.read(path).jobs()
