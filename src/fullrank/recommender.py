@@ -117,7 +117,10 @@ class RecommenderModel(nn.Module):
 
     def answer(self, batch: Batch) -> Dense:
         x, inputs = self.task.ask(self.items, batch)
-        vectors = self.task.answer(self.encoder(x, inputs), inputs)
+        return self.searched(self.task.answer(self.encoder(x, inputs), inputs))
+
+    def searched(self, vectors: Float[Tensor, "B D"]) -> Dense:
+        """The answer that these states give: scored as in training, against all items."""
         return Dense(unit(vectors) if self.cosine else vectors, self._table(), self.temperature)
 
     @contextmanager
