@@ -20,6 +20,7 @@ from fullrank.items import Snapshot, unit
 from fullrank.items.table import Table
 from fullrank.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.objectives.tasks.next_item import NextItem
+from fullrank.reasoning import Reasoner
 from fullrank.regularizers import Attached
 from fullrank.spec import Room, Spec
 
@@ -45,6 +46,8 @@ class Recommender(Spec):
     """Item id <-> vector."""
     encoder: Annotated[Spec, Room("encoders")] = Transformer()
     """History -> states."""
+    reasoner: Annotated[Spec, Room("reasoning")] | None = None
+    """Latent steps behind the history; null answers with the encoder's own state."""
     task: Annotated[Spec, Room("objectives.tasks")] = NextItem()
     """Who predicts what."""
     loss: Annotated[Spec, Room("objectives.losses")] = CrossEntropy()
@@ -75,6 +78,8 @@ class RecommenderModel(nn.Module):
         self.num_items, self.max_length = catalog.size, spec.max_length
         self.items = spec.items.build(spec.dim, catalog)  # type: ignore[attr-defined]
         self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        if spec.reasoner is not None:
+            self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)  # type: ignore[attr-defined]
         self.reads_times: bool = getattr(self.encoder, "reads_times", False)
         self.task = spec.task.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
         self.loss = spec.loss.build()  # type: ignore[attr-defined]
@@ -92,6 +97,11 @@ class RecommenderModel(nn.Module):
             penalty.attach(self)
         self._needs = frozenset(need for penalty in attached for need in penalty.needs)
         self._held: Tensor | None = None
+
+    @property
+    def reasoner(self) -> Reasoner | None:
+        """The encoder, where it reasons."""
+        return self.encoder if isinstance(self.encoder, Reasoner) else None
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
