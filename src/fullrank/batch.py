@@ -27,11 +27,19 @@ class Columns:
 
 
 class Taps:
-    """What modules note down for the penalties of one step. A module notes only what is `wanted`."""
+    """What modules note down for the penalties of one step, or for a cache. A module notes only what is `wanted`."""
 
     def __init__(self, wanted: frozenset[str]):
         self.wanted = wanted
         self.columns: list[Columns] = []
+        self.memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] = {}
+        """The keys and values of each attention, [B, H, T, e]."""
+
+    def also(self, need: str) -> Taps:
+        """Taps that want one thing more; what is noted there is noted here."""
+        more = Taps(self.wanted | {need})
+        more.columns, more.memory = self.columns, self.memory
+        return more
 
 
 @dataclass(frozen=True)

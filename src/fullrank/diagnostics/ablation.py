@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from fullrank.attention.streams import Streamed
 from fullrank.batch import Batch, Dense, Model
 from fullrank.data.pack import Store
 from fullrank.diagnostics import Row, left_out, row
@@ -65,9 +66,15 @@ def without(modules: tuple[nn.Module, ...]) -> Iterator[None]:
     def silent(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
         return torch.zeros_like(out)
 
+    def thoughtless(q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
+        return q.new_zeros(1)
+
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(silent).remove)
+            if isinstance(module, Streamed):  # a reasoner's own tokens do not pass through forward
+                vars(module)["think"] = thoughtless
+                stack.callback(delattr, module, "think")
         yield
 
 
