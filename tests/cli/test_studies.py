@@ -66,17 +66,17 @@ def test_adaptive_stopping_says_how_long(call: Call, plr: Path) -> None:
 
 
 def test_recommend_turns_the_same_dial(call: Call, shop: Path, plr: Path) -> None:
-    words = ("recommend", plr, "--history", "2,3,5", "--k", 5, "--json")
+    words = ("recommend", plr, "--history", "1002,1003,1005", "--k", 5, "--json")
     zero = call(*words, "--reasoning-steps", 0).json
     assert zero["reasoning"] == {"steps": 0}
     lists = {
-        name: [row["item"] for row in fr.recommend(plr, [[2, 3, 5]], k=5, reasoning=dial).to_dicts()]
+        name: [row["item"] for row in fr.recommend(plr, [[1002, 1003, 1005]], k=5, reasoning=dial).to_dicts()]
         for name, dial in {"zero": {"steps": 0}, "own": None, "three": {"steps": 3}}.items()
     }
     assert [row["item"] for row in zero["recommendations"]] == lists["zero"] != lists["own"] == lists["three"]
     settled = call(*words, "--adaptive", 5).json["recommendations"]
     assert {row["steps"] for row in settled} <= {1, 2, 3} and len({row["steps"] for row in settled}) == 1
-    answer = call("recommend", shop / "sasrec", "--history", "2,3", "--adaptive", 5)
+    answer = call("recommend", shop / "sasrec", "--history", "1002,1003", "--adaptive", 5)
     assert answer.code == 2 and "does not reason" in answer.err
 
 
