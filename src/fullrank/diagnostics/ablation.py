@@ -66,14 +66,14 @@ def without(modules: tuple[nn.Module, ...]) -> Iterator[None]:
     def silent(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
         return torch.zeros_like(out)
 
-    def thoughtless(q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
-        return q.new_zeros(1)
+    def thoughtless(think: Any) -> Any:
+        return lambda *given: torch.zeros_like(think(*given))
 
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(silent).remove)
             if isinstance(module, Streamed):  # a reasoner's own tokens do not pass through forward
-                vars(module)["think"] = thoughtless
+                vars(module)["think"] = thoughtless(module.think)
                 stack.callback(delattr, module, "think")
         yield
 
