@@ -9,7 +9,7 @@ encoder that reads `Batch.times` has the attribute ``reads_times = True``; the m
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -36,6 +36,7 @@ class Cache:
                        batch=self.batch.select(rows))  # fmt: skip
 
 
+@runtime_checkable
 class Encoder(Protocol):
     causal: bool
 
