@@ -153,6 +153,17 @@ class Queries:
     positions: Int[Tensor, "M"]
     """Which position of that row it answers for."""
     temperature: float = 1.0
+    weight: float = 1.0
+    """Factor of the group's term."""
+    counted_as: str | None = None
+    """The task's group that has as many queries, where this one is not the task's own."""
+
+    def first(self, rows: int) -> Queries:
+        """Those of the first rows; queries stand in order of their rows."""
+        n = int((self.rows < rows).sum())
+        return replace(
+            self, vectors=self.vectors[:n], targets=self.targets[:n], rows=self.rows[:n], positions=self.positions[:n]
+        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.batch import Thoughts
-from fullrank.encoders import Encoder
 from fullrank.ops.initial import STD, start_small
 from fullrank.reasoning.stepwise import Stepwise
 from fullrank.spec import Spec
@@ -43,12 +42,12 @@ class PLR(Spec):
             raise ValueError(f"gate={self.gate!r} has no effect with streams=1, whose weight is 1; remove it")
         return self
 
-    def build(self, encoder: Encoder, dim: int, max_length: int) -> PLRReasoner:
+    def build(self, encoder: nn.Module, dim: int, max_length: int) -> PLRReasoner:
         return PLRReasoner(encoder, dim, self)
 
 
 class PLRReasoner(Stepwise):
-    def __init__(self, encoder: Encoder, dim: int, spec: PLR):
+    def __init__(self, encoder: nn.Module, dim: int, spec: PLR):
         super().__init__(encoder, dim, steps=spec.steps, streams=spec.streams)
         self.triggers = nn.Parameter(torch.randn(spec.streams, dim) * STD)
         learned = spec.streams > 1 and spec.gate != "uniform"

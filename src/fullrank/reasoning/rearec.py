@@ -15,10 +15,9 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from fullrank.batch import Thoughts
-from fullrank.encoders import Encoder
 from fullrank.reasoning.stepwise import Stepwise
 from fullrank.spec import Spec
 
@@ -32,12 +31,12 @@ class ReaRec(Spec):
     answer: Literal["mean", "last"] = "mean"
     """Of the encoder's state and all steps (ERL), or the last step alone (PRL)."""
 
-    def build(self, encoder: Encoder, dim: int, max_length: int) -> ReaRecReasoner:
+    def build(self, encoder: nn.Module, dim: int, max_length: int) -> ReaRecReasoner:
         return ReaRecReasoner(encoder, dim, self)
 
 
 class ReaRecReasoner(Stepwise):
-    def __init__(self, encoder: Encoder, dim: int, spec: ReaRec):
+    def __init__(self, encoder: nn.Module, dim: int, spec: ReaRec):
         super().__init__(encoder, dim, steps=spec.steps, streams=1)
         self.mean = spec.answer == "mean"
 

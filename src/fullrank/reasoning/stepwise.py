@@ -11,13 +11,13 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.batch import Batch, States, Thoughts, last
-from fullrank.encoders import Encoder
 from fullrank.errors import UserError
 from fullrank.ops.initial import STD
 from fullrank.reasoning import Thinking
@@ -26,14 +26,16 @@ from fullrank.reasoning import Thinking
 class Stepwise(nn.Module):
     """Satisfies `Reasoner`; a subclass says where streams open, how they are weighed and what is made of them."""
 
-    def __init__(self, encoder: Encoder, dim: int, *, steps: int, streams: int):
+    def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int):
         super().__init__()
         if not hasattr(encoder, "start") or not hasattr(encoder, "step"):
             raise UserError(
                 f"a reasoner needs an encoder that goes on behind its history (start and step), and "
                 f"{type(encoder).__name__} does not; use transformer or gru, or leave model.reasoner out"
             )
-        self.encoder, self.causal = encoder, encoder.causal
+        inner: Any = encoder
+        self.encoder = inner
+        self.causal: bool = inner.causal
         self.reads_times: bool = getattr(encoder, "reads_times", False)
         self.steps, self.streams = steps, streams
         self.step_vectors = nn.Parameter(torch.randn(steps, dim) * STD)
