@@ -1,12 +1,11 @@
-"""A reasoner's states as penalties read them: flat, by view, and against each other within a batch."""
+"""A reasoner's states as penalties read them: flat, or by view."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.batch import Batch, Step, Thoughts
@@ -46,24 +45,3 @@ def views_of(thoughts: Thoughts, batch: Batch) -> tuple[Float[Tensor, "n B D"], 
     first, second = states_of(thoughts, start=False).float().chunk(2)
     assert batch.views == 2 and len(first) == len(second)
     return first.transpose(0, 1), second.transpose(0, 1)
-
-
-def in_batch_contrast(
-    a: Float[Tensor, "n B D"], b: Float[Tensor, "n B D"], users: Int[Tensor, "B"] | None, temperature: float
-) -> Float[Tensor, ""]:
-    """Mean over n and over rows of -log softmax_j(a_i . b_j / temperature) at j = i, in fp32.
-
-    Other rows of the same user are left out of the sum over j. One row has nobody to be told from: 0.
-    """
-    with torch.autocast(a.device.type, enabled=False):
-        scores = (a @ b.mT) / temperature
-    if users is not None:
-        scores = scores.masked_fill(_doubles(users), float("-inf"))
-    targets = torch.arange(a.shape[1], device=a.device).expand(len(a), -1)
-    return F.cross_entropy(scores.flatten(0, 1), targets.flatten()) if targets.numel() else 0.0 * a.sum()
-
-
-def _doubles(users: Int[Tensor, "B"]) -> Bool[Tensor, "B B"]:
-    """Pairs of different rows of one user."""
-    own = torch.eye(len(users), dtype=torch.bool, device=users.device)
-    return (users[:, None] == users) & ~own

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from fullrank.batch import Queries, States, Step
 from fullrank.errors import UserError
-from fullrank.regularizers._thoughts import demand_reasoner, in_batch_contrast, thoughts_of, views_of
+from fullrank.ops.in_batch_contrast import in_batch_contrast
+from fullrank.regularizers._thoughts import demand_reasoner, thoughts_of, views_of
 from fullrank.spec import Spec
 
 
@@ -97,4 +98,5 @@ class ProgressivePenalty(nn.Module):
             return torch.zeros((), device=step.batch.items.device)
         clean, noisy = views_of(thoughts_of(step), step.batch)
         users = None if step.batch.users is None else step.batch.users[: clean.shape[1]]
-        return self.spec.contrast_weight * in_batch_contrast(noisy, clean, users, self.spec.temperature)
+        value = in_batch_contrast(noisy, clean, users, temperature=self.spec.temperature, both=False)
+        return self.spec.contrast_weight * value

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from fullrank.batch import Step
 from fullrank.items import unit
-from fullrank.regularizers._thoughts import demand_reasoner, in_batch_contrast, thoughts_of, views_of
+from fullrank.ops.in_batch_contrast import in_batch_contrast
+from fullrank.regularizers._thoughts import demand_reasoner, thoughts_of, views_of
 from fullrank.spec import Spec
 
 
@@ -29,7 +30,7 @@ class ReasoningContrast(Spec):
     kind: Literal["reasoning_contrast"] = "reasoning_contrast"
     weight: float = Field(1.0, gt=0)
     """Factor of the term."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=0.03)
     """Divides the cosines."""
     loss_views: Literal["both", "first"] = "both"
     """Which views the task's loss and `kl_diversity` read."""
@@ -52,5 +53,4 @@ class ReasoningContrastPenalty(nn.Module):
     def forward(self, step: Step) -> Float[Tensor, ""]:
         first, second = (unit(x) for x in views_of(thoughts_of(step), step.batch))
         users = None if step.batch.users is None else step.batch.users[: first.shape[1]]
-        there = in_batch_contrast(first, second, users, self.temperature)
-        return self.weight * (there + in_batch_contrast(second, first, users, self.temperature))
+        return self.weight * in_batch_contrast(first, second, users, temperature=self.temperature, both=True)
