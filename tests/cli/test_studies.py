@@ -131,3 +131,12 @@ def test_hidden_events_of_one_run_and_of_two(call: Call, shop: Path, plr: Path, 
 def test_bad_studies_are_refused(call: Call, plr: Path, words: tuple[str, ...], said: str) -> None:
     answer = call("evaluate", plr, *words)
     assert answer.code == 2 and said in " ".join(answer.err.split()), answer.err
+
+
+def test_diagnose_says_what_thoughts_are_worth(call: Call, plr: Path, shop: Path, tmp_path: Path) -> None:
+    words = ("--users", 30, "--out", tmp_path / "rows.jsonl")
+    said = call("diagnose", plr, *words)
+    assert said.code == 0 and "gate entropy" in said.out and "oracle" in said.out
+    rows = {row["diagnostic"] for row in call("diagnose", plr, *words, "--json").json["rows"]}
+    assert {"diversity", "streams", "ensemble", "latent_attention", "step_curve", "oracle_step", "gate_gain"} <= rows
+    assert "thoughts" not in call("diagnose", shop / "sasrec", *words).out

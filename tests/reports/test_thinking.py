@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from fullrank.api import evaluate
 from fullrank.data.pack import Store
 from fullrank.diagnostics.latent_attention import OWN
 from fullrank.reports import Figure, Missing
@@ -91,6 +95,13 @@ def test_robustness_has_every_run(found: list[Finding]) -> None:
     assert len(made.rows) == 12
     without = [one.__class__(**{**vars(one), "diagnosis": type(one.diagnosis)(())}) for one in found]
     assert isinstance(robustness(without), Missing) and isinstance(diversity(without), Missing)
+
+
+def test_an_evaluation_with_hidden_events_is_not_taken(thinkers: list[Run], store: Store, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(thinkers[2].path, tmp_path / "base"))
+    evaluate(thinkers[2], set=["drop=0.9"]).save(path)
+    (one,) = collect([Run.open(path)], users=40)
+    assert "dropped" not in one.evaluated.protocol
 
 
 def test_a_page_without_reasoners_does_not_mention_them(found: list[Finding]) -> None:

@@ -88,7 +88,8 @@ def looks(one: Finding) -> Figure | Missing:
                 axes.plot(at, values, label=f"stream {stream + 1}, step {step}", **style)
             axes.set_xticks(list(at), labels)
             axes.tick_params(axis="x", labelsize=7)
-            legend(axes)
+            axes.set_ylim(top=1.5 * axes.get_ylim()[1])
+            legend(axes, place="upper center")
 
         tops = "; ".join(
             f"stream {stream + 1}, step {step}: {mass[layer, stream, step, labels[0]]:.0%}"

@@ -127,7 +127,8 @@ def oracle_step(findings: Sequence[Finding]) -> Figure | Missing:
                      label="more, at each person's best step" if not place else None)  # fmt: skip
         axes.set_xticks(range(len(there)), [one.key for one in there])
         axes.grid(axis="x", visible=False)
-        legend(axes, place="lower right")
+        axes.set_ylim(top=1.4 * axes.get_ylim()[1])
+        legend(axes, place="upper left")
 
     word = there[0].accuracy
     caption = (
