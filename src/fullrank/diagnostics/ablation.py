@@ -9,7 +9,7 @@ Differs: in post-norm blocks the norm behind the residual stays. Nothing is trai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -66,16 +66,17 @@ def without(modules: tuple[nn.Module, ...]) -> Iterator[None]:
     def silent(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
         return torch.zeros_like(out)
 
-    def thoughtless(think: Any) -> Any:
-        return lambda *given: torch.zeros_like(think(*given))
-
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(silent).remove)
             if isinstance(module, Streamed):  # a reasoner's own tokens do not pass through forward
-                vars(module)["think"] = thoughtless(module.think)
+                vars(module)["think"] = _zeros_of(module.think)
                 stack.callback(delattr, module, "think")
         yield
+
+
+def _zeros_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *given: torch.zeros_like(function(*given))
 
 
 class Answered:
