@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "attention items data objectives regularizers metrics",
         "encoders",
         "reasoning rankers",
-        "recommender baselines experiment run evaluation.spec",
+        "recommender baselines experiment run evaluation.spec retrieval.dial",
         "retrieval",
         "evaluation grow",
         "training",

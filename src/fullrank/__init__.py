@@ -25,6 +25,8 @@ _WHERE = {
     "download": "fullrank.data.download",
     "train": "fullrank.api",
     "evaluate": "fullrank.api",
+    "oracle_step": "fullrank.api",
+    "step_curve": "fullrank.api",
     "diagnose": "fullrank.api",
     "report": "fullrank.api",
     "Watch": "fullrank.diagnostics.callback",
@@ -47,12 +49,12 @@ _WHERE = {
 
 __all__ = [
     "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec", "Store", "Training",
-    "UserError", "Watch", "compare", "diagnose", "download", "evaluate", "grow_catalog", "prepare", "recipe",
-    "recommend", "report", "sweep", "train", "tune",
+    "UserError", "Watch", "compare", "diagnose", "download", "evaluate", "grow_catalog", "oracle_step", "prepare",
+    "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import diagnose, evaluate, recipe, recommend, report, train
+    from fullrank.api import diagnose, evaluate, oracle_step, recipe, recommend, report, step_curve, train
     from fullrank.data.download import download
     from fullrank.data.pack import Store
     from fullrank.data.prepare import Prepare, prepare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from fullrank.data.pack import Store
 from fullrank.data.values import Unit
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated
+from fullrank.evaluation import Ceiling, Evaluated, Point
 from fullrank.evaluation import evaluate as _evaluate
+from fullrank.evaluation import frontier as _frontier
+from fullrank.evaluation import oracle_step as _oracle_step
 from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
@@ -68,13 +71,55 @@ def evaluate(
 ) -> Evaluated:
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
 
-    `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`); what changed is named in the result's protocol.
-    `progress` is called with (users done, users in all).
+    `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
+    named in the result's protocol. `progress` is called with (users done, users in all).
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
     store = _its_store(opened, data)
     model: Any = opened.model().to(device)
     return _evaluate(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
+
+
+def oracle_step(
+    run: Run | str | Path,
+    split: Literal["validation", "test"] = "test",
+    *,
+    data: Store | str | Path | None = None,
+    set: Sequence[str] = (),
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> list[Ceiling]:
+    """What a run that reasons would reach if every user were stopped at their best step. It reads the truth.
+
+    The arguments are those of `evaluate`; one `Ceiling` for each accuracy metric.
+    """
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    store, model = _its_store(opened, data), opened.model().to(device)
+    spec = opened.spec.evaluation.override(*set)
+    return _oracle_step(model, store, split, spec, device=device, progress=progress)
+
+
+def step_curve(
+    run: Run | str | Path,
+    split: Literal["validation", "test"] = "test",
+    *,
+    data: Store | str | Path | None = None,
+    set: Sequence[str] = (),
+    metrics: Sequence[str] | None = None,
+    rounds: int = 3,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> list[Point]:
+    """Accuracy and seconds per 1,000 users of a run that reasons, by steps, and with adaptive stopping.
+
+    `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
+    """
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    store, model = _its_store(opened, data), opened.model().to(device)
+    spec = opened.spec.evaluation.override(*set)
+    return _frontier(
+        model, store, split, spec, metrics=metrics, rounds=rounds, device=device, progress=progress
+    )  # fmt: skip
 
 
 def diagnose(
@@ -143,12 +188,18 @@ def recommend(
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
     time_unit: Unit = "s",
     titles: bool = False,
+    reasoning: Mapping[str, int] | None = None,
 ) -> Any:
-    """The k best items for each history: a long frame (user, item, score, rank). See `retrieval.recommend`."""
+    """The k best items for each history: a long frame (user, item, score, rank). See `retrieval.recommend`.
+
+    `reasoning` turns the dial of a run that reasons: `{"steps": 1}`, `{"adaptive": 10}` (`retrieval.dial.Reasoning`).
+    """
     opened = Run.open(run) if isinstance(run, str | Path) else run
+    own = opened.spec.evaluation.reasoning
+    dial = own.override(*(f"{key}={json.dumps(value)}" for key, value in (reasoning or {}).items()))
     return _recommend(
         opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed,
-        columns=columns, time_unit=time_unit, titles=titles,
+        columns=columns, time_unit=time_unit, titles=titles, reasoning=dial,
     )  # fmt: skip
 
 

@@ -1,12 +1,13 @@
 """The tensors that cross rooms, and the letters of their shapes.
 
 B users (rows), T positions, D width, H heads, V items, M queries, N negatives, G groups of queries, K list length.
+Where a reasoner thinks, S are its steps and M its streams.
 Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,11 +29,19 @@ class Columns:
 
 
 class Taps:
-    """What modules note down for the penalties of one step. A module notes only what is `wanted`."""
+    """What modules note down for the penalties of one step, or for a cache. A module notes only what is `wanted`."""
 
     def __init__(self, wanted: frozenset[str]):
         self.wanted = wanted
         self.columns: list[Columns] = []
+        self.memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] = {}
+        """The keys and values of each attention, [B, H, T, e]."""
+
+    def also(self, need: str) -> Taps:
+        """Taps that want one thing more; what is noted there is noted here."""
+        more = Taps(self.wanted | {need})
+        more.columns, more.memory = self.columns, self.memory
+        return more
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,8 @@ class Batch:
     lengths: Int[Tensor, "B"]
     rows: Int[Tensor, "B"] | None = None
     """Row ids: which user (or which prefix of which user) each row is."""
+    users: Int[Tensor, "B"] | None = None
+    """Which user each row belongs to; None where every row is a user of its own."""
     times: Int[Tensor, "B T"] | None = None
     """Seconds since 1970, where the data has times and the model reads them."""
     hidden: Bool[Tensor, "B T"] | None = None
@@ -55,6 +66,8 @@ class Batch:
     """A shard without rows of its own: it takes part in the step and adds nothing."""
     taps: Taps | None = None
     """Where modules note what a penalty needs; None outside of training, or where no penalty needs anything."""
+    views: int = 1
+    """How often the rows are repeated, each time under other dropout: rows [0, B / views) are the first view."""
 
     @property
     def valid(self) -> Bool[Tensor, "B T"]:
@@ -66,8 +79,31 @@ class Batch:
         return (self.lengths[:, None] - 1 - at).clamp_min(0) if from_end else at
 
     def to(self, device: torch.device | str) -> Batch:
-        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return self._moved(lambda x: x.to(device))
+
+    def select(self, rows: Int[Tensor, "b"]) -> Batch:
+        """Some of the rows, as one view."""
+        return replace(self._moved(lambda x: x[rows]), views=1)
+
+    def repeated(self, views: int) -> Batch:
+        """The rows as several views, one view behind the other."""
+        return replace(self._moved(lambda x: x.repeat(views, *[1] * (x.ndim - 1))), views=views)
+
+    def _moved(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        moved: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """What a reasoner thought behind each row's last event: S steps in M isolated streams (ReaRec: M = 1)."""
+
+    start: Float[Tensor, "B D"]
+    """h_0, the encoder's own state of the last event."""
+    steps: Float[Tensor, "B S M D"]
+    """h_{t,m}."""
+    gate: Float[Tensor, "B M"]
+    """Weight of each stream; a row sums to one."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +116,13 @@ class States:
     blocks: tuple[torch.nn.Module, ...] = ()
     """The blocks passed through, in order."""
     outputs: Mapping[str, Float[Tensor, "B D"]] = field(default_factory=dict)
-    """Named answers of a reasoner (`trained`, `answer`, one per step); empty for a plain encoder."""
+    """Named answers of a reasoner; empty for a plain encoder.
+
+    `trained` is what the loss reads, `answer` what is searched with, and `step_0` .. `step_S` what would be answered
+    after that many steps (`step_0` is h_0, `step_S` equals `answer`).
+    """
+    thoughts: Thoughts | None = None
+    """What a reasoner thought; None for a plain encoder."""
 
 
 def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
@@ -113,6 +155,17 @@ class Queries:
     positions: Int[Tensor, "M"]
     """Which position of that row it answers for."""
     temperature: float = 1.0
+    weight: float = 1.0
+    """Factor of the group's term."""
+    counted_as: str | None = None
+    """The task's group that has as many queries, where this one is not the task's own."""
+
+    def first(self, rows: int) -> Queries:
+        """Those of the first rows; queries stand in order of their rows."""
+        n = int((self.rows < rows).sum())
+        return replace(
+            self, vectors=self.vectors[:n], targets=self.targets[:n], rows=self.rows[:n], positions=self.positions[:n]
+        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from fullrank.items import Snapshot, unit
 from fullrank.items.table import Table
 from fullrank.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.objectives.tasks.next_item import NextItem
-from fullrank.regularizers import Attached
+from fullrank.reasoning import Reasoner
+from fullrank.regularizers import Asking, Attached
 from fullrank.spec import Room, Spec
 
 
@@ -45,6 +46,8 @@ class Recommender(Spec):
     """Item id <-> vector."""
     encoder: Annotated[Spec, Room("encoders")] = Transformer()
     """History -> states."""
+    reasoner: Annotated[Spec, Room("reasoning")] | None = None
+    """Latent steps behind the history; null answers with the encoder's own state."""
     task: Annotated[Spec, Room("objectives.tasks")] = NextItem()
     """Who predicts what."""
     loss: Annotated[Spec, Room("objectives.losses")] = CrossEntropy()
@@ -75,6 +78,8 @@ class RecommenderModel(nn.Module):
         self.num_items, self.max_length = catalog.size, spec.max_length
         self.items = spec.items.build(spec.dim, catalog)  # type: ignore[attr-defined]
         self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        if spec.reasoner is not None:
+            self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)  # type: ignore[attr-defined]
         self.reads_times: bool = getattr(self.encoder, "reads_times", False)
         self.task = spec.task.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
         self.loss = spec.loss.build()  # type: ignore[attr-defined]
@@ -87,37 +92,66 @@ class RecommenderModel(nn.Module):
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
                 f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder"
             )
-        attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
-        for penalty in attached:
+        if spec.reasoner is not None and not getattr(self.task, "reads_outputs", False):
+            raise UserError(
+                f"the task {spec.task.kind_of()!r} asks with the encoder's own states, so the reasoner would not "
+                "learn; set model.task=last_item, or leave model.reasoner out"
+            )
+        self._attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
+        for penalty in self._attached:
             penalty.attach(self)
-        self._needs = frozenset(need for penalty in attached for need in penalty.needs)
+        self._needs = frozenset(need for penalty in self._attached for need in penalty.needs)
+        if {"loss_of_both_views", "loss_of_first_view"} <= self._needs:
+            raise UserError(
+                "one penalty wants the loss of both views and another that of the first; "
+                "set loss_views=first on reasoning_contrast"
+            )
         self._held: Tensor | None = None
+
+    @property
+    def reasoner(self) -> Reasoner | None:
+        """The encoder, where it reasons."""
+        return self.encoder if isinstance(self.encoder, Reasoner) else None
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
         step = self.step(batch)
+        views = 1 if "loss_of_first_view" in self._needs else step.batch.views
         terms = {}
         for q in step.queries:
             losses = step.records[q.name].losses
             if self.weighting is not None:
                 losses = losses * self.weighting(q, step)
-            count = len(losses) if batch.counts is None else batch.counts[q.name]
-            terms[q.name] = losses.sum() / max(1, count)
+            count = len(losses) if batch.counts is None else views * batch.counts[q.counted_as or q.name]
+            terms[q.name] = q.weight * losses.sum() / max(1, count)
         return terms | {name: penalty(step) for name, penalty in self.penalties.items()}
 
     def step(self, batch: Batch) -> Step:
         """One step's states, queries and records."""
         x, inputs = self.task.present(self.items, batch)
+        rows, views = len(x), self._views(batch)
+        if views > 1:
+            x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
         taps = Taps(self._needs) if self._needs else None
         states = self.encoder(x, replace(inputs, taps=taps))
-        catalogue = Snapshot(self.items, normalise=self.cosine)
-        queries = tuple(self._scaled(q) for q in self.task.queries(states, inputs, batch, catalogue))
+        asked = self.task.queries(states, inputs, batch, Snapshot(self.items, normalise=self.cosine))
+        if "loss_of_first_view" in self._needs:
+            asked = tuple(q.first(rows) for q in asked)
+        more = [q for p in self.penalties.values() if isinstance(p, Asking) for q in p.ask(asked, states)]
+        queries = tuple(self._scaled(q) for q in (*asked, *more))
         records = {q.name: self.loss(q, batch) for q in queries}
         return Step(self, batch, states, queries, records, taps)
 
+    def _views(self, batch: Batch) -> int:
+        wanting = (p for p in self._attached if "second_view" in p.needs)
+        return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
+
     def answer(self, batch: Batch) -> Dense:
         x, inputs = self.task.ask(self.items, batch)
-        vectors = self.task.answer(self.encoder(x, inputs), inputs)
+        return self.searched(self.task.answer(self.encoder(x, inputs), inputs))
+
+    def searched(self, vectors: Float[Tensor, "B D"]) -> Dense:
+        """The answer that these states give: scored as in training, against all items."""
         return Dense(unit(vectors) if self.cosine else vectors, self._table(), self.temperature)
 
     @contextmanager

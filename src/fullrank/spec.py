@@ -187,6 +187,7 @@ ROOMS = {
     "items": "item id <-> vector",
     "attention": "token mixers of the transformer encoder",
     "encoders": "history of vectors -> states",
+    "reasoning": "latent steps behind the history, around any encoder",
     "objectives.tasks": "who predicts what",
     "objectives.losses": "scores -> one number per query",
     "objectives.weightings": "one factor per query",

@@ -9,21 +9,24 @@ import torch
 from fullrank.baselines.popularity import Popularity
 from fullrank.diagnostics import LEFT_OUT
 from fullrank.diagnostics.ablation import Chosen, ablation_rows, accuracy_of, parts, without
-from fullrank.diagnostics.reading import sample
+from fullrank.diagnostics.reading import blocks_of, sample
 from fullrank.encoders.transformer import Transformer
 from fullrank.evaluation import Evaluation, evaluate
 from tests.diagnostics.conftest import everyone, model_of, recommender, shop, values
 from tiny import histories, padded
 
 
+@pytest.mark.parametrize("settings", [(), ("task=last_item", "reasoner=plr")], ids=["plain", "reasoning"])
 @pytest.mark.parametrize("label", ["attention", "feed_forward"])
-def test_without_a_part_is_as_with_a_zero_output(label: str) -> None:
+def test_without_a_part_is_as_with_a_zero_output(label: str, settings: tuple[str, ...]) -> None:
     store = shop()
-    model, twin = model_of(recommender(), store), model_of(recommender(), store)
+    model, twin = (model_of(recommender(None, *settings), store) for _ in range(2))
+    if settings:
+        twin.load_state_dict(model.state_dict())
     batch = padded(histories((3, 9, 5), items=30))
     for part in (part for part in parts(model) if part.label == label):
-        for layer, block in enumerate(twin.encoder.blocks):
-            fresh = model.encoder.blocks[layer].state_dict()
+        for layer, (block, whole) in enumerate(zip(blocks_of(twin), blocks_of(model), strict=True)):
+            fresh = whole.state_dict()
             block.load_state_dict(fresh)
             if part.layer in (layer, None):
                 last = block.attention.output if label == "attention" else block.feed_forward.down
@@ -31,7 +34,7 @@ def test_without_a_part_is_as_with_a_zero_output(label: str) -> None:
         with torch.no_grad(), without(part.modules):
             found = model.answer(batch).vectors
         assert torch.equal(found, twin.answer(batch).vectors)
-    assert not any(m._forward_hooks for m in model.modules())
+    assert not any(m._forward_hooks or "think" in vars(m) for m in model.modules())
 
 
 def test_a_pre_norm_block_without_both_is_the_identity() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from discover import Pair, everything, name, variations
 from fullrank.attention import Placed, Places, mask
+from fullrank.attention.streams import remembered, think, think_slow
 from fullrank.batch import Batch, Taps
 from fullrank.errors import UserError
 from fullrank.spec import Spec
@@ -184,6 +185,31 @@ def test_columns(pair: Pair) -> None:
                 check_columns(attention)
             except AssertionError as error:
                 raise AssertionError(f"{spec!r}: {error}") from error
+
+
+def check_streams(attention: Any) -> None:
+    """Two tokens in each of three streams behind the history: those of the twin that copies it for every stream."""
+    x, batch = case(extra=2)
+    noting = replace(batch, taps=Taps(frozenset({"memory"})))
+    attention(x, noting)
+    prefix = remembered(attention, x, noting)
+    projected = attention.project(x, batch.positions(from_end=False))[1:]
+    assert all(torch.equal(a, b) for a, b in zip(prefix, projected, strict=True)), "not the keys and values"
+    own: Any = None
+    for s in range(2):
+        new = torch.randn(len(x), 3, DIM, generator=torch.Generator().manual_seed(s))
+        q, _, _ = attention.project(new, (batch.lengths + s)[:, None].expand(-1, 3))
+        y, own = think(attention, new, prefix, own, batch)
+        assert close(y, think_slow(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
+
+
+@ALL
+def test_streams(pair: Pair) -> None:
+    for spec, attention in modules(pair):
+        try:
+            check_streams(attention)
+        except AssertionError as error:
+            raise AssertionError(f"{spec!r}: {error}") from error
 
 
 @ALL

@@ -25,6 +25,7 @@ from tests.laws.test_attention import (
     check_matrices,
     check_padding,
     check_project,
+    check_streams,
     check_weights,
 )  # fmt: skip
 from tiny import shaken
@@ -51,6 +52,13 @@ class Unscaled(SoftmaxAttention):
 
     def weights(self, x: Tensor, batch: Batch) -> Tensor:
         return super().weights(x * x.shape[-1] ** 0.25, batch)
+
+
+class Overlooking(SoftmaxAttention):
+    """Planted: a latent token does not see its stream's earlier tokens."""
+
+    def think(self, q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
+        return super().think(q, prefix, (own[0][:, :, :, -1:], own[1][:, :, :, -1:]), batch)
 
 
 class Open(SoftmaxAttention):
@@ -159,6 +167,7 @@ def test_a_setting_without_effect_is_caught() -> None:
         (Swapped, True, check_linear),
         (Leaky, True, check_project),
         (Idle, True, check_learns),
+        (Overlooking, True, check_streams),
         (Open, True, lambda attention: check_weights(attention, distribution=False)),
     ],
 )

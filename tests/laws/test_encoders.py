@@ -88,28 +88,40 @@ class Grown(Batch):
         return (self.lengths[:, None] - 3 - at).clamp_min(0) if from_end else at
 
 
+def entering(encoder: Any, new: Tensor, at: Tensor) -> Tensor:
+    """What enters as `new` where it stands in the history: without the position and the scale that it gets there."""
+    if getattr(encoder, "position", None) is not None:
+        new = new - encoder.position(torch.zeros_like(at) if encoder.from_end else at.clamp_max(LONGEST - 1))
+    return new / getattr(encoder, "scale", 1.0)
+
+
 def check_steps(encoder: Any) -> None:
-    """Two tokens behind every row's last event, one after the other, both at once, and by full recomputation."""
+    """Two tokens in each of three streams behind every row's last event: cached, alone, and by full recomputation."""
     x, batch = case(extra=2)
-    new = torch.randn(len(x), 2, DIM, generator=torch.Generator().manual_seed(9))
+    new = torch.randn(len(x), 2, 3, DIM, generator=torch.Generator().manual_seed(9))
     states, cache = encoder.start(x, batch)
     assert close(states.tokens[batch.valid], encoder(x, batch).tokens[batch.valid]), "start differs from forward"
-    both, grown = encoder.step(new, cache)
-    one, first = encoder.step(new[:, :1], cache)
-    two, second = encoder.step(new[:, 1:], first)
-    again, _ = encoder.step(new, cache)
-    assert torch.equal(both, again), "a step changed the cache it was given"
-    assert (cache.steps, first.steps, second.steps, grown.steps) == (0, 1, 2, 2)
-    assert close(both, torch.cat([one, two], 1)), "two steps at once differ from one after the other"
+    one, first = encoder.step(new[:, 0], cache)
+    two, second = encoder.step(new[:, 1], first)
+    assert torch.equal(one, encoder.step(new[:, 0], cache)[0]), "a step changed the cache it was given"
+    assert (cache.steps, first.steps, second.steps) == (0, 1, 2)
+    some = torch.tensor([3, 0])
+    assert close(encoder.step(new[some, 1], first.select(some))[0], two[some]), "some rows alone differ"
+    for m in range(3):
+        alone, grown = encoder.step(new[:, 0, m : m + 1], cache)
+        assert close(alone, one[:, m : m + 1]), "a stream alone differs"
+        assert close(encoder.step(new[:, 1, m : m + 1], grown)[0], two[:, m : m + 1]), "a stream alone differs"
     if not encoder.causal:
-        return  # a full pass would let the prefix see the new tokens
+        return  # a full pass would let the history see the new tokens: `test_reasoners.py` masks them
     at = batch.lengths[:, None] + torch.arange(2)
-    longer = x.scatter(1, at[..., None].expand(-1, -1, DIM), new)
+    places = at[..., None].expand(-1, -1, DIM)
+    longer = x.scatter(1, places, entering(encoder, new[:, :, 1], at))
     assert batch.times is not None
     times = batch.times.scatter(1, at, batch.times.gather(1, batch.lengths[:, None] - 1).expand(-1, 2))
     full = encoder(longer, Grown(batch.items, batch.lengths + 2, times=times)).tokens
-    assert close(both, full.gather(1, at[..., None].expand(-1, -1, DIM))), "cached steps differ from full recomputation"
-    assert close(full[batch.valid], states.tokens[batch.valid]), "the prefix sees the new tokens"
+    cached = torch.stack([one[:, 1], two[:, 1]], 1)
+    assert close(cached, full.gather(1, places)), "cached steps differ from full recomputation"
+    assert close(full[batch.valid], states.tokens[batch.valid]), "the history sees the new tokens"
 
 
 def check_learns(encoder: Any) -> None:
@@ -224,15 +236,21 @@ class Overrun(GRUEncoder):
     """Planted: remembers the state behind the padding instead of behind each row's end."""
 
     def start(self, x: Tensor, batch: Batch) -> tuple[States, Cache]:
-        return self(x, batch), Cache(((self.gru(x)[1],),), batch)
+        return self(x, batch), Cache(((self.gru(x)[1].movedim(1, 0)[:, None],),), batch)
 
 
 class Late(TransformerEncoder):
-    """Planted: a step forgets that steps went before it when it counts positions."""
+    """Planted: a step forgets that steps went before it."""
 
     def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        y, grown = super().step(x, cache)
-        return y + self.position(cache.batch.lengths + 1)[:, None] * cache.steps, grown  # type: ignore[misc]
+        return super().step(x, replace(cache, layers=tuple(kept[:2] for kept in cache.layers)))
+
+
+class Gossip(TransformerEncoder):
+    """Planted: a stream hears of the others."""
+
+    def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        return super().step(x + x.mean(1, keepdim=True), cache)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +260,7 @@ class Late(TransformerEncoder):
         (GRUEncoder, Backwards, check_padding),
         (GRUEncoder, Overrun, check_steps),
         (TransformerEncoder, Late, check_steps),
+        (TransformerEncoder, Gossip, check_steps),
     ],
 )
 def test_planted_faults_are_caught(sound: type, fault: type, check: Callable[[Any], None]) -> None:

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from discover import Pair, everything, name
 from fullrank.attention.hstu import HSTU
-from fullrank.attention.softmax import Softmax
 from fullrank.batch import Record, Step
 from fullrank.encoders.transformer import Transformer
 from fullrank.objectives.losses.bce import BCE
-from fullrank.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.objectives.negatives import Negatives
+from fullrank.objectives.tasks.last_item import LastItem
+from fullrank.reasoning.plr import PLR
 from fullrank.recommender import Recommender, RecommenderModel
 from fullrank.regularizers.logdet import LogDet
 from fullrank.spec import Spec
@@ -27,15 +27,21 @@ DIM = 6
 ALL = pytest.mark.parametrize("pair", everything("regularizers"), ids=name)
 Optimum = Callable[[], tuple[Callable[[Tensor], Step], Tensor]]
 """The step as a function of one tensor, and the value of that tensor at which a penalty is least."""
-LOSSES: dict[str, Spec] = {"dros": BCE(negatives=Negatives(count=3, share="row"))}
-"""The loss of kinds that the default one cannot serve."""
+REASONING = {"task": LastItem(), "reasoner": PLR()}
+MODELS: dict[str, dict[str, Spec]] = {
+    "dros": {"loss": BCE(negatives=Negatives(count=3, share="row"))},
+    "kl_diversity": REASONING,
+    "reasoning_contrast": REASONING,
+    "progressive": REASONING,
+}
+"""The parts of a model that a kind cannot do without."""
 
 
 def model(kind: str = "", *penalties: Any) -> RecommenderModel:
-    loss = LOSSES.get(kind, CrossEntropy())
-    attention = HSTU(rel_bias="none") if any(getattr(p, "exact_bound", False) for p in penalties) else Softmax()
-    encoder = Transformer(attention=attention)
-    built = Recommender(dim=DIM, max_length=12, encoder=encoder, loss=loss, penalties=penalties).build(catalog())
+    parts = MODELS.get(kind, {})
+    if any(getattr(p, "exact_bound", False) for p in penalties):
+        parts = parts | {"encoder": Transformer(attention=HSTU(rel_bias="none"))}
+    built = Recommender(dim=DIM, max_length=12, penalties=penalties, **parts).build(catalog())
     shaken(built)
     return built
 
@@ -72,8 +78,13 @@ def at_even_odds() -> tuple[Callable[[Tensor], Step], Tensor]:
 
 OPTIMA: dict[str, Optimum] = {"logdet": at_orthonormal_items, "resn": at_zero_scores, "dros": at_even_odds}
 """Where each kind is least; a new penalty states its own here."""
-BOTTOMLESS = {"sprint": "logarithms of norms fall without end as the weights shrink"}
-"""Kinds without a least value, and why; of these a step against the gradient must lower the value."""
+BOTTOMLESS = {
+    "sprint": "logarithms of norms fall without end as the weights shrink",
+    "kl_diversity": "states may differ more and more; what counts is cut where the gradient ends",
+    "reasoning_contrast": "cosines among a batch have no common optimum that is known in closed form",
+    "progressive": "inner products grow without end",
+}
+"""Kinds without a least value to name, and why; of these a step against the gradient must lower the value."""
 
 
 def check_finite(whole: RecommenderModel, penalty: Any) -> None:
@@ -81,7 +92,7 @@ def check_finite(whole: RecommenderModel, penalty: Any) -> None:
     for cast in (False, True):
         whole.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=cast):
-            value = penalty(whole.step(padded(histories([5, 7, 2]))))
+            value = penalty(whole.step(padded(histories([5, 7, 2]), step=9)))
         assert value.shape == () and value.isfinite() and value.dtype == torch.float32
         value.backward()
         gradients = [p.grad for p in whole.parameters() if p.grad is not None]
@@ -144,8 +155,11 @@ def test_least_at_its_optimum(pair: Pair) -> None:
 def test_weight_is_a_factor(pair: Pair) -> None:
     spec = plain(pair)
     if hasattr(spec, "weight"):
-        at, best = OPTIMA[pair[1]]()
-        step = at(_nudged(best, 0.3, 0))
+        if pair[1] in BOTTOMLESS:
+            step = model(pair[1], spec).step(padded(histories([5, 7, 2])))
+        else:
+            at, best = OPTIMA[pair[1]]()
+            step = at(_nudged(best, 0.3, 0))
         heavier = spec.override(f"weight={3 * spec.weight}")
         torch.testing.assert_close(heavier.build()(step), 3 * spec.build()(step))  # type: ignore[attr-defined]
 

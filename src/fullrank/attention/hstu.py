@@ -24,9 +24,11 @@ from torch import Tensor, nn
 
 from fullrank.attention import Places, Projection, mask
 from fullrank.attention.rotary import rotate
+from fullrank.attention.streams import Memory, seen
 from fullrank.batch import Batch, Columns
 from fullrank.errors import UserError
 from fullrank.ops.initial import STD, start_small
+from fullrank.ops.shared_prefix import stream_mix, stream_scores
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
 from fullrank.spec import Spec
 
@@ -85,7 +87,7 @@ class HSTU(Spec):
 
 
 class HSTUAttention(nn.Module):
-    """Satisfies `Attention` and `Placed`."""
+    """Satisfies `Attention`, `Placed` and `Streamed`."""
 
     notes = frozenset({"columns", "rows"})
 
@@ -131,12 +133,23 @@ class HSTUAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         q, k, v = self.project(x, batch.positions(from_end=False))
+        if batch.taps is not None and "memory" in batch.taps.wanted:
+            batch.taps.memory[self] = k, v
         allowed = None if self.causal else batch.valid[:, None, None, :]
         wanted = batch.taps is not None and "columns" in batch.taps.wanted
         y, columns, rows = self._mixed(q, k, v, allowed, Places.of(batch), batch.valid if wanted else None)
         if batch.taps is not None and columns is not None:
             batch.taps.columns.append(Columns(self, columns, batch.valid, rows))
         return y
+
+    def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:
+        q, u = q[..., : prefix[0].shape[-1]], q[..., prefix[0].shape[-1] :]
+        elders = own[0].shape[3] - 1
+        allowed, bias = seen(batch, elders + 1), self._bias(Places.behind(batch, elders, 1))
+        scores = stream_scores(q, prefix[0], own[0])
+        scores = scores if bias is None else scores + bias(slice(0, 1), scores.shape[-1])
+        weights = (F.silu(scores) / self._divisor(q, allowed)).masked_fill(~allowed, 0.0)
+        return self._closed(stream_mix(F.dropout(weights, self.weight_drop, self.training), prefix[1], own[1]), u)
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
         """May be below zero, down to -0.28 / n, and rows do not sum to one."""

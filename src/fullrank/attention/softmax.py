@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from fullrank.attention import Projection, mask
 from fullrank.attention.rotary import rotate
+from fullrank.attention.streams import Memory, seen
 from fullrank.batch import Batch, Columns, Taps
 from fullrank.errors import UserError
 from fullrank.ops.column_attention import column_attention
 from fullrank.ops.initial import start_small
+from fullrank.ops.shared_prefix import stream_mix, stream_scores
 from fullrank.spec import Spec
 
 
@@ -46,6 +48,8 @@ class Softmax(Spec):
 
 
 class SoftmaxAttention(nn.Module):
+    """Satisfies `Attention` and `Streamed`."""
+
     notes = frozenset({"columns", "dropped_columns"})
 
     def __init__(self, dim: int, spec: Softmax):
@@ -68,9 +72,17 @@ class SoftmaxAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         q, k, v = self.project(x, batch.positions(from_end=False))
+        if batch.taps is not None and "memory" in batch.taps.wanted:
+            batch.taps.memory[self] = k, v
         if batch.taps is not None and batch.taps.wanted & {"columns", "dropped_columns"}:
             return self._attend_noting(q, k, v, batch, batch.taps)
         return self.attend(q, k, v, None if self.causal else mask(batch, causal=False))
+
+    def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:
+        scores = stream_scores(q, prefix[0], own[0]).float() / q.shape[-1] ** 0.5
+        shares = scores.masked_fill(~seen(batch, own[0].shape[3]), float("-inf")).softmax(-1).to(q.dtype)
+        mixed = stream_mix(F.dropout(shares, self.drop, self.training), prefix[1], own[1])
+        return self.output(mixed.transpose(1, 2).flatten(2))
 
     def _attend_noting(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, taps: Taps) -> Tensor:
         y, sums, _ = column_attention(

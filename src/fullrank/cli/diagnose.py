@@ -40,7 +40,8 @@ def diagnose(
 
     How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who
     is attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block. What a
-    model does not have is left out. The rows go into the run folder, where `fullrank report` finds them.
+    model does not have is left out. Of a run that reasons: whether its streams differ, what gate and steps are worth,
+    where it looks. The rows go into the run folder, where `fullrank report` finds them.
 
     \b
     fullrank diagnose runs/sasrec
@@ -79,6 +80,9 @@ def _print(screen: Screen, found: Diagnosis) -> None:
     if scores:
         screen.table(("scores", "value", "what it says"), scores)
         screen.say()
+    if thoughts := _thoughts(found):
+        screen.table(("thoughts", "value", "what it says"), thoughts)
+        screen.say()
     for title, headers, rows in (_layers(found), _norms(found), _ablation(found)):
         if rows:
             screen.table(headers, rows)
@@ -100,6 +104,20 @@ def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:
     if not found.of("spectrum"):
         return []
     return [(name.replace("_", " "), found.value("spectrum", name), text) for name, text in said.items()]
+
+
+def _thoughts(found: Diagnosis) -> list[tuple[str, float | None, str]]:
+    """The figures of a model that reasons; none for others."""
+    said = (
+        ("diversity", "gamma", "how fast streams come together; 0 or less: they do not"),
+        ("streams", "mean_kl", "how different streams would recommend, in nats; at 0 the same"),
+        ("streams", "gate_entropy", "at 1 the gate weighs streams alike, at 0 it picks one"),
+        ("ensemble", "benefit", "loss that mixing the streams saves (Theorem 4.1)"),
+        ("gate_gain", "gain", "accuracy of the gate over equal weights"),
+        ("oracle_step", "gap", "accuracy left to an oracle that stops everybody at their best step"),
+    )
+    rows = [(name, found.of(diagnostic, name), text) for diagnostic, name, text in said]
+    return [(name.replace("_", " "), some[0]["value"], text) for name, some, text in rows if some]
 
 
 def _layers(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, RunFolder, Settings, chosen, find_store
+from fullrank.cli.options import (
+    Adaptive,
+    AsJson,
+    Patience,
+    RunFolder,
+    Settings,
+    Steps,
+    Streams,
+    chosen,
+    find_store,
+    shortcuts,
+)
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
@@ -42,6 +53,23 @@ def evaluate(
         Path | None, typer.Option("--out", metavar="FOLDER", help="Save evaluation.json and per_user.parquet there.")
     ] = None,
     device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
+    steps: Steps = None,
+    streams: Streams = None,
+    adaptive: Adaptive = None,
+    patience: Patience = None,
+    drop: Annotated[
+        str | None,
+        typer.Option(
+            "--drop", metavar="SHARE,...", help="Also hide these shares of each history, such as 0.1,0.2,0.3."
+        ),
+    ] = None,
+    oracle: Annotated[
+        bool,
+        typer.Option("--oracle-step", help="The ceiling: every user at their best reasoning step (reads the truth)."),
+    ] = False,
+    curve: Annotated[
+        bool, typer.Option("--step-curve", help="Accuracy and seconds per 1,000 users after 0, 1, ... reasoning steps.")
+    ] = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -52,21 +80,36 @@ def evaluate(
     its interval and p (at k = 10, or those of --metric); runs that were measured differently are refused. bqs_like
     weighs the difference alike for head, mid and tail targets (a stand-in for the Balanced Quality Score).
 
+    A run that reasons can think less or longer than it was trained to (--reasoning-steps, --reasoning-streams), or
+    until each user's list has settled (--adaptive).
+
     \b
     fullrank evaluate runs/sasrec --split test
     fullrank evaluate runs/sasrec --split test --json
     fullrank evaluate runs/popularity runs/sasrec --metric ndcg@10
     fullrank evaluate runs/sasrec --set seen=keep --set ks=[10,50]
+    fullrank evaluate runs/sasrec runs/plr --drop 0.1,0.2,0.3
+    fullrank evaluate runs/plr --oracle-step
     """
     chosen("--split", split, ("validation", "test"))
     chosen("--device", device, ("cpu", "cuda"))
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
     screen = Screen(as_json)
-    changes = list(settings or ())
+    dial = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
+    changes = shortcuts({f"reasoning.{name}": value for name, value in dial.items()}, settings)
     evaluated, paired = (metrics or [], []) if other is None else _split(metrics or [])
     if metrics:
         changes.append(f"metrics=[{', '.join(evaluated)}]")
+    if drop is not None or oracle or curve:
+        from fullrank.cli.studies import study
+
+        asked = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve}
+        runs = [run] if other is None else [run, other]
+        study(
+            screen, asked, runs, shares=drop, split=split, data=data, changes=changes, device=_device(device), out=out
+        )
+        return
     begun = time.perf_counter()
     if other is not None:
         _check_alike(run, other, changes)
@@ -155,6 +198,8 @@ def _single(screen: Screen, run: Run, found: Evaluated, spent: float) -> None:
         f"{protocol['users']:,} users of the {protocol['split']} split, {protocol['items']:,} items, "
         f"candidates {protocol['candidates']}, seen items: {protocol['seen']}; in {seconds(spent)}"
     )
+    if found.mean_steps is not None:
+        screen.say(f"{found.mean_steps:.2f} of at most {protocol['reasoning']['steps']} reasoning steps a user")
     main = run.spec.evaluation.selection
     if main in found.interval and found.protocol["bootstrap"]["samples"]:
         low, high = found.interval[main]

@@ -22,6 +22,20 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change one setting, such as a.b=3; may be repeated."),
 ]
+Steps = Annotated[
+    int | None,
+    typer.Option("--reasoning-steps", metavar="N", help="Steps that a reasoner takes; 0 is the encoder alone."),
+]
+Streams = Annotated[
+    int | None, typer.Option("--reasoning-streams", metavar="M", help="Streams that a reasoner thinks in.")
+]
+Adaptive = Annotated[
+    int | None,
+    typer.Option("--adaptive", metavar="K", help="Stop each user's reasoning when their first K items stay the same."),
+]
+Patience = Annotated[
+    int | None, typer.Option("--patience", metavar="N", help="Steps that --adaptive wants without a change.")
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
 
 

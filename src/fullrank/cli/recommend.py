@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, RunFolder, chosen
+from fullrank.cli.options import Adaptive, AsJson, Patience, RunFolder, Steps, Streams, chosen
 from fullrank.cli.screen import Screen
 from fullrank.errors import UserError
 
@@ -70,11 +70,16 @@ def recommend(
     time_unit: Annotated[
         str | None, typer.Option("--time-unit", metavar="UNIT", help="Of numbers in it: s, ms, us, ns.  [default: s]")
     ] = None,
+    steps: Steps = None,
+    streams: Streams = None,
+    adaptive: Adaptive = None,
+    patience: Patience = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend items for histories, by your own item ids.
 
-    Users need not have been in the training data: a history is all that is asked for.
+    Users need not have been in the training data: a history is all that is asked for. A run that reasons can think
+    less or longer than it was trained to.
 
     \b
     fullrank recommend runs/sasrec --history 2,3,5 --k 5
@@ -94,6 +99,8 @@ def recommend(
         "seen": chosen("--seen", seen, ("exclude", "keep")),
     }
     unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
+    given = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
+    dial = {name: value for name, value in given.items() if value is not None}
     writer = _writer(out)
     from fullrank import api
     from fullrank.run import Run
@@ -104,12 +111,20 @@ def recommend(
     columns = (user or "user_id", item or "item_id", when or "timestamp")
     asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
     missing = _unknown(asked, columns[1], catalog)
-    answers = api.recommend(opened, asked, k=k, columns=columns, time_unit=unit, titles=True, **policies)
+    answers = api.recommend(
+        opened, asked, k=k, columns=columns, time_unit=unit, titles=True, reasoning=dial, **policies
+    )
     if missing:
         screen.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
         )
-    result: dict[str, Any] = {"run": opened.path, "k": k, "policies": policies, "unknown_items": missing}
+    result: dict[str, Any] = {
+        "run": opened.path,
+        "k": k,
+        "policies": policies,
+        "reasoning": dial,
+        "unknown_items": missing,
+    }
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         getattr(answers, writer)(out)
@@ -165,7 +180,7 @@ def _unknown(asked: Any, item: str, catalog: Catalog) -> list[Any]:
 
 def _print(screen: Screen, answers: pl.DataFrame, *, named: bool) -> None:
     groups = answers.partition_by("user", maintain_order=True)
-    names = [name for name in ("rank", "item", "score", "title") if name in answers.columns]
+    names = [name for name in ("rank", "item", "score", "steps", "title") if name in answers.columns]
     for group in groups[:SHOWN]:
         title = None if len(groups) == 1 and not named else f"user {group['user'][0]}"
         cells = [[row["rank"], str(row["item"]), *(row[name] for name in names[2:])] for row in group.to_dicts()]

@@ -112,6 +112,7 @@ class Loader:
             torch.from_numpy(items.astype(np.int64)),
             torch.from_numpy(np.asarray(lengths, dtype=np.int64)),
             rows=torch.from_numpy(np.asarray(ends, dtype=np.int64)),
+            users=torch.from_numpy(np.searchsorted(self.store.offsets, starts, side="right") - 1),
             times=times,
             seed=self.seed,
             step=k,

@@ -9,7 +9,7 @@ Differs: in post-norm blocks the norm behind the residual stays. Nothing is trai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from fullrank.attention.streams import Streamed
 from fullrank.batch import Batch, Dense, Model
 from fullrank.data.pack import Store
 from fullrank.diagnostics import Row, left_out, row
@@ -68,7 +69,14 @@ def without(modules: tuple[nn.Module, ...]) -> Iterator[None]:
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(silent).remove)
+            if isinstance(module, Streamed):  # a reasoner's own tokens do not pass through forward
+                vars(module)["think"] = _zeros_of(module.think)
+                stack.callback(delattr, module, "think")
         yield
+
+
+def _zeros_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *given: torch.zeros_like(function(*given))
 
 
 class Answered:

@@ -205,6 +205,8 @@ def _refused(blocks: tuple[Block, ...], reading: Reading) -> str | None:
     """Why the bound does not hold for these blocks; None where it does."""
     if not blocks:
         return "it has no transformer blocks"
+    if reading.states is not None and reading.states.thoughts is not None:
+        return "it answers after latent steps, which pass its blocks again"
     for block in blocks:
         feed = block.feed_forward
         if feed is not None and not (isinstance(feed, SwiGLU) or _lipschitz(feed)):

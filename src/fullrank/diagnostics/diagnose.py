@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from jaxtyping import Int
+
 from fullrank.batch import Model
 from fullrank.data.pack import Store
 from fullrank.diagnostics import LEFT_OUT, Observer, Row, row
@@ -15,9 +18,15 @@ from fullrank.diagnostics.ablation import ablation_rows, accuracy_of, protocol_o
 from fullrank.diagnostics.alignment import Alignment
 from fullrank.diagnostics.attention_share import AttentionShare
 from fullrank.diagnostics.bound import Bound
+from fullrank.diagnostics.diversity import Diversity
+from fullrank.diagnostics.ensemble import Ensemble
+from fullrank.diagnostics.latent_attention import latent_attention_rows
 from fullrank.diagnostics.norms import norm_rows
-from fullrank.diagnostics.reading import readings, sample
+from fullrank.diagnostics.reading import Sample, readings, sample
+from fullrank.diagnostics.robustness import robustness_rows
 from fullrank.diagnostics.spectrum import Layers, Scores
+from fullrank.diagnostics.streams import Streams
+from fullrank.diagnostics.thinking import thinking_rows
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.measure import Split
@@ -97,8 +106,9 @@ def diagnose(
     some = sample(store, split, users, seed=seed)
     scores = Scores(len(some), some.popularity)
     observers: list[Observer] = [scores, Layers(), AttentionShare(some.popularity), Alignment(), Bound(scores)]
+    observers += [Diversity(model), Streams(model), Ensemble(model, _targets(some, split))]
     tick = _Ticks(progress)
-    for reading in readings(model, some, tick.part(0.0, 0.5)):
+    for reading in readings(model, some, tick.part(0.0, 0.4)):
         for observer in observers:
             observer.see(reading)
     found: list[Row] = list(_about(split, len(some), seed, store.fingerprint, weights))
@@ -108,8 +118,18 @@ def diagnose(
     if split != "train":
         spec = accuracy_of(evaluation or Evaluation())
         found += [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
-        found += ablation_rows(model, store, some, cast(Split, split), spec, tick.part(0.5, 1.0))
+        part = cast(Split, split)
+        found += ablation_rows(model, store, some, part, spec, tick.part(0.4, 0.8))
+        found += robustness_rows(model, store, some, part, spec)
+        found += latent_attention_rows(model, some)
+        found += thinking_rows(model, store, some, part, spec, tick.part(0.8, 1.0))
+    tick.part(0.0, 1.0)(1, 1)
     return Diagnosis(tuple(cast(list[Row], plain(found))))
+
+
+def _targets(some: Sample, split: str) -> Int[np.ndarray, "U"] | None:
+    """What each user of the sample chose next (the first of several); None for training, which asks at every place."""
+    return None if split == "train" else some.histories.items[some.histories.ends]
 
 
 def _about(split: str, users: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:

@@ -55,8 +55,13 @@ class GRUEncoder(nn.Module):
         y, state = self.gru(packed)
         full, _ = nn.utils.rnn.pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
         tokens = self.back(full)
-        return States(tokens, (x, tokens), (self.gru,)), Cache(((state,),), batch)
+        return States(tokens, (x, tokens), (self.gru,)), Cache(((state.movedim(1, 0)[:, None],),), batch)
 
     def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
-        y, state = self.gru(self.drop(x), cache.layers[0][0])
-        return self.back(y), cache.grown(((state,),), x.shape[1])
+        # the cached state is [B, 1, layers, hidden] of the history, then [B, M, layers, hidden] of the streams
+        rows, streams, _ = x.shape
+        (state,) = cache.layers[0]
+        state = state.expand(-1, streams, -1, -1).flatten(0, 1).transpose(0, 1).contiguous()
+        y, state = self.gru(self.drop(x).flatten(0, 1)[:, None], state)
+        kept = state.transpose(0, 1).unflatten(0, (rows, streams))
+        return self.back(y[:, 0]).unflatten(0, (rows, streams)), cache.grown(((kept,),))

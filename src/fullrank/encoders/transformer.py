@@ -6,16 +6,16 @@ Sources: post-norm of Vaswani et al. (arXiv:1706.03762), pre-norm with RMSNorm a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
-import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.attention import Placed, Places
 from fullrank.attention.softmax import Softmax
-from fullrank.batch import Batch, States
+from fullrank.attention.streams import Memory, remembered, think
+from fullrank.batch import Batch, States, Taps
 from fullrank.encoders import Cache
 from fullrank.encoders.feed_forward import MLP, SwiGLU
 from fullrank.errors import UserError
@@ -103,24 +103,24 @@ class Block(nn.Module):
             self.feed_forward_norm = make_norm(spec, dim)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
-        if self.pre:
-            return self._fed(x + self.drop(self.attention(self.attention_norm(x), batch)))
-        return self._fed(self.attention_norm(x + self.drop(self.attention(x, batch))))
+        return self._behind(x, self.attention(self._before(x), batch))
 
-    def remember(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[Tensor, Tensor]:
-        """Keys and values of the prefix."""
-        seen = self.attention_norm(x) if self.pre else x
-        _, k, v = self.attention.project(seen, batch.positions(from_end=False))
-        return k, v
+    def remembered(self, x: Float[Tensor, "B T D"], batch: Batch) -> Memory:
+        """The keys and values of the history that the block has just read."""
+        return remembered(self.attention, self._before(x), batch)
 
-    def step(
-        self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, ...], places: Places, allowed: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        q, k, v = self.attention.project(self.attention_norm(x) if self.pre else x, places.queries)
-        k, v = torch.cat([memory[0], k], 2), torch.cat([memory[1], v], 2)
-        told = (places,) if isinstance(self.attention, Placed) else ()
-        y = x + self.drop(self.attention.attend(q, k, v, allowed, *told))
-        return self._fed(y if self.pre else self.attention_norm(y)), (k, v)
+    def step(self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Memory]:
+        """One more token in each stream: its state, and the keys and values of the streams."""
+        own = (memory[2], memory[3]) if len(memory) > 2 else None
+        y, own = think(self.attention, self._before(x), (memory[0], memory[1]), own, batch)
+        return self._behind(x, y), own
+
+    def _before(self, x: Tensor) -> Tensor:
+        return self.attention_norm(x) if self.pre else x
+
+    def _behind(self, x: Tensor, mixed: Tensor) -> Tensor:
+        y = x + self.drop(mixed)
+        return self._fed(y if self.pre else self.attention_norm(y))
 
     def _fed(self, x: Tensor) -> Tensor:
         if self.feed_forward is None:
@@ -152,23 +152,17 @@ class TransformerEncoder(nn.Module):
         return States(self.norm_output(layers[-1]), tuple(layers), tuple(self.blocks))
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
-        states = self(x, batch)
+        noting = replace(batch, taps=(batch.taps or Taps(frozenset())).also("memory"))
+        states = self(x, noting)
         kept = zip(self._stack(), states.layers, strict=False)
-        return states, Cache(tuple(block.remember(layer, batch) for block, layer in kept), batch)
+        return states, Cache(tuple(block.remembered(layer, noting) for block, layer in kept), batch)
 
     def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
-        rows, m = x.shape[:2]
-        new = torch.arange(m, device=x.device)
-        places = Places.behind(cache.batch, cache.steps, m)
-        positions = places.queries
-        prefix = cache.batch.valid[:, None, None, :].expand(rows, 1, m, -1)
-        elders = torch.arange(cache.steps + m, device=x.device) <= (cache.steps + new)[:, None]
-        allowed = torch.cat([prefix, elders.expand(rows, 1, m, -1)], 3)
-        x, layers = self._entered(x, positions if not self.from_end else torch.zeros_like(positions)), []
+        x, layers = self.drop(self.norm_input(x)), []
         for block, memory in zip(self._stack(), cache.layers, strict=True):
-            x, kept = block.step(x, memory, places, allowed)
-            layers.append(kept)
-        return self.norm_output(x), cache.grown(tuple(layers), m)
+            x, own = block.step(x, memory, cache.batch)
+            layers.append((*memory[:2], *own))
+        return self.norm_output(x), cache.grown(tuple(layers))
 
     def _stack(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))

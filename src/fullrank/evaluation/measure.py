@@ -10,13 +10,16 @@ from jaxtyping import Int
 
 from fullrank.batch import Model
 from fullrank.errors import UserError, unknown
+from fullrank.evaluation.dropped import Forgetful
 from fullrank.evaluation.result import Evaluated, PerUser, merge
 from fullrank.evaluation.sampled import places
 from fullrank.evaluation.slices import groups
 from fullrank.evaluation.spec import Evaluation
-from fullrank.metrics import Table, Truth, flatten, match
+from fullrank.metrics import Ranking, Table, Truth, flatten, match
 from fullrank.metrics.fairness import history_popularity
+from fullrank.retrieval.dial import dialled, used
 from fullrank.retrieval.rank import Histories, Progress, rank
+from fullrank.retrieval.settle import rank_settled
 
 Split = Literal["validation", "test"]
 TIES = {
@@ -88,18 +91,21 @@ def measure(
         raise UserError(f"the model ranks {model.num_items} items but the store's catalogue has {len(popularity)}")
     users, starts, ends, target_ends, skipped = _asked(store, split, spec)
     protocol = _protocol(store, split, spec, len(users), skipped)
+    protocol |= _inference(model, spec)
     protocol["unreachable"] = _unreachable(store.items, starts, ends, target_ends) if _hides(spec) else 0
     mine = slice(shard[0], None, shard[1])
     users, starts, ends, target_ends = users[mine], starts[mine], ends[mine], target_ends[mine]
     truth = Truth.of(store.items, ends, target_ends)
     histories = Histories(store.items, starts, ends, store.times, users)
-    table, lists = _table(model, histories, truth, store, spec, device, progress)
+    asked = Forgetful(model, spec.drop, spec.seed) if spec.drop else model
+    with dialled(model, spec.reasoning):
+        table, lists, steps = _table(asked, histories, truth, store, spec, device, progress)
     names = [n for n in spec.names() if n.per_user]
     values = {str(n): n(table) for n in names}
     codes = {}
     if spec.slices and len(users):
         codes = groups(ends - starts, store.bounds[users, 0] <= starts, truth, popularity)
-    return PerUser(users, values, lists, codes, protocol)
+    return PerUser(users, values, lists, codes, protocol, steps)
 
 
 def _asked(store: Held, split: str, spec: Evaluation) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
@@ -124,25 +130,13 @@ def _table(
     spec: Evaluation,
     device: torch.device | str,
     progress: Progress | None,
-) -> tuple[Table, Int[np.ndarray, "U K"] | None]:
+) -> tuple[Table, Int[np.ndarray, "U K"] | None, Int[np.ndarray, "U"] | None]:
+    """What metrics read, the ranked ids, and where stopping is adaptive, each user's steps."""
     deepest = max(n.k for n in spec.names())
     if spec.protocol == "sampled":
         hits = places(model, histories, truth, store.catalog.popularity, spec, deepest, device, progress)
-        return Table(hits, truth.counts), None
-    ranking = rank(
-        model,
-        histories.items,
-        histories.starts,
-        histories.ends,
-        k=deepest,
-        seen=spec.seen,
-        times=histories.times,
-        rows=histories.rows,
-        batch_size=spec.batch_size,
-        block=spec.block,
-        device=device,
-        progress=progress,
-    )
+        return Table(hits, truth.counts), None, None
+    ranking, steps = _ranked(model, histories, spec, deepest, device, progress)
     counts = store.catalog.popularity
     if spec.popularity == "all":
         counts = np.bincount(store.items, minlength=len(counts))
@@ -150,7 +144,38 @@ def _table(
     chosen = None
     if any(n.needs_histories for n in spec.names()):
         chosen = history_popularity(histories.items, histories.starts, histories.ends, counts)
-    return Table(match(lists, truth), truth.counts, lists, counts, chosen), lists
+    return Table(match(lists, truth), truth.counts, lists, counts, chosen), lists, steps
+
+
+def _ranked(
+    model: Model,
+    histories: Histories,
+    spec: Evaluation,
+    k: int,
+    device: torch.device | str,
+    progress: Progress | None,
+) -> tuple[Ranking, Int[np.ndarray, "U"] | None]:
+    """The lists; with `reasoning.adaptive` each user's own number of steps, and those numbers."""
+    how: dict[str, Any] = {"seen": spec.seen, "batch_size": spec.batch_size, "block": spec.block, "device": device}
+    dial = used(model, spec.reasoning)
+    if spec.reasoning.adaptive is not None and dial is not None:
+        return rank_settled(
+            model, histories, k=k, length=dial["adaptive"], most=dial["steps"], patience=dial["patience"],
+            progress=progress, **how,
+        )  # fmt: skip
+    h = histories
+    return rank(model, h.items, h.starts, h.ends, k=k, times=h.times, rows=h.rows, progress=progress, **how), None
+
+
+def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
+    """How a model was asked that thinks or sees less; nothing for all others, whose results keep their keys."""
+    found: dict[str, Any] = {}
+    dial = used(model, spec.reasoning)
+    if dial is not None:
+        found["reasoning"] = dial
+    if spec.drop:
+        found["dropped"] = {"share": spec.drop, "seed": spec.seed}
+    return found
 
 
 def _protocol(store: Held, split: str, spec: Evaluation, users: int, skipped: int) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class PerUser:
     groups: dict[str, Int[np.ndarray, "U"]]
     """Slice -> place of the user's label in `slices.LABELS`."""
     protocol: dict[str, Any]
+    steps: Int[np.ndarray, "U"] | None = None
+    """Reasoning steps of each user where stopping was adaptive."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,15 @@ class Evaluated:
     per_user: PerUser
     """The rows behind the means."""
 
+    @property
+    def mean_steps(self) -> float | None:
+        """Reasoning steps a user took on average; None where stopping was not adaptive."""
+        return None if self.per_user.steps is None else float(self.per_user.steps.mean())
+
     def dump(self) -> dict[str, Any]:
         """Plain data without the per-user rows; numbers that do not exist are None."""
-        return {
+        found = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
+        return found | {
             "metrics": _plain(self.metrics),
             "stderr": _plain(self.stderr),
             "interval": {n: [_number(v) for v in pair] for n, pair in self.interval.items()},
@@ -73,12 +81,14 @@ class Evaluated:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str) -> None:
-        """Writes `evaluation.json` and `per_user.parquet` (user, metrics, `slice:` codes, `items`)."""
+        """Writes `evaluation.json` and `per_user.parquet` (user, metrics, `slice:` codes, `steps`, `items`)."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         rows = self.per_user
         columns: dict[str, Any] = {"user": rows.users, **rows.values}
         columns |= {f"slice:{name}": code for name, code in rows.groups.items()}
+        if rows.steps is not None:
+            columns["steps"] = rows.steps
         frame = pl.DataFrame(columns)
         if rows.lists is not None:
             frame = frame.with_columns(items=pl.Series(rows.lists))
@@ -116,6 +126,7 @@ def merge(parts: Sequence[PerUser]) -> Evaluated:
         None if filled[0].lists is None else np.concatenate([p.lists for p in filled if p.lists is not None])[order],
         {n: np.concatenate([p.groups[n] for p in filled])[order] for n in filled[0].groups},
         protocol,
+        None if filled[0].steps is None else np.concatenate([p.steps for p in filled if p.steps is not None])[order],
     )
     return _summarised(rows)
 
@@ -170,6 +181,7 @@ def _restored(tree: dict[str, Any], frame: pl.DataFrame) -> Evaluated:
         frame["items"].to_numpy() if "items" in frame.columns else None,
         {c.removeprefix("slice:"): frame[c].to_numpy() for c in frame.columns if c.startswith("slice:")},
         tree["protocol"],
+        frame["steps"].to_numpy() if "steps" in frame.columns else None,
     )
     interval = {n: (_float(low), _float(high)) for n, (low, high) in tree["interval"].items()}
     metrics, stderr = ({n: _float(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from fullrank.errors import UserError
 from fullrank.metrics import SeenPolicy
 from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand, parse
+from fullrank.retrieval.dial import Reasoning
 from fullrank.spec import Spec
 
 
@@ -33,6 +34,10 @@ class Evaluation(Spec):
     """Events that count as popularity: training, or all including the targets (SPRINT's code; a leak)."""
     empty: Literal["skip", "answer"] = "skip"
     """Users without a history: left out and counted, or given to the model, which must be able to answer them."""
+    reasoning: Reasoning = Reasoning()
+    """How much a reasoner thinks; anything set here is an error for a model without one."""
+    drop: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
     slices: bool = True
     """Report per-user metrics by kind of user, history length and popularity of the target as well."""
     bootstrap: int = Field(default=200, ge=0)
@@ -44,7 +49,7 @@ class Evaluation(Spec):
     block: int | None = Field(default=None, ge=1)
     """Items per block; None is the measured default. Does not change results."""
     seed: int = 0
-    """Of resampling and of sampled negatives."""
+    """Of resampling, of sampled negatives and of dropped events."""
 
     @field_validator("selection")
     @classmethod
@@ -65,6 +70,11 @@ class Evaluation(Spec):
             raise ValueError(
                 f"popularity={self.popularity!r} has no effect when protocol is 'sampled', whose metrics count no "
                 "popularity: leave it out or use 'full' (negatives_from chooses how negatives are drawn)"
+            )
+        if self.reasoning.adaptive is not None and (self.drop or self.protocol == "sampled"):
+            raise ValueError(
+                "reasoning.adaptive stops by lists of the whole catalogue and of whole histories: leave it out, or use "
+                "protocol 'full' and drop=0"
             )
         if self.bootstrap == 0 and self._changed("level"):
             raise ValueError(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")

@@ -8,7 +8,8 @@ Three terms, each a logarithm, so that their sum bounds the logarithm of the mod
 
 Differs: A.56 prints sigma(W_V,h) without the square that its derivation needs (`value_norms`); the columns are those
 of the weights before dropout, whose rows sum to one as the bound assumes (`dropped_weights`). The log-sum-exp runs over
-the batch at hand: it is not gathered over processes or micro-batches, of which each counts its own.
+the batch at hand: it is not gathered over processes or micro-batches, of which each counts its own. Around a reasoner
+the columns are those of the histories: its latent tokens are queries behind them and note nothing.
 """
 
 from __future__ import annotations

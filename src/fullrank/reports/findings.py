@@ -179,6 +179,7 @@ def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell
 def _fits(found: Evaluated, run: Run, store: Store, split: str) -> bool:
     """Whether an evaluation is of this split and has what the page shows."""
     there = {run.spec.evaluation.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
+    there = there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
     return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
 

@@ -14,8 +14,8 @@ from fullrank.errors import UserError
 from fullrank.evaluation import Evaluated
 from fullrank.ops.safe_files import write_text
 from fullrank.reports import Figure, Missing, listed, plural
+from fullrank.reports import figures as drawings
 from fullrank.reports.draw import look
-from fullrank.reports.figures import JOINT, SINGLE
 from fullrank.reports.findings import Finding, Tell, collect, comparable, readable
 from fullrank.reports.page import render
 from fullrank.run import Run
@@ -60,8 +60,8 @@ def report(
     findings = collect(
         opened, data=store, split=split, users=users, settings=settings, evaluations=evaluations, tell=tell
     )
-    joint = [draw(findings) for draw in JOINT]
-    single = {one.key: [draw(one) for draw in SINGLE] for one in findings}
+    joint = drawings.joint(findings)
+    single = {one.key: drawings.single(one) for one in findings}
     blocks = [
         {
             "key": one.key,

@@ -85,6 +85,25 @@ def answers(
     progress: Progress | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Answer]]:
     """The model's answers batch by batch, each with the places (in the order given) of the histories it is for."""
+    shared = batches(model, histories, block=block, batch_size=batch_size, device=device, progress=progress)
+    for at, batch in shared:
+        with torch.inference_mode():
+            answer = model.answer(batch)
+        if answer.size != model.num_items:
+            raise UserError(f"the model says it has {model.num_items} items but answers for {answer.size}")
+        yield at, answer
+
+
+def batches(
+    model: Model,
+    histories: Histories,
+    *,
+    block: int,
+    batch_size: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> Iterator[tuple[Int[np.ndarray, "B"], Batch]]:
+    """The histories in batches of like length, on `device`; between them the model is in evaluation mode."""
     lengths = np.minimum(histories.ends - histories.starts, model.max_length)
     _check(model, histories, lengths, batch_size)
     if not getattr(model, "reads_times", True):
@@ -99,11 +118,7 @@ def answers(
             at = order[done : done + count]
             batch = _pad(histories, at, lengths[at])
             _refuse_strangers(batch, model.num_items)
-            with torch.inference_mode():
-                answer = model.answer(batch.to(device))
-            if answer.size != model.num_items:
-                raise UserError(f"the model says it has {model.num_items} items but answers for {answer.size}")
-            yield at, answer
+            yield at, batch.to(device)
             done += len(at)
             if progress is not None:
                 progress(done, len(order))

@@ -16,8 +16,12 @@ from torch import nn
 from fullrank.data import values
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
+from fullrank.metrics import Ranking
+from fullrank.retrieval.dial import Reasoning, dialled, used
+from fullrank.retrieval.rank import Histories as Flat
 from fullrank.retrieval.rank import rank
 from fullrank.retrieval.seen import checked
+from fullrank.retrieval.settle import rank_settled
 
 Histories = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 """{user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item columns."""
@@ -38,6 +42,7 @@ def recommend(
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
     time_unit: values.Unit = "s",
     titles: bool = False,
+    reasoning: Reasoning | None = None,
 ) -> Any:
     """The k best items for each history, best first.
 
@@ -46,7 +51,8 @@ def recommend(
     (events are put in order of time where it has that column, else they are read in the order given). A model that
     reads times takes them from there, numbers in `time_unit`; `untimed`: histories without times are an error for such
     a model, or their events count as `even` steps of a day. Returns columns user, item, score, rank (from 1), and title
-    where `titles` is asked for and known; polars unless a frame was given.
+    where `titles` is asked for and known; polars unless a frame was given. `reasoning` is how much a reasoner thinks
+    (an error for a model without one); with adaptive stopping a column `steps` says how long for each user.
     """
     if k < 1:
         raise UserError(f"k must be at least 1, not {k}")
@@ -76,16 +82,30 @@ def recommend(
     k_in = min(k, catalog.size)
     ids = np.full((len(users), k_in), -1, dtype=np.int64)
     scores = np.full((len(users), k_in), -np.inf, dtype=np.float32)
+    steps = np.zeros(len(users), dtype=np.int64)
+    dial = reasoning or Reasoning()
     able = np.flatnonzero(~bare | getattr(model, "allows_empty", False))
-    if len(able):
-        asked: Any = model
-        found = rank(asked, flat, (ends - kept)[able], ends[able], k=k_in, seen=seen, times=times)
-        ids[able], scores[able] = found.ids, found.scores
+    with dialled(model, dial):
+        if len(able):
+            asked = Flat(flat, (ends - kept)[able], ends[able], times)
+            found, steps[able] = _ranked(model, asked, k_in, seen, dial)
+            ids[able], scores[able] = found.ids, found.scores
     rest = np.setdiff1d(np.flatnonzero(bare), able)
     if len(rest):
         order = np.argsort(-catalog.popularity, kind="stable")[:k_in]
         ids[rest], scores[rest] = order, catalog.popularity[order]
-    return give(_long(users, ids, scores, catalog, titles))
+    taken = None if dial.adaptive is None else steps
+    return give(_long(users, ids, scores, catalog, titles, taken))
+
+
+def _ranked(model: Any, h: Flat, k: int, seen: str, dial: Reasoning) -> tuple[Ranking, np.ndarray | int]:
+    """The lists, and each user's steps where stopping is adaptive."""
+    how = used(model, dial)
+    if how is None or dial.adaptive is None:
+        return rank(model, h.items, h.starts, h.ends, k=k, seen=seen, times=h.times), 0
+    return rank_settled(
+        model, h, k=k, length=how["adaptive"], most=how["steps"], patience=how["patience"], seen=seen
+    )  # fmt: skip
 
 
 def _named(name: str, given: str, allowed: tuple[str, ...]) -> None:
@@ -104,7 +124,9 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
     return np.concatenate([np.arange(n, dtype=np.int64) * STEP for n in lengths])
 
 
-def _long(users: pl.Series, ids: np.ndarray, scores: np.ndarray, catalog: Catalog, titles: bool) -> pl.DataFrame:
+def _long(
+    users: pl.Series, ids: np.ndarray, scores: np.ndarray, catalog: Catalog, titles: bool, steps: np.ndarray | None
+) -> pl.DataFrame:
     k = ids.shape[1]
     filled = ids.ravel() >= 0
     place = np.repeat(np.arange(len(users)), k)[filled]
@@ -115,6 +137,8 @@ def _long(users: pl.Series, ids: np.ndarray, scores: np.ndarray, catalog: Catalo
         "score": scores.ravel()[filled],
         "rank": np.tile(np.arange(1, k + 1), len(users))[filled],
     })  # fmt: skip
+    if steps is not None:
+        frame = frame.with_columns(steps=pl.Series(steps[place]))
     if titles and catalog.titles is not None:
         frame = frame.with_columns(title=catalog.titles.gather(pl.Series(internal, dtype=pl.UInt32)))
     return frame

@@ -1,7 +1,8 @@
 """Who predicts what.
 
 The room's contract: a Spec whose ``build(dim, max_length)`` gives a `Task`. A task says which stretches of which
-histories make the rows of an epoch, what the model may see of them, and which states answer for which items.
+histories make the rows of an epoch, what the model may see of them, and which states answer for which items. One that
+asks with `States.outputs` where a reasoner gives them has the attribute ``reads_outputs = True``.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ class LastItem(Spec):
 
 class LastItemTask(nn.Module):
     causal: bool | None = None
+    reads_outputs = True
 
     def __init__(self, max_length: int, spec: LastItem):
         super().__init__()

@@ -8,12 +8,31 @@ from fullrank.reports import Figure, Missing
 from fullrank.reports.figures.compare import bands, depth, pareto
 from fullrank.reports.figures.curves import curves
 from fullrank.reports.figures.inside import bound, layers, spectrum
+from fullrank.reports.figures.robustness import robustness
 from fullrank.reports.figures.single import ablation, attention
+from fullrank.reports.figures.streams import looks, streams
+from fullrank.reports.figures.thinking import diversity, oracle_step, reasons, step_curve
 from fullrank.reports.findings import Finding
 
 JOINT: tuple[Callable[[Sequence[Finding]], Figure | Missing], ...] = (
-    pareto, bands, depth, spectrum, layers, bound, curves,
+    pareto, bands, depth, spectrum, layers, bound, robustness, curves,
 )  # fmt: skip
 """All runs in one figure."""
 SINGLE: tuple[Callable[[Finding], Figure | Missing], ...] = (attention, ablation)
 """One figure a run."""
+
+THINKING: tuple[Callable[[Sequence[Finding]], Figure | Missing], ...] = (step_curve, oracle_step, diversity)
+"""Runs that reason, in one figure; without any such run there is no word of them."""
+THINKING_SINGLE: tuple[Callable[[Finding], Figure | Missing], ...] = (streams, looks)
+"""One figure a run that reasons."""
+
+
+def joint(findings: Sequence[Finding]) -> list[Figure | Missing]:
+    """The figures of all runs together."""
+    every = (*JOINT, *THINKING) if any(reasons(one) for one in findings) else JOINT
+    return [draw(findings) for draw in every]
+
+
+def single(one: Finding) -> list[Figure | Missing]:
+    """The figures of one run."""
+    return [draw(one) for draw in ((*SINGLE, *THINKING_SINGLE) if reasons(one) else SINGLE)]

@@ -13,7 +13,7 @@ from fullrank.reports.findings import Finding
 def spectrum(findings: Sequence[Finding]) -> Figure | Missing:
     """Singular values of the score matrix over the largest."""
     name, title = "spectrum", "How many directions the scores have"
-    there, absent = _split(findings, "spectrum")
+    there, absent = having(findings, "spectrum")
     if not there:
         return Missing(name, title, " ".join(absent))
     curves = {one.key: [row["value"] for row in one.diagnosis.of("spectrum", "sigma")] for one in there}
@@ -51,7 +51,7 @@ def spectrum(findings: Sequence[Finding]) -> Figure | Missing:
 def layers(findings: Sequence[Finding]) -> Figure | Missing:
     """Collapse share, entropy rank and largest singular value of the outputs, layer by layer."""
     name, title = "layers", "What each layer does to the states"
-    there, absent = _split(findings, "layers")
+    there, absent = having(findings, "layers")
     if not there:
         return Missing(name, title, " ".join(absent))
     figures = {
@@ -91,7 +91,7 @@ def layers(findings: Sequence[Finding]) -> Figure | Missing:
 def bound(findings: Sequence[Finding]) -> Figure | Missing:
     """The norm that is measured behind each layer, and the one that Theorem 4.1 allows."""
     name, title = "bound", "What the theory allows, and what is there"
-    there, absent = _split(findings, "bound")
+    there, absent = having(findings, "bound")
     if not there:
         return Missing(name, title, " ".join(absent))
 
@@ -127,7 +127,7 @@ def bound(findings: Sequence[Finding]) -> Figure | Missing:
     return Figure(name, title, caption, (drawn,), headers, tuple(rows), absent)
 
 
-def _split(findings: Sequence[Finding], diagnostic: str) -> tuple[list[Finding], tuple[str, ...]]:
+def having(findings: Sequence[Finding], diagnostic: str) -> tuple[list[Finding], tuple[str, ...]]:
     """The runs that have a diagnostic, and a sentence for each that has not."""
     there = [one for one in findings if one.diagnosis.of(diagnostic)]
     absent = [

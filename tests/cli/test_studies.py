@@ -1,0 +1,142 @@
+"""`evaluate` and `recommend` of a run that reasons: the dial, the ceiling, the curve, and hidden events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank import api
+from fullrank.data.pack import Store
+from fullrank.evaluation import Evaluated
+from fullrank.experiment import named
+from fullrank.run import write_run, write_weights
+from tiny import shaken
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+@pytest.fixture(scope="module")
+def plr(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a reasoner of two streams and three steps, its weights drawn and never trained."""
+    store, path = Store.open(shop / "data"), tmp_path_factory.mktemp("thinking") / "plr"
+    settings = ("model.dim=8", "model.encoder.layers=1", "model.task=last_item", "model.reasoner=plr")
+    spec = named("sasrec").override(*settings, "model.reasoner.steps=3")
+    torch.manual_seed(0)
+    model: Any = shaken(spec.model.build(store.catalog))  # type: ignore[attr-defined]
+    data = {"path": str(store.path), "split_fingerprint": store.fingerprint, "users": store.num_users}
+    write_run(path, spec, store.catalog, {"parameters": 1, "data": data})
+    write_weights(path, model)
+    return path
+
+
+def test_the_dial_of_evaluate(call: Call, plr: Path) -> None:
+    found = call("evaluate", plr, "--reasoning-steps", 1, "--reasoning-streams", 1, "--json").json
+    assert found["protocol"]["reasoning"] == {"steps": 1, "streams": 1}
+    same = call("evaluate", plr, "--set", "reasoning.steps=1", "--set", "reasoning.streams=1", "--json").json
+    assert same["metrics"] == found["metrics"]
+    own = call("evaluate", plr, "--json").json
+    assert own["protocol"]["reasoning"] == {"steps": 3, "streams": 2} and own["metrics"] != found["metrics"]
+
+
+def test_the_dial_refuses_what_has_no_effect(call: Call, shop: Path, plr: Path) -> None:
+    for words, said in (
+        ((shop / "sasrec", "--reasoning-steps", 1), "this model does not reason, so reasoning.steps=1 has no effect"),
+        ((shop / "popularity", "--adaptive", 5), "does not reason"),
+        ((plr, "--reasoning-streams", 3), "trained with 2 streams"),
+        ((plr, "--patience", 2), "patience has no effect without adaptive"),
+        ((plr, "--reasoning-steps", 1, "--set", "reasoning.steps=2"), "given twice"),
+        ((plr, "--set", "reasoning.depth=2"), "no setting 'depth'"),
+        ((plr, "--reasoning-steps", -1), "greater than or equal to 0"),
+    ):
+        answer = call("evaluate", *words)
+        assert answer.code == 2 and said in " ".join(answer.err.split()), answer.err
+
+
+def test_adaptive_stopping_says_how_long(call: Call, plr: Path) -> None:
+    words = ("evaluate", plr, "--adaptive", 3, "--metric", "ndcg@10")
+    found = call(*words, "--json").json
+    assert 1 <= found["mean_steps"] <= 3
+    assert f"{found['mean_steps']:.2f} of at most 3 reasoning steps a user" in call(*words).out
+
+
+def test_recommend_turns_the_same_dial(call: Call, shop: Path, plr: Path) -> None:
+    words = ("recommend", plr, "--history", "1002,1003,1005", "--k", 5, "--json")
+    zero = call(*words, "--reasoning-steps", 0).json
+    assert zero["reasoning"] == {"steps": 0}
+    lists = {
+        name: [row["item"] for row in fr.recommend(plr, [[1002, 1003, 1005]], k=5, reasoning=dial).to_dicts()]
+        for name, dial in {"zero": {"steps": 0}, "own": None, "three": {"steps": 3}}.items()
+    }
+    assert [row["item"] for row in zero["recommendations"]] == lists["zero"] != lists["own"] == lists["three"]
+    settled = call(*words, "--adaptive", 5).json["recommendations"]
+    assert {row["steps"] for row in settled} <= {1, 2, 3} and len({row["steps"] for row in settled}) == 1
+    answer = call("recommend", shop / "sasrec", "--history", "1002,1003", "--adaptive", 5)
+    assert answer.code == 2 and "does not reason" in answer.err
+
+
+def test_the_ceiling(call: Call, plr: Path, shop: Path, tmp_path: Path) -> None:
+    found = call("evaluate", plr, "--oracle-step", "--out", tmp_path / "kept", "--json").json
+    row = found["oracle"]["ndcg@10"]
+    assert row["best"] >= row["fixed"] == pytest.approx(api.evaluate(plr).metrics["ndcg@10"]) == row["steps"][-1]
+    assert "reads the truth" in found["label"] and len(row["steps"]) == 4
+    assert json.loads((tmp_path / "kept" / "oracle_step.json").read_text())["oracle"] == found["oracle"]
+    said = call("evaluate", plr, "--oracle-step").out
+    assert "Oracle (reads the truth" in " ".join(said.split())
+    for words, why in (((shop / "sasrec",), "does not reason"), ((plr, shop / "sasrec"), "is about one run")):
+        answer = call("evaluate", *words, "--oracle-step")
+        assert answer.code == 2 and why in answer.err
+
+
+def test_the_curve(call: Call, plr: Path) -> None:
+    found = call("evaluate", plr, "--step-curve", "--reasoning-steps", 2, "--json").json["curve"]
+    assert [row["label"] for row in found] == ["0", "1", "2", "adaptive, at most 2"]
+    assert all(row["seconds"] > 0 and list(row["metrics"]) == ["ndcg@10"] for row in found)
+    one = call("evaluate", plr, "--reasoning-steps", 1, "--json").json["metrics"]["ndcg@10"]
+    assert found[1]["metrics"]["ndcg@10"] == pytest.approx(one)
+    assert "s / 1,000 users" in call("evaluate", plr, "--step-curve", "--metric", "hit@5").out
+
+
+def test_hidden_events_of_one_run_and_of_two(call: Call, shop: Path, plr: Path, tmp_path: Path) -> None:
+    found = call("evaluate", plr, "--drop", "0.3,0.1", "--out", tmp_path, "--json").json["shares"]
+    assert [row["drop"] for row in found] == [0.0, 0.1, 0.3]
+    assert found[0]["metrics"] == pytest.approx(api.evaluate(plr).metrics) and "dropped" not in found[0]["protocol"]
+    assert found[2]["metrics"] == api.evaluate(plr, set=["drop=0.3"]).metrics
+    assert Evaluated.load(tmp_path / "drop-0.1").metrics == found[1]["metrics"]
+    pairs = call("evaluate", shop / "sasrec", plr, "--drop", "0.2", "--metric", "ndcg@10", "--json").json["shares"]
+    one, two = (api.evaluate(path, set=["drop=0.2"]).metrics["ndcg@10"] for path in (shop / "sasrec", plr))
+    row = pairs[1]["metrics"]["ndcg@10"]
+    assert (row["a"], row["b"]) == (one, two) and 0 < row["p"] <= 1
+    assert "hidden" in call("evaluate", shop / "sasrec", plr, "--drop", "0.2", "--metric", "ndcg@10").out
+    assert "30%" in call("evaluate", plr, "--drop", "0.3").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--drop", "1.5"), "--drop 1.5: a share is at least 0 and below 1"),
+        (("--drop", "many"), "no list of shares"),
+        (("--drop", "0.1", "--set", "drop=0.2"), "leave drop and adaptive out"),
+        (("--drop", "0.1", "--adaptive", "5"), "leave drop and adaptive out"),
+        (("--drop", "0.1", "--oracle-step"), "ask for one at a time"),
+        (("--set", "drop=1.5"), "drop: Input should be less than 1"),
+        (("--oracle-step", "--adaptive", "5"), "leave reasoning.adaptive out"),
+    ],
+)
+def test_bad_studies_are_refused(call: Call, plr: Path, words: tuple[str, ...], said: str) -> None:
+    answer = call("evaluate", plr, *words)
+    assert answer.code == 2 and said in " ".join(answer.err.split()), answer.err
+
+
+def test_diagnose_says_what_thoughts_are_worth(call: Call, plr: Path, shop: Path, tmp_path: Path) -> None:
+    words = ("--users", 30, "--out", tmp_path / "rows.jsonl")
+    said = call("diagnose", plr, *words)
+    assert said.code == 0 and "gate entropy" in said.out and "oracle" in said.out
+    rows = {row["diagnostic"] for row in call("diagnose", plr, *words, "--json").json["rows"]}
+    assert {"diversity", "streams", "ensemble", "latent_attention", "step_curve", "oracle_step", "gate_gain"} <= rows
+    assert "thoughts" not in call("diagnose", shop / "sasrec", *words).out

@@ -1,0 +1,65 @@
+"""The ceiling and the curve against evaluations at every step, one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fakes import Kept, Whole
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluation, evaluate, frontier, oracle_step
+from fullrank.evaluation.oracle import LABEL
+from thinker import Thinker
+
+STORE = Kept.random(80, 40)
+SPEC = Evaluation(ks=(5,), bootstrap=50)
+MODEL = Thinker.random(80, 40)
+
+
+def values(step: int, metric: str) -> np.ndarray:
+    return evaluate(MODEL, STORE, "test", SPEC.override(f"reasoning.steps={step}")).per_user.values[metric]
+
+
+def test_the_ceiling_is_each_users_best_step_by_each_metric() -> None:
+    found = {one.metric: one for one in oracle_step(MODEL, STORE, "test", SPEC)}
+    assert list(found) == ["ndcg@5", "recall@5", "hit@5", "mrr@5", "map@5"], "of fairness there is no best"
+    for metric, one in found.items():
+        table = np.stack([values(step, metric) for step in range(6)])
+        assert one.fixed == pytest.approx(evaluate(MODEL, STORE, "test", SPEC).metrics[metric])
+        assert one.best == pytest.approx(np.mean([max(table[:, u]) for u in range(80)]))
+        assert one.gap == pytest.approx(one.best - one.fixed) and one.gap > 0
+        assert one.interval[0] <= one.gap <= one.interval[1]
+        assert one.steps == pytest.approx(table.mean(1).tolist())
+        first = [next(s for s in range(6) if table[s, u] == max(table[:, u])) for u in range(80)]
+        assert one.chosen == pytest.approx([first.count(s) / 80 for s in range(6)])
+        assert one.dump()["label"] == LABEL and "truth" in LABEL
+
+
+def test_fewer_steps_lower_the_ceiling() -> None:
+    all_of_them, two = oracle_step(MODEL, STORE, "test", SPEC), oracle_step(
+        MODEL, STORE, "test", SPEC.override("reasoning.steps=2")
+    )  # fmt: skip
+    assert len(two[0].steps) == 3 and two[0].best <= all_of_them[0].best
+
+
+def test_the_curve_is_a_row_for_each_step_and_one_that_adapts() -> None:
+    spec = SPEC.override("reasoning.adaptive=5")
+    found = frontier(MODEL, STORE, "test", spec, metrics=("hit@5",), rounds=1)
+    assert [one.label for one in found] == ["0", "1", "2", "3", "4", "5", "adaptive, at most 5"]
+    for step, one in enumerate(found[:-1]):
+        assert one.steps == one.asked == step and one.seconds > 0
+        assert one.metrics == {"hit@5": pytest.approx(values(step, "hit@5").mean())}
+    settled = evaluate(MODEL, STORE, "test", spec)
+    assert found[-1].steps == settled.mean_steps and found[-1].metrics["hit@5"] == settled.metrics["hit@5"]
+
+
+def test_what_cannot_be_chosen_is_refused() -> None:
+    for study in (oracle_step, frontier):
+        with pytest.raises(UserError, match="does not reason"):
+            study(Whole(40), STORE, "test", SPEC)
+    with pytest.raises(UserError, match="leave reasoning.adaptive out"):
+        oracle_step(MODEL, STORE, "test", SPEC.override("reasoning.adaptive=5"))
+    with pytest.raises(UserError, match="chooses by accuracy"):
+        oracle_step(MODEL, STORE, "test", SPEC.override("metrics=[gini]"))
+    with pytest.raises(UserError, match="rounds must be at least 1"):
+        frontier(MODEL, STORE, "test", SPEC, rounds=0)

@@ -1,0 +1,86 @@
+"""The recipes of PLR: what they share and where they differ, and that reasoning around other encoders learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fullrank as fr
+from fullrank.attention.hstu import HSTU
+from fullrank.data.pack import Store
+from fullrank.data.prepare import prepare
+from fullrank.data.sources.planted import Planted
+from fullrank.experiment import Experiment, named
+from fullrank.reasoning.plr import PLR
+from fullrank.recipes import plr
+from fullrank.recommender import Recommender
+from tiny import catalog
+
+SMALL = (plr.base, plr.erl, plr.prl, plr.plr, plr.no_gate, plr.no_contrast, plr.no_kl)
+VARIANTS = (plr.bidirectional, plr.hstu, plr.features, plr.cds, plr.movies, plr.games)
+
+
+def model(made: Experiment) -> Any:
+    return made.model
+
+
+@pytest.mark.parametrize("recipe", [*SMALL, *VARIANTS])
+def test_every_function_round_trips_and_builds(recipe: Any) -> None:
+    made = named(f"fullrank.recipes.plr:{recipe.__name__}")
+    assert Experiment.from_text(made.to_yaml()) == made
+    if model(made).items.kind == "table":
+        model(made).build(catalog())
+
+
+def test_the_small_ones_differ_in_reasoner_and_penalties_alone() -> None:
+    base = model(plr.base())
+    assert base.reasoner is None and not base.penalties
+    for recipe in SMALL:
+        plainer = model(recipe()).model_copy(update={"reasoner": None, "penalties": ()})
+        assert plainer == base and recipe().training == plr.base().training
+    kinds = {recipe.__name__: [p.kind for p in model(recipe()).penalties] for recipe in SMALL}
+    assert kinds["plr"] == kinds["no_gate"] == ["reasoning_contrast", "kl_diversity"]
+    assert (kinds["no_contrast"], kinds["no_kl"]) == (["kl_diversity"], ["reasoning_contrast"])
+    assert model(plr.no_gate()).reasoner == PLR(gate="uniform") and model(plr.plr()).reasoner == PLR()
+    assert named("plr") == plr.plr()
+
+
+def test_the_paper_s_size() -> None:
+    made = plr.cds()
+    whole = model(made)
+    assert (whole.dim, whole.encoder.inner, whole.max_length, made.training.batch_size) == (256, 300, 50, 2048)
+    assert made.training.batch_by == "rows" and made.training.patience == 10
+    assert not model(plr.games(reasoning=False)).penalties
+
+
+def test_a_run_from_before_reasoners_is_read() -> None:
+    tree = Recommender().dump()
+    del tree["reasoner"]
+    assert Recommender.parse(tree) == Recommender()
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    tables = Planted(users=400, items=100, events_per_user=12).read()
+    return prepare(tables.events, tmp_path_factory.mktemp("market") / "store")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["plr", "bidirectional", "hstu", "prl"])
+def test_it_beats_popularity(recipe: str, market: Store, tmp_path: Path) -> None:
+    """Around softmax from one side and from both, and around HSTU; also with fewer steps than it was trained with."""
+    settings = ["model.dim=32", "model.max_length=20", "training.max_epochs=12", "training.batch_size=1024"]
+    settings += ["training.evaluate_every=6", "training.lr=0.004", "training.patience=null"]
+    settings += ["evaluation.seen=exclude"]
+    run = fr.train(f"fullrank.recipes.plr:{recipe}", market, tmp_path / recipe, set=settings, progress=False)
+    rows = [row for row in run.rows() if row["event"] == "epoch"]
+    assert rows[-1]["train/last"] < 0.97 * rows[0]["train/last"]
+    popular = fr.train("popularity", market, tmp_path / "popularity", progress=False)
+    score = {r.spec.recipe: fr.evaluate(r, "validation").metrics["ndcg@10"] for r in (run, popular)}
+    assert score[recipe] > 1.2 * score["popularity"], score
+
+
+def test_hstu_is_around_hstu() -> None:
+    assert isinstance(model(plr.hstu()).encoder.attention, HSTU)

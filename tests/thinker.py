@@ -1,0 +1,89 @@
+"""A model that reasons by a script: what it would answer after each step is written down, user by user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fullrank.batch import Batch, Dense
+
+
+@dataclass
+class Thinker:
+    """Satisfies `batch.Model`, and what adaptive stopping asks of a `Recommender` with a reasoner.
+
+    `script[u, s]` is user u's query after s steps; items are searched by whole numbers, so nothing is rounded.
+    """
+
+    script: Tensor
+    """[users, steps + 1, D]"""
+    table: Tensor
+    max_length: int = 10
+    limits: tuple[int, int] | None = None
+    advanced: list[int] = field(default_factory=list)
+    """Rows of each step taken."""
+
+    def __post_init__(self) -> None:
+        self.num_items, self.items = len(self.table), None
+        self.task = SimpleNamespace(ask=lambda items, batch: (None, batch))
+
+    @staticmethod
+    def random(users: int, items: int, steps: int = 5, *, streams: int = 2, seed: int = 0) -> Thinker:
+        draw = torch.Generator().manual_seed(seed)
+        table = torch.randint(-3, 4, (items, 4), generator=draw).float()
+        script = torch.randint(-3, 4, (users, steps + 1, 4), generator=draw).float()
+        settled = torch.randint(0, steps + 1, (users,), generator=draw)  # from this step on the query stays the same
+        at = torch.minimum(torch.arange(steps + 1), settled[:, None])
+        return Thinker(script.gather(1, at[..., None].expand(-1, -1, 4)), table)
+
+    @property
+    def reasoner(self) -> Any:
+        return self
+
+    @property
+    def steps(self) -> int:
+        return self.script.shape[1] - 1
+
+    @property
+    def streams(self) -> int:
+        return 2
+
+    @contextmanager
+    def limited(self, steps: int | None = None, streams: int | None = None) -> Iterator[None]:
+        before, self.limits = self.limits, (self.steps if steps is None else steps, streams or 2)
+        try:
+            yield
+        finally:
+            self.limits = before
+
+    def begin(self, x: None, batch: Batch) -> tuple[Tensor, int]:
+        assert batch.rows is not None
+        return batch.rows, 0
+
+    def advance(self, thinking: tuple[Tensor, int]) -> tuple[Tensor, int]:
+        self.advanced.append(len(thinking[0]))
+        return thinking[0], thinking[1] + 1
+
+    def select(self, thinking: tuple[Tensor, int], rows: Tensor) -> tuple[Tensor, int]:
+        return thinking[0][rows], thinking[1]
+
+    def answered(self, thinking: tuple[Tensor, int]) -> Tensor:
+        return self.script[thinking[0], min(thinking[1], self.steps)]
+
+    def searched(self, vectors: Tensor) -> Dense:
+        return Dense(vectors, self.table)
+
+    def answer(self, batch: Batch) -> Dense:
+        steps = self.steps if self.limits is None else self.limits[0]
+        return self.searched(self.answered((self.begin(None, batch)[0], steps)))
+
+    def scores(self, user: int, step: int) -> np.ndarray:
+        """The plain twin: all scores of a user after a step."""
+        return (self.table @ self.script[user, step]).numpy()
