@@ -104,6 +104,8 @@ class Impressions:
     """Whose impression it is, for metrics by group; None without a group column."""
     step: int = 0
     seed: int = 0
+    count: int | None = None
+    """Rows over all shards of one optimizer step; None means this batch alone."""
     filler: bool = False
     """A shard without rows of its own: it takes part in the step and adds nothing."""
 
