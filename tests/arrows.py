@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "attention items data objectives regularizers metrics",
         "encoders",
         "reasoning rankers",
-        "recommender baselines experiment run evaluation.spec",
+        "recommender baselines click experiment run evaluation.spec evaluation.clicks_spec",
         "retrieval",
         "evaluation grow",
         "training",

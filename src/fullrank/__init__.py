@@ -30,7 +30,10 @@ _WHERE = {
     "Watch": "fullrank.diagnostics.callback",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
-    "compare": "fullrank.evaluation",
+    "compare": "fullrank.evaluation.judge",
+    "predict": "fullrank.api",
+    "Click": "fullrank.click",
+    "Clicks": "fullrank.evaluation.clicks_spec",
     "sweep": "fullrank.scaling.sweep",
     "tune": "fullrank.scaling.tune",
     "Grid": "fullrank.scaling.grid",
@@ -46,19 +49,22 @@ _WHERE = {
 }
 
 __all__ = [
-    "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec", "Store", "Training",
-    "UserError", "Watch", "compare", "diagnose", "download", "evaluate", "grow_catalog", "prepare", "recipe",
-    "recommend", "report", "sweep", "train", "tune",
+    "Click", "Clicks", "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec",
+    "Store", "Training", "UserError", "Watch", "compare", "diagnose", "download", "evaluate", "grow_catalog",
+    "predict", "prepare", "recipe", "recommend", "report", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import diagnose, evaluate, recipe, recommend, report, train
+    from fullrank.api import diagnose, evaluate, predict, recipe, recommend, report, train
+    from fullrank.click import Click
     from fullrank.data.download import download
     from fullrank.data.pack import Store
     from fullrank.data.prepare import Prepare, prepare
     from fullrank.diagnostics.callback import Watch
     from fullrank.errors import UserError
-    from fullrank.evaluation import Evaluation, compare
+    from fullrank.evaluation import Evaluation
+    from fullrank.evaluation.clicks_spec import Clicks
+    from fullrank.evaluation.judge import compare
     from fullrank.experiment import Experiment, Training
     from fullrank.grow import grow_catalog
     from fullrank.recommender import Recommender

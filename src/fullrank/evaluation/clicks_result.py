@@ -1,8 +1,8 @@
 """What an evaluation of clicks found: a row per impression, metrics with intervals, and two runs compared.
 
 Intervals are percentiles of bootstrap samples: rows (or whole groups) drawn with replacement, as counts per row, so
-that a resampled AUC costs no sort. Two runs are resampled together; p is two-sided, from the share of samples in which the
-difference has the other sign.
+that a resampled AUC costs no sort. Two runs are resampled together; p is two-sided, from the share of samples in which
+the difference has the other sign.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Clicked:
             tree = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
             frame = pl.read_parquet(folder / "per_row.parquet")
             groups = frame["group"].to_numpy() if "group" in frame.columns else None
-            rows = ClickRows(*(frame[name].to_numpy() for name in ("row", "probability", "label")), groups)
+            row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))
+            rows = ClickRows(row, probability, label, groups)
             metrics, stderr = ({n: _float(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
             interval = {n: (_float(low), _float(high)) for n, (low, high) in tree["interval"].items()}
             curve = tuple(ctr.Bin(**one) for one in tree["curve"])

@@ -157,7 +157,7 @@ def _store(run: Run, data: Store | Path | None) -> Store:
 
 def _spec(run: Run, settings: Sequence[str]) -> Evaluation:
     """The run's protocol with every metric, so that the page has what it shows."""
-    spec = run.spec.evaluation.override(*settings)
+    spec = run.spec.lists.override(*settings)
     if spec.protocol == "sampled":
         raise UserError(f"{run.path} is evaluated on sampled items, which have no full lists: --set protocol=full")
     return spec.model_copy(update={"metrics": None}) if spec.metrics is not None else spec
@@ -192,6 +192,4 @@ def _diagnosed(run: Run, store: Store, split: str, users: int | None, tell: Tell
     model: Model = run.model()  # type: ignore[assignment]
     tick = None if tell is None else tell(f"diagnose {run.path}")
     many = USERS if users is None else users
-    return diagnose(
-        model, store, split=split, users=many, evaluation=run.spec.evaluation, weights=digest, progress=tick
-    )
+    return diagnose(model, store, split=split, users=many, evaluation=run.spec.lists, weights=digest, progress=tick)
