@@ -41,7 +41,7 @@ PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "sh
 PICKLING_CALLS = {"read_pickle", "to_pickle"}
 # What importing a room, or the package itself, must not load.
 LIGHT = {"data": {"torch", *LIGHTNING}, "__init__": {"torch", "polars", *LIGHTNING}}
-MAY_BE_HEAVY = {"data.loader"}
+MAY_BE_HEAVY = {"data.loader", "data.tensors"}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ _WHERE = {
     "prepare": "fullrank.data.prepare",
     "Prepare": "fullrank.data.prepare",
     "Store": "fullrank.data.pack",
+    "prepare_impressions": "fullrank.data.prepare_impressions",
+    "Schema": "fullrank.data.fields",
+    "ImpressionStore": "fullrank.data.impressions",
     "download": "fullrank.data.download",
     "train": "fullrank.api",
     "evaluate": "fullrank.api",
@@ -49,17 +52,21 @@ _WHERE = {
 }
 
 __all__ = [
-    "Click", "Clicks", "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec",
-    "Store", "Training", "UserError", "Watch", "compare", "diagnose", "download", "evaluate", "grow_catalog",
-    "predict", "prepare", "recipe", "recommend", "report", "sweep", "train", "tune",
+    "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender", "Run",
+    "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "compare", "diagnose", "download",
+    "evaluate", "grow_catalog", "predict", "prepare", "prepare_impressions", "recipe", "recommend", "report",
+    "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from fullrank.api import diagnose, evaluate, predict, recipe, recommend, report, train
     from fullrank.click import Click
     from fullrank.data.download import download
+    from fullrank.data.fields import Schema
+    from fullrank.data.impressions import ImpressionStore
     from fullrank.data.pack import Store
     from fullrank.data.prepare import Prepare, prepare
+    from fullrank.data.prepare_impressions import prepare_impressions
     from fullrank.diagnostics.callback import Watch
     from fullrank.errors import UserError
     from fullrank.evaluation import Evaluation
