@@ -35,6 +35,7 @@ VERBS = (
     "sweep",
     "evaluate",
     "recommend",
+    "predict",
     "diagnose",
     "report",
 )

@@ -45,12 +45,15 @@ def evaluate(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run, or compare two on the same users.
+    """Measure a run, or compare two on the same users or impressions.
 
     Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20. --set changes how
     they are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users,
     its interval and p (at k = 10, or those of --metric); runs that were measured differently are refused. bqs_like
     weighs the difference alike for head, mid and tail targets (a stand-in for the Balanced Quality Score).
+
+    A click model has auc, logloss, auc-logloss, ece, pcoc and, with a group column, gauc, all of them always; --metric
+    chooses which of auc, logloss and auc-logloss two runs are compared by.
 
     \b
     fullrank evaluate runs/sasrec --split test
@@ -64,6 +67,11 @@ def evaluate(
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
     screen = Screen(as_json)
     changes = list(settings or ())
+    if _of_clicks(run):
+        from fullrank.cli import evaluate_clicks
+
+        evaluate_clicks.show(screen, run, other, split, data, metrics or [], changes, out, _device(device))
+        return
     evaluated, paired = (metrics or [], []) if other is None else _split(metrics or [])
     if metrics:
         changes.append(f"metrics=[{', '.join(evaluated)}]")
@@ -111,9 +119,17 @@ def _one(
     from fullrank.run import Run
 
     run = Run.open(path)
+    _ = run.spec.lists
     store = find_store(run, data)
     with screen.progress(f"evaluate {path}") as tick:
-        return run, api.evaluate(run, split, data=store, set=changes, device=_device(device), progress=tick)
+        found: Any = api.evaluate(run, split, data=store, set=changes, device=_device(device), progress=tick)
+    return run, found
+
+
+def _of_clicks(run: Path) -> bool:
+    from fullrank.run import Run
+
+    return Run.open(run).spec.clicks is not None
 
 
 def _device(name: str) -> str:

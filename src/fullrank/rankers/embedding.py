@@ -4,7 +4,7 @@
 
 One gather serves all categorical fields, where a list of tables needs one per field. A row whose value is missing has
 id 0, a bag without values takes that id, a missing number has a vector of its own; id 1 is every unknown value.
-Starting values N(0, 1e-4) and Xavier for numbers are FuxiCTR's.
+Starting values N(0, 1e-4), and Xavier for the vectors of numbers, are FuxiCTR's.
 
 Fields of another width (`dims`) lie in a table of that width and are projected to the common one without a bias.
 
@@ -84,10 +84,13 @@ class FieldEmbedding(nn.Module):
         )
         off = [p for p, field in enumerate(self.fields) if widths.get(field.name, spec.dim) != spec.dim]
         self.projections = nn.ParameterDict({str(p): _xavier(widths[fields[p].name], spec.dim) for p in off})
-        self.linear_table = Fused(fields, {f.name for f in fields}, 1, spec.bags, sparse) if "linear" in reads else None
-        self.numeric = Numbers(self.numbers, spec.dim, spec.std) if "tokens" in reads and self.numbers else None
-        self.linear_numeric = Numbers(self.numbers, 1, spec.std) if "linear" in reads and self.numbers else None
-        self.bias = nn.Parameter(torch.zeros(())) if "linear" in reads else None
+        linear, numbers = "linear" in reads, self.numbers > 0
+        self.linear_table = Fused(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
+        self.numeric = None
+        if "tokens" in reads and numbers:
+            self.numeric = Numbers(self.numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
+        self.linear_numeric = Numbers(self.numbers, 1, spec.std, spec.std) if linear and numbers else None
+        self.bias = nn.Parameter(torch.zeros(())) if linear else None
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
 
@@ -141,9 +144,9 @@ class FieldEmbedding(nn.Module):
 class Numbers(nn.Module):
     """x_f w_f, and a vector of its own where the number is missing."""
 
-    def __init__(self, numbers: int, width: int, std: float):
+    def __init__(self, numbers: int, width: int, std: float, weight_std: float):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(numbers, width) * (2 / (1 + width)) ** 0.5)
+        self.weight = nn.Parameter(torch.randn(numbers, width) * weight_std)
         self.missing = nn.Parameter(torch.randn(numbers, width) * std)
 
     def forward(self, x: Float[Tensor, "B N"], missing: Tensor) -> Float[Tensor, "B N E"]:
