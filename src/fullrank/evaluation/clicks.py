@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from fullrank.metrics import ctr
 Progress = Callable[[int, int], None]
 
 
+@runtime_checkable
 class Shown(Protocol):
     """What evaluation reads of a store of impressions."""
 

@@ -33,13 +33,13 @@ class Auc:
     @staticmethod
     def of(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"]) -> Auc:
         distinct, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
-        clicked = np.bincount(place, labels, len(distinct))
-        return Auc(distinct, clicked, np.bincount(place, minlength=len(distinct)) - clicked)
+        clicked = _sums(place, labels, len(distinct))
+        return Auc(distinct, clicked, _sums(place, np.ones(len(place)), len(distinct)) - clicked)
 
     def merge(self, more: Auc) -> Auc:
         distinct, place = np.unique(np.concatenate([self.scores, more.scores]), return_inverse=True)
-        clicked = np.bincount(place, np.concatenate([self.clicked, more.clicked]), len(distinct))
-        return Auc(distinct, clicked, np.bincount(place, np.concatenate([self.other, more.other]), len(distinct)))
+        parts = [(self.clicked, more.clicked), (self.other, more.other)]
+        return Auc(distinct, *(_sums(place, np.concatenate(pair), len(distinct)) for pair in parts))
 
     @property
     def value(self) -> float:
@@ -125,6 +125,11 @@ def ece(curve: tuple[Bin, ...]) -> float:
     """Expected calibration error: mean |probability - rate| over the rows."""
     rows = sum(one.rows for one in curve)
     return sum(one.rows * abs(one.probability - one.rate) for one in curve) / max(1, rows)
+
+
+def _sums(place: Int[np.ndarray, "N"], values: Float[np.ndarray, "N"], size: int) -> Float[np.ndarray, "K"]:
+    """bincount, which of nothing gives whole numbers."""
+    return np.bincount(place, values, size).astype(np.float64)
 
 
 def _area(clicked: Float[np.ndarray, "K"], other: Float[np.ndarray, "K"]) -> float:

@@ -33,7 +33,7 @@ Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
 
 
 class Embedding(Spec):
-    """Fields -> vectors."""
+    """A vector for every value of every field."""
 
     dim: int = Field(16, ge=1)
     """Width of a field's vector."""

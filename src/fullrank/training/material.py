@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -19,6 +19,7 @@ from fullrank.training.distributed import Place
 AnyBatch = Batch | Impressions
 
 
+@runtime_checkable
 class Batches(Protocol):
     """Training batches; batch k is a pure function of (seed, k)."""
 
@@ -29,6 +30,7 @@ class Batches(Protocol):
     def iterate(self, start: int, stop: int, shards: range) -> Iterator[AnyBatch]: ...
 
 
+@runtime_checkable
 class Material(Protocol):
     """A store, as training sees it."""
 

@@ -7,11 +7,12 @@ The room's contract: a Spec whose ``build(tokens, width)`` gives a module with `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
 
+@runtime_checkable
 class FeedForward(Protocol):
     def __call__(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]: ...

@@ -7,11 +7,12 @@ on. A property `divides` says that the width must divide by the number of tokens
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
 
+@runtime_checkable
 class Mixing(Protocol):
     def __call__(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]: ...
