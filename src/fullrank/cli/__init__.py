@@ -31,6 +31,7 @@ VERBS = (
     "schema",
     "download",
     "prepare",
+    "prepare_impressions",
     "train",
     "sweep",
     "evaluate",
