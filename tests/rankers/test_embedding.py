@@ -54,9 +54,8 @@ def test_tokens_stand_in_the_order_of_the_schema() -> None:
     assert tokens.shape == (11, 7, 6)
     (table,) = module.tables
     assert close(tokens[:, 3], table.table[table.starts["item"] + batch.categorical[:, 1]])
-    price = torch.where(
-        batch.missing[:, :1], module.numeric.missing[0], batch.numeric[:, :1] * module.numeric.weight[0]
-    )
+    known = batch.numeric[:, :1] * module.numeric.weight[0]
+    price = torch.where(batch.missing[:, :1], module.numeric.missing[0], known)
     assert close(tokens[:, 1], price)
 
 
