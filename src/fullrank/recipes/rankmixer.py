@@ -15,7 +15,7 @@ from fullrank.click import Click
 from fullrank.experiment import Experiment
 from fullrank.rankers.embedding import Embedding
 from fullrank.rankers.rankmixer import RankMixer
-from fullrank.recipes.rankelastor import SMALL
+from fullrank.recipes.rankelastor import SMALL, TOKENS
 from fullrank.spec import Spec
 
 
@@ -26,5 +26,7 @@ class RankMixerRecipe(Spec):
 
     def build(self) -> Experiment:
         return Experiment(
-            recipe="rankmixer", model=Click(embedding=Embedding(l2=1e-5), ranker=RankMixer(width=32)), training=SMALL
+            recipe="rankmixer",
+            model=Click(embedding=Embedding(l2=1e-5), ranker=RankMixer(width=32, tokeniser=TOKENS)),
+            training=SMALL,
         )
