@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "attention items data objectives regularizers metrics",
         "encoders",
         "reasoning rankers",
-        "recommender baselines experiment run evaluation.spec retrieval.dial",
+        "recommender baselines click experiment run evaluation.spec evaluation.clicks_spec retrieval.dial",
         "retrieval",
         "evaluation grow",
         "training",
@@ -41,7 +41,7 @@ PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "sh
 PICKLING_CALLS = {"read_pickle", "to_pickle"}
 # What importing a room, or the package itself, must not load.
 LIGHT = {"data": {"torch", *LIGHTNING}, "__init__": {"torch", "polars", *LIGHTNING}}
-MAY_BE_HEAVY = {"data.loader"}
+MAY_BE_HEAVY = {"data.loader", "data.tensors"}
 
 
 @dataclass(frozen=True)

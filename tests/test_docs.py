@@ -14,6 +14,7 @@ import typer.main
 import yaml
 
 from fullrank.cli import build
+from fullrank.data.fields import Schema
 from fullrank.data.prepare import Prepare
 from fullrank.errors import UserError
 from fullrank.evaluation.spec import Evaluation
@@ -68,6 +69,10 @@ def check_settings(words: list[str], settings: list[str]) -> None:
         Prepare().override(*(setting for setting in settings if not setting.startswith("source.")))
         if own:
             find(what, "data.sources")().override(*own)
+    elif verb == "prepare-impressions":
+        Schema(fields=("a",), time="t").override(*(s for s in settings if not s.startswith("source.")))
+        if own:
+            find(what, "data.sources")().override(*own)
     elif verb == "download" and settings:
         find(what, "data.sources")().override(*settings)
     elif verb == "evaluate":
@@ -107,6 +112,8 @@ def test_yaml_parses(page: Path) -> None:
         tree = yaml.safe_load(block)
         if "model" in tree and "recipe" in tree:
             Experiment.parse(tree)
+        elif "fields" in tree:
+            Schema.parse(tree)
         elif "axes" in tree and ("base" in tree or "cells" in tree):
             assert Grid.parse(tree).jobs()
         elif "space" in tree:

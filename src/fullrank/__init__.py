@@ -22,6 +22,9 @@ _WHERE = {
     "prepare": "fullrank.data.prepare",
     "Prepare": "fullrank.data.prepare",
     "Store": "fullrank.data.pack",
+    "prepare_impressions": "fullrank.data.prepare_impressions",
+    "Schema": "fullrank.data.fields",
+    "ImpressionStore": "fullrank.data.impressions",
     "download": "fullrank.data.download",
     "train": "fullrank.api",
     "evaluate": "fullrank.api",
@@ -32,7 +35,10 @@ _WHERE = {
     "Watch": "fullrank.diagnostics.callback",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
-    "compare": "fullrank.evaluation",
+    "compare": "fullrank.evaluation.judge",
+    "predict": "fullrank.api",
+    "Click": "fullrank.click",
+    "Clicks": "fullrank.evaluation.clicks_spec",
     "sweep": "fullrank.scaling.sweep",
     "tune": "fullrank.scaling.tune",
     "Grid": "fullrank.scaling.grid",
@@ -48,19 +54,26 @@ _WHERE = {
 }
 
 __all__ = [
-    "Evaluation", "Experiment", "Grid", "Prepare", "Recommender", "Run", "Search", "Spec", "Store", "Training",
-    "UserError", "Watch", "compare", "diagnose", "download", "evaluate", "grow_catalog", "oracle_step", "prepare",
-    "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
+    "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender", "Run",
+    "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "compare", "diagnose", "download",
+    "evaluate", "grow_catalog", "oracle_step", "predict", "prepare", "prepare_impressions", "recipe", "recommend",
+    "report", "step_curve", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import diagnose, evaluate, oracle_step, recipe, recommend, report, step_curve, train
+    from fullrank.api import diagnose, evaluate, oracle_step, predict, recipe, recommend, report, step_curve, train
+    from fullrank.click import Click
     from fullrank.data.download import download
+    from fullrank.data.fields import Schema
+    from fullrank.data.impressions import ImpressionStore
     from fullrank.data.pack import Store
     from fullrank.data.prepare import Prepare, prepare
+    from fullrank.data.prepare_impressions import prepare_impressions
     from fullrank.diagnostics.callback import Watch
     from fullrank.errors import UserError
-    from fullrank.evaluation import Evaluation, compare
+    from fullrank.evaluation import Evaluation
+    from fullrank.evaluation.clicks_spec import Clicks
+    from fullrank.evaluation.judge import compare
     from fullrank.experiment import Experiment, Training
     from fullrank.grow import grow_catalog
     from fullrank.recommender import Recommender

@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fullrank.data.pack import Store
+from fullrank.data.stores import AnyStore, open_store
 from fullrank.data.values import Unit
 from fullrank.errors import UserError
 from fullrank.evaluation import Ceiling, Evaluated, Point
-from fullrank.evaluation import evaluate as _evaluate
 from fullrank.evaluation import frontier as _frontier
 from fullrank.evaluation import oracle_step as _oracle_step
+from fullrank.evaluation.clicks_result import Clicked
+from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
 from fullrank.run import Run, weights_hash
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from fullrank.diagnostics.diagnose import Diagnosis
     from fullrank.reports.findings import Tell
     from fullrank.reports.report import Report
@@ -33,7 +37,7 @@ def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
 
 def train(
     what: str | Path | Experiment,
-    data: Store | str | Path,
+    data: AnyStore | str | Path,
     out: str | Path,
     *,
     set: Sequence[str] = (),
@@ -64,20 +68,20 @@ def evaluate(
     run: Run | str | Path,
     split: Literal["validation", "test"] = "test",
     *,
-    data: Store | str | Path | None = None,
+    data: AnyStore | str | Path | None = None,
     set: Sequence[str] = (),
     device: str = "cpu",
     progress: Progress | None = None,
-) -> Evaluated:
+) -> Evaluated | Clicked:
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
-    named in the result's protocol. `progress` is called with (users done, users in all).
+    named in the result's protocol. `progress` is called with (users done, users in all); of a click model, impressions.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
     store = _its_store(opened, data)
     model: Any = opened.model().to(device)
-    return _evaluate(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
+    return judge(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
 
 
 def oracle_step(
@@ -94,8 +98,9 @@ def oracle_step(
     The arguments are those of `evaluate`; one `Ceiling` for each accuracy metric.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    store, model = _its_store(opened, data), opened.model().to(device)
-    spec = opened.spec.evaluation.override(*set)
+    spec, store = opened.spec.lists.override(*set), _its_store(opened, data)
+    assert isinstance(store, Store)
+    model: Any = opened.model().to(device)
     return _oracle_step(model, store, split, spec, device=device, progress=progress)
 
 
@@ -115,8 +120,9 @@ def step_curve(
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    store, model = _its_store(opened, data), opened.model().to(device)
-    spec = opened.spec.evaluation.override(*set)
+    spec, store = opened.spec.lists.override(*set), _its_store(opened, data)
+    assert isinstance(store, Store)
+    model: Any = opened.model().to(device)
     return _frontier(
         model, store, split, spec, metrics=metrics, rounds=rounds, device=device, progress=progress
     )  # fmt: skip
@@ -141,11 +147,12 @@ def diagnose(
     from fullrank.diagnostics.diagnose import diagnose as _diagnose
 
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    store = _its_store(opened, data)
+    evaluation, store = opened.spec.lists, _its_store(opened, data)
+    assert isinstance(store, Store)
     model: Any = opened.model().to(device)
     return _diagnose(
         model, store, split=split, users=USERS if users is None else users, seed=seed,
-        evaluation=opened.spec.evaluation, weights=weights_hash(opened.path), progress=progress,
+        evaluation=evaluation, weights=weights_hash(opened.path), progress=progress,
     )  # fmt: skip
 
 
@@ -195,7 +202,7 @@ def recommend(
     `reasoning` turns the dial of a run that reasons: `{"steps": 1}`, `{"adaptive": 10}` (`retrieval.dial.Reasoning`).
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    own = opened.spec.evaluation.reasoning
+    own = opened.spec.lists.reasoning
     dial = own.override(*(f"{key}={json.dumps(value)}" for key, value in (reasoning or {}).items()))
     return _recommend(
         opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed,
@@ -203,7 +210,31 @@ def recommend(
     )  # fmt: skip
 
 
-def _its_store(run: Run, data: Store | str | Path | None) -> Store:
+def predict(
+    run: Run | str | Path,
+    impressions: Any,
+    *,
+    data: AnyStore | str | Path | None = None,
+    column: str = "probability",
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> pl.DataFrame:
+    """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
+
+    Values are read as the store that the run was trained on reads them (`data`, where it was moved): one that training
+    did not see is unknown, a null is missing. Labels are not needed.
+    """
+    from fullrank.evaluation.predict import predict as _predict
+
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    if opened.spec.clicks is None:
+        raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
+    store: Any = _its_store(opened, data)
+    model: Any = opened.model().to(device)
+    return _predict(model, store, impressions, column=column, device=device, progress=progress)
+
+
+def _its_store(run: Run, data: AnyStore | str | Path | None) -> AnyStore:
     """The store that a run was trained on, wherever it is now. Raises `UserError` where it is another one."""
     store = _store(data if data is not None else run.manifest["data"]["path"])
     if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
@@ -211,5 +242,5 @@ def _its_store(run: Run, data: Store | str | Path | None) -> Store:
     return store
 
 
-def _store(data: Store | str | Path) -> Store:
-    return Store.open(data) if isinstance(data, str | Path) else data
+def _store(data: AnyStore | str | Path) -> AnyStore:
+    return open_store(data) if isinstance(data, str | Path) else data

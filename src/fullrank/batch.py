@@ -3,6 +3,7 @@
 B users (rows), T positions, D width, H heads, V items, M queries, N negatives, G groups of queries, K list length.
 Where a reasoner thinks, S are its steps and M its streams.
 Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
+Of impressions: B impressions (rows), C categorical fields, N numeric fields, L longest bag.
 """
 
 from __future__ import annotations
@@ -104,6 +105,52 @@ class Thoughts:
     """h_{t,m}."""
     gate: Float[Tensor, "B M"]
     """Weight of each stream; a row sums to one."""
+
+
+@dataclass(frozen=True)
+class Bag:
+    """A field with several values in a row: a set, or a behaviour sequence (oldest first). Right-padded with 0."""
+
+    ids: Int[Tensor, "B L"]
+    """As in `Impressions.categorical`; what `lengths` leaves out is padding."""
+    lengths: Int[Tensor, "B"]
+    """0 where the row has no value."""
+
+    def to(self, device: torch.device | str) -> Bag:
+        return Bag(self.ids.to(device), self.lengths.to(device))
+
+
+@dataclass(frozen=True)
+class Impressions:
+    """What was shown to whom, as fields. Columns follow the order of the schema's fields of that kind."""
+
+    categorical: Int[Tensor, "B C"]
+    """An id within its own field: 0 missing, 1 unknown (rare, or never seen in training), 2 and up known."""
+    numeric: Float[Tensor, "B N"]
+    """Transformed as the schema says; 0 where missing, never NaN."""
+    missing: Bool[Tensor, "B N"]
+    """Where a numeric value is missing."""
+    bags: tuple[Bag, ...] = ()
+    """One for each bag or sequence of the schema."""
+    labels: Float[Tensor, "B"] | None = None
+    """1 clicked, 0 not; None where unknown."""
+    rows: Int[Tensor, "B"] | None = None
+    """Row number in the store; with `step` and `seed` the place that randomness is a function of."""
+    groups: Int[Tensor, "B"] | None = None
+    """Whose impression it is, for metrics by group; None without a group column."""
+    step: int = 0
+    seed: int = 0
+    count: int | None = None
+    """Rows over all shards of one optimizer step; None means this batch alone."""
+    filler: bool = False
+    """A shard without rows of its own: it takes part in the step and adds nothing."""
+
+    def __len__(self) -> int:
+        return len(self.categorical)
+
+    def to(self, device: torch.device | str) -> Impressions:
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, bags=tuple(bag.to(device) for bag in self.bags), **moved)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ import importlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fullrank.errors import UserError, unknown
+from fullrank.evaluation.clicks_spec import Clicks, Judge
 from fullrank.evaluation.spec import Evaluation
 from fullrank.recommender import Recommender
 from fullrank.spec import Room, Spec, find, kinds
@@ -20,7 +21,8 @@ class Training(Spec):
     max_epochs: int = Field(30, ge=1)
     """Passes over the training rows."""
     batch_by: Literal["tokens", "rows"] = "tokens"
-    """A batch is a number of events (rows of like length together) or a number of rows (drawn at random)."""
+    """A batch is a number of events (rows of like length together) or a number of rows (drawn at random); an impression
+    is one of either."""
     batch_size: int = Field(4096, ge=1)
     """Events or rows per optimizer step, over all processes and micro-batches."""
     accumulate: int = Field(1, ge=1)
@@ -31,8 +33,9 @@ class Training(Spec):
     """Decoupled weight decay on matrices and tables."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of AdamW's moments."""
-    schedule: Literal["constant", "linear", "cosine", "one_cycle"] = "constant"
-    """Shape of the learning rate after the warm-up: constant, falling to 0, or cosine up and down again (one cycle)."""
+    schedule: Literal["constant", "linear", "cosine", "one_cycle", "plateau"] = "constant"
+    """Shape of the learning rate after the warm-up: constant, falling to 0, cosine up and down again (one cycle), or a
+    tenth at each validation without improvement, down to 1e-6 (plateau)."""
     warmup: float = Field(0.0, ge=0, lt=1)
     """Share of all steps in which the learning rate rises from 0 (one cycle: from peak/25)."""
     clip_norm: float | None = Field(None, gt=0)
@@ -52,14 +55,55 @@ class Experiment(Spec):
 
     recipe: str = "custom"
     """Name of the recipe it came from."""
-    model: Annotated[Spec, Room("recommender", "baselines")] = Recommender()
+    model: Annotated[Spec, Room("recommender", "baselines", "click")] = Recommender()
     """What is trained."""
     training: Training = Training()
     """How it is trained; without effect on a baseline."""
-    evaluation: Evaluation = Evaluation()
-    """How it is judged."""
+    evaluation: Judge = Evaluation()
+    """How it is judged: by ranked lists, or a click model by its probabilities (`kind: clicks`)."""
     seed: int = Field(0, ge=0)
     """Seed of weights, batches, dropout and negatives."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _judge_by_the_model(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "evaluation" not in given and _kind(given.get("model")) == "click":
+            return {**given, "evaluation": Clicks()}
+        return given
+
+    @model_validator(mode="after")
+    def _fits(self) -> Experiment:
+        if (self.model.kind_of() == "click") != isinstance(self.evaluation, Clicks):
+            one, other = ("click models", "clicks") if self.model.kind_of() == "click" else ("models of lists", "lists")
+            raise ValueError(f"evaluation: {one} are judged by {other}; {_REMEDY[other]}")
+        return self
+
+    @property
+    def clicks(self) -> Clicks | None:
+        """How click probabilities are judged; None where the model ranks items."""
+        return self.evaluation if isinstance(self.evaluation, Clicks) else None
+
+    @property
+    def lists(self) -> Evaluation:
+        """How ranked lists are judged. Raises `UserError` where the model is one of clicks."""
+        if isinstance(self.evaluation, Clicks):
+            raise UserError(
+                f"{self.recipe} gives the probability of a click and ranks no catalogue: use `fullrank predict` and "
+                "`fullrank evaluate`, or a recommender"
+            )
+        return self.evaluation
+
+
+_REMEDY = {
+    "clicks": "set evaluation=clicks, or leave it out",
+    "lists": "leave out kind: clicks, or choose model=click",
+}
+
+
+def _kind(model: Any) -> Any:
+    if isinstance(model, Spec):
+        return model.kind_of()
+    return model.get("kind") if isinstance(model, dict) else model
 
 
 def named(name: str | Path) -> Experiment:

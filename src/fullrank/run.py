@@ -1,4 +1,5 @@
-"""A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, items.parquet.
+"""A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and what the model knows by number:
+items.parquet, or fields.json of a click model.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
 """
@@ -7,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,16 @@ import torch
 from torch import nn
 
 from fullrank.data.catalog import Catalog
-from fullrank.data.manifest import is_store
+from fullrank.data.fields import FieldInfo
+from fullrank.data.stores import is_any_store as is_store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
 
 FORMAT = 1
 """Version of the run folder. A reader refuses what is newer than itself and reads all that is older."""
+Known = Catalog | Sequence[FieldInfo]
+"""What a model is built on."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,27 @@ class Run:
 
     @property
     def catalog(self) -> Catalog:
-        """The items that the model knows, in the order of its table."""
+        """The items that the model knows, in the order of its table. `UserError` of a click model, which knows none."""
+        _ = self.spec.lists
         return Catalog.open(self.path / "items.parquet")
+
+    @property
+    def fields(self) -> tuple[FieldInfo, ...]:
+        """The fields that a click model reads."""
+        tree = read_json(self.path / "fields.json")
+        try:
+            return tuple(FieldInfo(**one) for one in tree["fields"])
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.path / 'fields.json'} does not list fields ({error}); the folder is damaged"
+            ) from None
 
     def model(self) -> nn.Module:
         """The trained model in evaluation mode, on the CPU."""
-        catalog, tensors = self.catalog, read_tensors(self.path / "weights.safetensors")
+        known: Known = self.catalog if self.spec.clicks is None else self.fields
+        tensors = read_tensors(self.path / "weights.safetensors")
         try:
-            model: nn.Module = self.spec.model.build(catalog)  # type: ignore[attr-defined]
+            model: nn.Module = self.spec.model.build(known)  # type: ignore[attr-defined]
         except (RuntimeError, MemoryError) as error:
             reason = str(error).splitlines()[0] if str(error) else "out of memory"
             raise UserError(f"{self.path}: its spec cannot be built ({reason}); was it edited?") from None
@@ -102,10 +120,13 @@ def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
         raise UserError(f"{folder / 'manifest.json'} lacks the run's data or parameters; the folder is damaged")
 
 
-def write_run(path: Path, experiment: Experiment, catalog: Catalog, manifest: dict[str, Any]) -> None:
+def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[str, Any]) -> None:
     """Everything of a run folder but its weights and metrics."""
     path.mkdir(parents=True, exist_ok=True)
-    catalog.write(path / "items.parquet")
+    if isinstance(known, Catalog):
+        known.write(path / "items.parquet")
+    else:
+        write_text(path / "fields.json", json.dumps({"fields": [asdict(one) for one in known]}, indent=2) + "\n")
     write_text(path / "spec.json", experiment.to_json())
     write_text(path / "manifest.json", json.dumps({"format_version": FORMAT, **manifest}, indent=2) + "\n")
 

@@ -184,6 +184,10 @@ def discover(room: str) -> Iterator[type[Spec]]:
 ROOMS = {
     "recommender": "items + encoder + task + loss, trained by gradient descent",
     "baselines": "recommenders without gradient descent",
+    "click": "fields + ranker, trained on impressions to predict clicks",
+    "rankers": "fields of an impression -> logit of a click",
+    "rankers.mixings": "token mixings of rankmixer and rankelastor",
+    "rankers.feed_forwards": "per-token networks of rankmixer and rankelastor",
     "items": "item id <-> vector",
     "attention": "token mixers of the transformer encoder",
     "encoders": "history of vectors -> states",

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fullrank.data.sources import Source, Tables
+from fullrank.data.sources import ImpressionSource, Source, Tables
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources.gowalla import Gowalla
 from fullrank.data.sources.movielens import MovieLens
@@ -23,9 +23,11 @@ from fullrank.data.sources.retailrocket import RetailRocket
 from fullrank.data.sources.steam import Steam
 from fullrank.data.sources.yelp import Yelp
 from fullrank.errors import UserError
-from fullrank.spec import discover, find, kinds
+from fullrank.spec import Spec, discover, find, kinds
 
-KINDS = ["amazon", "gowalla", "movielens", "planted", "retailrocket", "steam", "yelp"]
+EVENTS = ["amazon", "gowalla", "movielens", "planted", "retailrocket", "steam", "yelp"]
+CLICKS = ["avazu", "criteo", "frappe", "movielens_ctr", "planted_clicks"]
+KINDS = sorted(EVENTS + CLICKS)
 
 
 def gz(path: Path, text: str) -> None:
@@ -64,7 +66,8 @@ def test_the_room_holds_these_sources() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_contract(kind: str) -> None:
     spec = find(kind, "data.sources")()
-    assert isinstance(spec, Source)
+    assert isinstance(spec, ImpressionSource if kind in CLICKS else Source)
+    assert isinstance(spec, Spec)
     assert type(spec).parse(spec.dump()) == spec
     names = [file.name for file in spec.files()]
     assert len(set(names)) == len(names)
@@ -74,16 +77,15 @@ def test_contract(kind: str) -> None:
         assert file.md5 is None or (len(file.md5) == 32 and file.md5 == file.md5.lower())
     if names:
         moved = spec.override("base_url=http://127.0.0.1:9/mirror/")
-        assert isinstance(moved, Source)
+        assert isinstance(moved, Source | ImpressionSource)
         assert all(file.url.startswith("http://127.0.0.1:9/mirror/") and not file.manual for file in moved.files())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "planted"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("planted")])
 def test_an_empty_folder_is_a_clear_error(kind: str, tmp_path: Path) -> None:
     spec = find(kind, "data.sources")()
-    assert isinstance(spec, Source)
     with pytest.raises(UserError, match=r"fullrank download|put it there"):
-        spec.read(tmp_path)
+        spec.impressions(tmp_path) if isinstance(spec, ImpressionSource) else spec.read(tmp_path)  # type: ignore[attr-defined]
 
 
 def test_sources_load_neither_torch_nor_the_others() -> None:

@@ -102,6 +102,8 @@ def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> 
 
     for name in kinds("recipes"):
         spec = fr.recipe(name)
+        if spec.clicks is not None:
+            continue  # of impressions: test_clicks.py
         small = ["training.max_epochs=1", "training.batch_size=512"] if spec.model.kind_of() == "recommender" else []
         run = fr.train(spec.override(*small, "seed=3"), market, tmp_path / name, progress=False)
         found = fr.evaluate(run, "validation", data=market)

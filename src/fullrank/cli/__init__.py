@@ -31,10 +31,12 @@ VERBS = (
     "schema",
     "download",
     "prepare",
+    "prepare_impressions",
     "train",
     "sweep",
     "evaluate",
     "recommend",
+    "predict",
     "diagnose",
     "report",
 )

@@ -13,7 +13,7 @@ from fullrank.cli.screen import Screen
 from fullrank.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from fullrank.data.sources import Source
+    from fullrank.data.sources import ImpressionSource, Source
 
 DOWNLOADS = Path("downloads")
 """Where files lie by default: downloads/SOURCE."""
@@ -49,16 +49,18 @@ def download(
 
     screen = Screen(as_json)
     spec = named_source(source, settings or [])
+    kept: Any = getattr(spec, "dump", dict)()
     folder = out or DOWNLOADS / source
     files = fetch(spec, folder, progress=sys.stderr.isatty())
     if not files:
-        screen.say(f"{source} has no files to download: `fullrank prepare {source} --out data/{source}` makes it")
+        verb = "prepare" if hasattr(spec, "read") else "prepare-impressions"
+        screen.say(f"{source} has no files to download: `fullrank {verb} {source} --out data/{source}` makes it")
     for file in files:
         screen.say(f"{file}  {file.stat().st_size:,} bytes")
-    screen.finish({"source": spec.dump(), "folder": folder, "files": files})  # type: ignore[attr-defined]
+    screen.finish({"source": kept, "folder": folder, "files": files})
 
 
-def named_source(name: str, settings: list[str]) -> Source:
+def named_source(name: str, settings: list[str]) -> Source | ImpressionSource:
     """A source by kind, with dotted settings; `UserError` with the nearest name where there is none."""
     from fullrank.spec import find, kinds
 

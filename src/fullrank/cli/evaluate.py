@@ -73,7 +73,7 @@ def evaluate(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run, or compare two on the same users.
+    """Measure a run, or compare two on the same users or impressions.
 
     Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20. --set changes how
     they are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users,
@@ -82,6 +82,9 @@ def evaluate(
 
     A run that reasons can think less or longer than it was trained to (--reasoning-steps, --reasoning-streams), or
     until each user's list has settled (--adaptive).
+
+    A click model has auc, logloss, auc-logloss, ece, pcoc and, with a group column, gauc, all of them always; --metric
+    chooses which of auc, logloss and auc-logloss two runs are compared by.
 
     \b
     fullrank evaluate runs/sasrec --split test
@@ -98,6 +101,15 @@ def evaluate(
     screen = Screen(as_json)
     dial = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
     changes = shortcuts({f"reasoning.{name}": value for name, value in dial.items()}, settings)
+    if _of_clicks(run):
+        from fullrank.cli import evaluate_clicks
+
+        if drop is not None or oracle or curve or any(value for value in dial.values()):
+            raise UserError(
+                f"{run} is a click model: it has no histories to drop and no steps; leave these options out"
+            )
+        evaluate_clicks.show(screen, run, other, split, data, metrics or [], changes, out, _device(device))
+        return
     evaluated, paired = (metrics or [], []) if other is None else _split(metrics or [])
     if metrics:
         changes.append(f"metrics=[{', '.join(evaluated)}]")
@@ -130,7 +142,7 @@ def _check_alike(run: Path, other: Path, changes: list[str]) -> None:
     from fullrank.evaluation.compare import check_alike
     from fullrank.run import Run
 
-    check_alike(*(Run.open(path).spec.evaluation.override(*changes) for path in (run, other)))
+    check_alike(*(Run.open(path).spec.lists.override(*changes) for path in (run, other)))
 
 
 def compared(one: Evaluated, two: Evaluated, paired: list[str], *, all_of_them: bool, k: int = 10) -> list[Comparison]:
@@ -165,9 +177,17 @@ def _one(
     from fullrank.run import Run
 
     run = Run.open(path)
+    _ = run.spec.lists
     store = find_store(run, data)
     with screen.progress(f"evaluate {path}") as tick:
-        return run, api.evaluate(run, split, data=store, set=changes, device=_device(device), progress=tick)
+        found: Any = api.evaluate(run, split, data=store, set=changes, device=_device(device), progress=tick)
+    return run, found
+
+
+def _of_clicks(run: Path) -> bool:
+    from fullrank.run import Run
+
+    return Run.open(run).spec.clicks is not None
 
 
 def _device(name: str) -> str:

@@ -126,6 +126,7 @@ def _prepare(
 ) -> Store:
     from fullrank.data.prepare import Prepare
     from fullrank.data.prepare import prepare as make
+    from fullrank.data.sources import Source
     from fullrank.spec import kinds
 
     known = kinds("data.sources")
@@ -143,6 +144,10 @@ def _prepare(
     if items is not None or users is not None:
         raise UserError(f"the source {events!r} brings its own items and users: leave out --items and --users")
     source = named_source(events, own)
+    if not isinstance(source, Source):
+        raise UserError(
+            f"the source {events!r} holds impressions for rankers: use fullrank prepare-impressions {events}"
+        )
     if folder is not None and not source.files():
         raise UserError(f"the source {events!r} generates its data and reads no files: leave out --from")
     tables = source.read(folder or DOWNLOADS / events)

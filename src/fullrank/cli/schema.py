@@ -23,7 +23,10 @@ def add(app: typer.Typer) -> None:
 
 def schema(
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="One component (see `fullrank list`), or `prepare`.")
+        str | None,
+        typer.Option(
+            "--kind", metavar="KIND", help="One component (see `fullrank list`), `prepare`, or `impressions`."
+        ),
     ] = None,
     room: Annotated[
         str | None, typer.Option("--room", metavar="ROOM", help="Where two rooms have that kind, which is meant.")
@@ -69,6 +72,10 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
         from fullrank.data.prepare import Prepare
 
         return Prepare
+    if kind == "impressions" and room is None:
+        from fullrank.data.fields import Schema
+
+        return Schema
     rooms = [full_room(room)] if room is not None else list(ROOMS)
     found = [name for name in rooms if kind in kinds(name)]
     if not found:

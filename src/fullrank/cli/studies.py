@@ -75,7 +75,7 @@ def _dropped(
 
     rows: list[dict[str, Any]] = []
     for share in shares:
-        both = []
+        both: list[Any] = []
         for place, (run, store) in enumerate(zip(runs, stores, strict=True)):
             with screen.progress(f"evaluate {run.path}, {share:.0%} hidden") as tick:
                 both.append(api.evaluate(run, data=store, set=[*changes, f"drop={share}"], progress=tick, **how))
@@ -131,7 +131,7 @@ def _curve(screen: Screen, run: Run, store: Path, changes: list[str], how: dict[
     from fullrank import api
 
     named = [change.partition("=")[2] for change in changes if change.partition("=")[0].strip() == "metrics"]
-    own = run.spec.evaluation.override(*changes)
+    own = run.spec.lists.override(*changes)
     names = [str(name) for name in own.names()] if named else [own.selection]
     with screen.progress(f"evaluate {run.path} over its steps") as tick:
         found = api.step_curve(run, data=store, set=changes, metrics=names, progress=tick, **how)

@@ -23,8 +23,9 @@ MaxHours = Annotated[
     float | None, typer.Option("--max-hours", metavar="H", help="Do not start runs that would not fit into this time.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, measure the cost, run nothing.")]
-COLUMNS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
-"""Metrics of the closing table, where they were computed."""
+LISTS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
+CLICKS = ("auc", "logloss", "gauc", "ece")
+"""Metrics of the closing table, where they were computed: of models that rank items, and of click models."""
 
 
 def add(app: typer.Typer) -> None:
@@ -63,7 +64,7 @@ def sweep(
     fullrank sweep grid.yaml --data data/shop --out runs/grid --dry-run
     fullrank sweep grid.yaml --data data/shop --out runs/grid --max-hours 2 --results results/grid.json
     """
-    from fullrank.data.pack import Store
+    from fullrank.data.stores import open_store
     from fullrank.scaling.grid import Grid
     from fullrank.scaling.jobs import from_settings
     from fullrank.scaling.records import summarise_seeds
@@ -74,7 +75,7 @@ def sweep(
     if settings:
         found = found.with_settings(from_settings(settings))
     outcome = run_sweep(
-        found, Store.open(data), out, max_hours=max_hours, dry_run=dry_run, results=results, command=_command()
+        found, open_store(data), out, max_hours=max_hours, dry_run=dry_run, results=results, command=_command()
     )  # fmt: skip
     summary = summarise_seeds(outcome.newest)
     _table(screen, summary)
@@ -115,7 +116,7 @@ def tune(
     fullrank tune space.yaml --data data/shop --out runs/tuned --max-hours 1
     fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
     """
-    from fullrank.data.pack import Store
+    from fullrank.data.stores import open_store
     from fullrank.scaling.jobs import from_settings
     from fullrank.scaling.search import Search
     from fullrank.scaling.tune import tune as search
@@ -124,7 +125,7 @@ def tune(
     asked = Search.read(space)
     if settings:
         asked = asked.with_settings(from_settings(settings))
-    found = search(asked, Store.open(data), out, max_hours=max_hours, dry_run=dry_run, command=_command())
+    found = search(asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command())
     if not dry_run:
         rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]
         screen.table(("cell", "trial", "validation", "defaults", "settings"), rows)
@@ -149,12 +150,14 @@ def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, An
 def _table(screen: Screen, summary: dict[str, Any]) -> None:
     """Mean and standard deviation over seeds of a few metrics, one row per cell and split."""
     rows = []
+    clicks = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
+    columns = CLICKS if clicks else LISTS
     for cell, splits in summary.items():
         for split, metrics in splits.items():
             n = max((entry["n"] for entry in metrics.values()), default=0)
-            rows.append([cell, split, n, *(_spread(metrics.get(name)) for name in COLUMNS)])
+            rows.append([cell, split, n, *(_spread(metrics.get(name)) for name in columns)])
     if rows:
-        screen.table(("cell", "split", "seeds", *COLUMNS), rows)
+        screen.table(("cell", "split", "seeds", *columns), rows)
 
 
 def _spread(entry: dict[str, Any] | None) -> str:

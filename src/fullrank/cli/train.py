@@ -65,6 +65,7 @@ def train(
     fullrank train sasrec --data data/shop --out runs/sasrec --resume
     fullrank train sasrec --data data/shop --out runs/watched --watch
     fullrank train --from runs/sasrec --data data/shop-may --out runs/sasrec-may
+    fullrank train rankelastor --data data/ctr --out runs/rankelastor
     """
     if recipe is None and source is None:
         raise UserError("name a recipe (`fullrank list recipes`), a YAML file, or a run by --from")
@@ -109,11 +110,13 @@ def report(screen: Screen, run: Run, spent: float) -> None:
 
 def best(run: Run) -> dict[str, Any] | None:
     """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
+    from fullrank.evaluation.clicks_spec import sign
+
     name = f"validation/{run.spec.evaluation.selection}"
     rows = [row for row in run.rows() if row.get("event") == "epoch" and name in row]
     if not rows:
         return None
-    top = max(rows, key=lambda row: row[name])
+    top = max(rows, key=lambda row: sign(run.spec.evaluation) * row[name])
     return {"epoch": top["epoch"], "metric": name, "value": top[name]}
 
 

@@ -25,13 +25,15 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from fullrank.data.sources import RemoteFile, Source
+from fullrank.data.sources import ImpressionSource, RemoteFile, Source
 from fullrank.data.transfer import Lost, Transfer, fetch, patiently
 from fullrank.errors import UserError
 from fullrank.spec import find
 
 
-def download(source: Source | str, folder: str | Path, *, progress: bool = True, attempts: int = 5) -> list[Path]:
+def download(
+    source: Source | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
+) -> list[Path]:
     """Fetch what `source` needs into `folder` and return the paths of its files; what is complete is kept.
 
     `source` is a source's spec, or its kind for the defaults. `attempts` is how often in a row a transfer may fail

@@ -28,22 +28,24 @@ class Source:
 
     `table` is a path (Parquet, CSV, TSV or JSONL, by suffix; a folder of Parquet files), or an eager or lazy
     DataFrame of any engine that narwhals reads. `what` names it in errors ("events"). `typed` is False where values
-    are text whose type is not known yet (CSV).
+    are text whose type is not known yet (CSV). `sliced` is True where some rows can be read without the rest (Parquet).
     """
 
     def __init__(self, table: Any, what: str):
         self.what = what
         self.typed = True
+        self.sliced = False
         self.frame: nw.LazyFrame[Any] | nw.DataFrame[Any]
         if isinstance(table, (str, os.PathLike)):
             path = Path(table)
             self.name = f"{what} {str(path)!r}"
             self.typed = not _suffix(path).startswith((".csv", ".tsv"))
+            self.sliced = path.is_dir() or _suffix(path) in (".parquet", ".pq")
             self.frame = nw.from_native(_scan(path, self.name))
         else:
             self.name = what
             self.frame = _wrap(table, what)
-        self.columns = self._guard(lambda: self.frame.collect_schema().names())
+        self.columns = self.guard(lambda: self.frame.collect_schema().names())
         if len(set(self.columns)) < len(self.columns):
             raise UserError(f"{self.name} has two columns of the same name; rename one: {', '.join(self.columns)}")
 
@@ -58,14 +60,15 @@ class Source:
     def read(self, names: Sequence[str]) -> pl.DataFrame:
         """These columns, rows in input order. A column named twice is read once."""
         chosen = self.frame.select(*dict.fromkeys(names))
-        return self._guard(lambda: _to_polars(chosen))
+        return self.guard(lambda: _to_polars(chosen))
 
     def infer(self, frame: pl.DataFrame, keep_text: str | Sequence[str]) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
         keep = {keep_text} if isinstance(keep_text, str) else set(keep_text)
         return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name not in keep)
 
-    def _guard(self, action: Any) -> Any:
+    def guard(self, action: Any) -> Any:
+        """What `action` gives; its engine's errors become `UserError`s that name the table."""
         try:
             return action()
         except UserError:

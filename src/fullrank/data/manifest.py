@@ -57,7 +57,7 @@ def digest(path: Path) -> str:
 def is_store(folder: Path) -> bool:
     """Whether a folder says that it is a store (of any version)."""
     try:
-        return bool(_read(folder).get("format") == FORMAT)
+        return bool(load(folder).get("format") == FORMAT)
     except UserError:
         return False
 
@@ -68,7 +68,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise UserError(f"there is no store at {str(folder)!r}; make one with fullrank prepare")
     if not (folder / NAME).is_file():
         raise UserError(f"{str(folder)!r} is not a store, it has no {NAME}; make one with fullrank prepare")
-    manifest = _read(folder)
+    manifest = load(folder)
     where = f"{NAME} of {str(folder)!r}"
     if manifest.get("format") != FORMAT:
         raise UserError(f"{where} does not describe a store (format {manifest.get('format')!r}, not {FORMAT!r})")
@@ -78,7 +78,7 @@ def read(folder: Path) -> dict[str, Any]:
             "prepare the data again, or use the library version that wrote it"
         )
     counts = manifest.get("counts")
-    if not (isinstance(counts, dict) and all(_count(counts.get(k)) for k in ("users", "items", "events"))):
+    if not (isinstance(counts, dict) and all(is_count(counts.get(k)) for k in ("users", "items", "events"))):
         raise UserError(f"{where} lacks the counts of users, items and events")
     for key in ("fingerprint", "content"):
         if not isinstance(manifest.get(key), str):
@@ -91,7 +91,7 @@ def read(folder: Path) -> dict[str, Any]:
     types = manifest.get("type_names")
     if not (isinstance(types, list) and all(isinstance(name, str) for name in types)):
         raise UserError(f"{where} lacks 'type_names'")
-    _check_files(folder, manifest["files"], where)
+    check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
     return manifest
 
 
@@ -103,6 +103,11 @@ def array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int
         if needed:
             raise UserError(f"{NAME} of {str(folder)!r} does not list {path.name}")
         return None
+    return mapped(path, dtype, shape)
+
+
+def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
     wanted = np.dtype(dtype)
     try:
         with open(path, "rb") as file:
@@ -116,6 +121,8 @@ def array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int
         raise damaged(path, f"it holds {kind} {given}, expected {wanted} {shape}")
     if path.stat().st_size != start + math.prod(shape) * wanted.itemsize:
         raise damaged(path, "its size does not fit its header")
+    if math.prod(shape) == 0:  # nothing to map
+        return np.empty(shape, wanted)
     return np.memmap(path, dtype=wanted, mode="r", offset=start, shape=shape)
 
 
@@ -133,7 +140,8 @@ def damaged(path: Path, reason: str) -> UserError:
     return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; prepare the data again")
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def load(folder: Path) -> dict[str, Any]:
+    """The manifest of any store as JSON; nothing of it is checked."""
     path = folder / NAME
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -148,23 +156,25 @@ def _read(folder: Path) -> dict[str, Any]:
     return tree
 
 
-def _check_files(folder: Path, files: dict[str, Any], where: str) -> None:
-    allowed = {*TABLES, *(f"{name}.npy" for name in ARRAYS)}
+def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str]) -> None:
+    """Raise `UserError` unless the files listed are allowed and there, of the stated size, and none that is needed lacks."""
+    where = f"{NAME} of {str(folder)!r}"
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.
         if name not in allowed:
             raise UserError(f"{where} lists {name!r}, which is no file of a store")
-        if not (isinstance(entry, dict) and _count(entry.get("bytes")) and isinstance(entry.get("sha256"), str)):
+        if not (isinstance(entry, dict) and is_count(entry.get("bytes")) and isinstance(entry.get("sha256"), str)):
             raise UserError(f"{where} lacks the size or the hash of {name}")
         path = folder / name
         if not path.is_file():
             raise UserError(f"{str(path)!r} is missing; prepare the data again")
         if path.stat().st_size != entry["bytes"]:
             raise damaged(path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}")
-    for name in TABLES:
+    for name in sorted(needed):
         if name not in files:
             raise UserError(f"{where} does not list {name}")
 
 
-def _count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """Whether a value of a manifest is a whole number of at least 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -45,6 +45,8 @@ class Watch:
     def on_epoch(self, moment: Moment) -> dict[str, Any]:
         """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
         begun = time.perf_counter()
+        if not isinstance(moment.store, Store):
+            raise UserError("watching collapse reads scores of a catalogue, and a click model has none: leave it out")
         figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, moment.model), moment.store)}
         share = figures.get(SHARE)
         if share is not None and share >= self.alarm and not self._raised(moment):

@@ -41,7 +41,7 @@ class Finding:
     @property
     def selected(self) -> str:
         """The metric that the run was selected by."""
-        return self.run.spec.evaluation.selection
+        return self.run.spec.lists.selection
 
     @property
     def layers(self) -> int | None:
@@ -159,7 +159,7 @@ def _store(run: Run, data: Store | Path | None) -> Store:
 
 def _spec(run: Run, settings: Sequence[str]) -> Evaluation:
     """The run's protocol with every metric, so that the page has what it shows."""
-    spec = run.spec.evaluation.override(*settings)
+    spec = run.spec.lists.override(*settings)
     if spec.protocol == "sampled":
         raise UserError(f"{run.path} is evaluated on sampled items, which have no full lists: --set protocol=full")
     return spec.model_copy(update={"metrics": None}) if spec.metrics is not None else spec
@@ -178,7 +178,7 @@ def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell
 
 def _fits(found: Evaluated, run: Run, store: Store, split: str) -> bool:
     """Whether an evaluation is of this split and has what the page shows."""
-    there = {run.spec.evaluation.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
+    there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
     there = there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
     return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
@@ -187,7 +187,7 @@ def _as_measured(run: Run, found: Evaluated, accuracy: str) -> Evaluation:
     """The protocol of an evaluation, for the model without its parts: both stand on one page."""
     popularity = str(found.protocol.get("popularity")).removesuffix(" events")
     kept = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
-    return run.spec.evaluation.model_copy(update=kept)
+    return run.spec.lists.model_copy(update=kept)
 
 
 def _diagnosed(run: Run, store: Store, split: str, users: int | None, spec: Evaluation, tell: Tell | None) -> Diagnosis:

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from fullrank.data.loader import Loader
-from fullrank.data.pack import Store
+from fullrank.click import ClickModel
+from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluation, measure
 from fullrank.experiment import Training
-from fullrank.metrics.summary import summarise
 from fullrank.recommender import RecommenderModel
 from fullrank.scaling.jobs import Job
-from fullrank.training.fit import make_loader
+from fullrank.training.fit import material_of
+from fullrank.training.material import Batches, Material
 from fullrank.training.module import make_optimizer
+from fullrank.training.rows import clip
 
 SECONDS = 3.0
 """Time spent on measuring one cell's steps; as much again at most on its evaluation."""
@@ -77,7 +77,7 @@ class Cost:
 
 
 def measure_costs(
-    jobs: Iterable[Job], store: Store, *, seconds: float = SECONDS, told: Callable[[Job], None] | None = None
+    jobs: Iterable[Job], store: AnyStore, *, seconds: float = SECONDS, told: Callable[[Job], None] | None = None
 ) -> dict[str, Cost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
@@ -98,31 +98,31 @@ def measure_costs(
     return found
 
 
-def measure_cost(job: Job, store: Store, *, seconds: float = SECONDS) -> Cost:
+def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS) -> Cost:
     """Time a job's steps and evaluation for about `seconds` each. A baseline's fit is timed whole."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     experiment = job.experiment
-    model: Any = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
+    material = material_of(experiment.model_copy(update={"seed": 0}), store)
+    model: Any = experiment.model.build(material.known)  # type: ignore[attr-defined]
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
-    if isinstance(model, RecommenderModel):
+    if isinstance(model, RecommenderModel | ClickModel):
         model = model.to(device)
-        loader = make_loader(model, store, training, seed=0)
+        loader = material.loader(model)
         step, steps, epochs = time_step(model, loader, training, seconds), loader.steps_per_epoch, training.max_epochs
     else:
         begun = time.perf_counter()
         model.fit(store)
         fit = time.perf_counter() - begun
         model = model.to(device)
-    light = experiment.evaluation.for_selection()
-    full = light if job.selection_only else experiment.evaluation
-    once = time_evaluation(model, store, full, seconds / 2) if job.splits else 0.0
+    full = not job.selection_only
+    once = time_evaluation(model, material, seconds / 2, all_metrics=full) if job.splits else 0.0
     often = math.ceil(epochs / training.evaluate_every)
-    again = time_evaluation(model, store, light, seconds / 2) if often else 0.0
+    again = time_evaluation(model, material, seconds / 2, all_metrics=False) if often else 0.0
     return Cost(fit, step, steps, epochs, again, often, once, len(job.splits))
 
 
-def time_step(model: nn.Module, loader: Loader, training: Training, seconds: float) -> float:
+def time_step(model: nn.Module, loader: Batches, training: Training, seconds: float) -> float:
     """Mean seconds of an optimizer step over the first batches of an epoch (they are in random order)."""
     optimizer = make_optimizer(model, training)
     model.train()
@@ -141,7 +141,7 @@ def time_step(model: nn.Module, loader: Loader, training: Training, seconds: flo
             assert isinstance(loss, torch.Tensor)
             loss.backward()
         if training.clip_norm is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm)
+            clip(model.parameters(), training.clip_norm)
         optimizer.step()
         _finish(device)
         if k >= warm:
@@ -149,27 +149,20 @@ def time_step(model: nn.Module, loader: Loader, training: Training, seconds: flo
     return sum(times) / len(times)
 
 
-def time_evaluation(model: nn.Module, store: Store, spec: Evaluation, seconds: float) -> float:
-    """Seconds of one evaluation on validation: measured on growing shares of the users, then drawn out in a line."""
+def time_evaluation(model: nn.Module, material: Material, seconds: float, *, all_metrics: bool) -> float:
+    """Seconds of one evaluation on validation: measured on growing shares of it, then drawn out in a line."""
+    device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
     points: list[tuple[float, float]] = []
     for share in SHARES:
         begun = time.perf_counter()
-        _evaluate_share(model, store, spec, share)
+        material.evaluate_share(model, share, device, all_metrics=all_metrics)
+        _finish(device)
         points.append((1 / share, time.perf_counter() - begun))
         if sum(spent for _, spent in points) + 4 * points[-1][1] > seconds:
             break
     (before, early), (share_done, late) = ([(0.0, 0.0), *points])[-2:]
     slope = max(0.0, (late - early) / (share_done - before))
     return late + slope * (1 - share_done)
-
-
-def _evaluate_share(model: Any, store: Store, spec: Evaluation, share: int) -> None:
-    device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
-    rows = measure(model, store, "validation", spec, shard=(0, share), device=device)
-    if len(rows.users) > 1:
-        items = len(store.catalog.popularity)
-        summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
-    _finish(device)
 
 
 def _finish(device: torch.device) -> None:

@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment, named
-from fullrank.recommender import Recommender
-from fullrank.spec import Spec
+from fullrank.spec import Spec, kinds
 
 Split = Literal["validation", "test"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -106,7 +105,7 @@ def make_jobs(
     if "seed" in cell.set:
         raise UserError(f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'")
     chosen = list(cell.seeds or seeds)
-    if not isinstance(experiment.model, Recommender):
+    if experiment.model.kind_of() in kinds("baselines"):
         chosen = chosen[:1]
     made = []
     for seed in chosen:

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from fullrank.data.pack import Store
+from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
-from fullrank.evaluation import evaluate
+from fullrank.evaluation.clicks_spec import sign
+from fullrank.evaluation.judge import judge
 from fullrank.ops.safe_files import read_json
 from fullrank.run import Run
 from fullrank.scaling.cost import Cost
@@ -26,7 +27,7 @@ CELLS = "cells"
 """Folder of the run folders."""
 
 
-def run_job(job: Job, store: Store, out: Path, *, cost: Cost | None = None, progress: bool = False) -> Row:
+def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, progress: bool = False) -> Row:
     """Train, evaluate, and say so in one row. A run folder that was cut off is continued from its last checkpoint."""
     folder = out / CELLS / job.folder
     resume = (folder / "manifest.json").is_file()
@@ -40,7 +41,7 @@ def run_job(job: Job, store: Store, out: Path, *, cost: Cost | None = None, prog
     spec = spec.for_selection() if job.selection_only else spec
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model: Any = run.model().to(device)
-    found = {split: evaluate(model, store, split, spec, device=device).dump() for split in job.splits}
+    found = {split: judge(model, store, split, spec, device=device).dump() for split in job.splits}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     return {
         **identity(job, store),
@@ -56,14 +57,14 @@ def run_job(job: Job, store: Store, out: Path, *, cost: Cost | None = None, prog
     }
 
 
-def failed_row(job: Job, store: Store, error: Exception, seconds: float) -> Row:
+def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> Row:
     """The row of a job that ended with an error."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     spent = {"train": round(seconds, 2), "evaluate": 0.0}
     return {**identity(job, store), "error": text, "metrics": {}, "seconds": spent, **_stamp()}
 
 
-def identity(job: Job, store: Store) -> Row:
+def identity(job: Job, store: AnyStore) -> Row:
     """What a row is about."""
     return {
         "cell": job.cell,
@@ -81,7 +82,8 @@ def training_figures(run: Run, job: Job) -> Row:
     metric = job.experiment.evaluation.selection
     rows = [row for row in run.rows() if row.get("event") == "epoch"]
     scored = [(row[f"validation/{metric}"], row["epoch"]) for row in rows if f"validation/{metric}" in row]
-    best = max(scored, key=lambda pair: (pair[0], -pair[1]), default=None)
+    better = sign(job.experiment.evaluation)
+    best = max(scored, key=lambda pair: (better * pair[0], -pair[1]), default=None)
     return {
         "validation_best": None if best is None else {"metric": metric, "value": best[0], "epoch": best[1]},
         "epochs": rows[-1]["epoch"] if rows else 0,
@@ -89,7 +91,7 @@ def training_figures(run: Run, job: Job) -> Row:
     }
 
 
-def check_run_folder(job: Job, store: Store, out: Path) -> None:
+def check_run_folder(job: Job, store: AnyStore, out: Path) -> None:
     """Raises `UserError` where the job's folder holds a run of another spec or other data."""
     folder = out / CELLS / job.folder
     if not (folder / "manifest.json").is_file():

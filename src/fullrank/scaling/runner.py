@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.pack import Store
+from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.scaling.board import Board
 from fullrank.scaling.cost import Cost, measure_costs
@@ -52,7 +52,7 @@ class Outcome:
 
 def run_jobs(
     jobs: Sequence[Job],
-    store: Store,
+    store: AnyStore,
     out: str | Path,
     *,
     max_hours: float | None = None,
@@ -105,7 +105,7 @@ def _plan(left: list[Job], out: Path, outcome: Outcome, board: Board, max_hours:
 
 def _run_all(
     left: list[Job],
-    store: Store,
+    store: AnyStore,
     out: Path,
     outcome: Outcome,
     board: Board,
@@ -140,7 +140,7 @@ def _refuse(group: list[Job], needed: list[float], outcome: Outcome, board: Boar
     board.refused(group, needed)
 
 
-def _attempt(job: Job, store: Store, out: Path, cost: Cost | None, progress: bool) -> Row:
+def _attempt(job: Job, store: AnyStore, out: Path, cost: Cost | None, progress: bool) -> Row:
     """The job's row, whatever happens (an interrupt apart). A traceback goes beside the run folder."""
     begun = time.perf_counter()
     trace = out / CELLS / f"{job.folder}.error.txt"

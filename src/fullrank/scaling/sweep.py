@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.pack import Store
+from fullrank.data.impressions import ImpressionStore
+from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.machine import code, machine
@@ -15,7 +16,7 @@ from fullrank.scaling.runner import Outcome, run_jobs
 
 def sweep(
     grid: Grid,
-    store: Store,
+    store: AnyStore,
     out: str | Path,
     *,
     max_hours: float | None = None,
@@ -38,7 +39,7 @@ def sweep(
 
 def run_sweep(
     grid: Grid,
-    store: Store,
+    store: AnyStore,
     out: str | Path,
     *,
     max_hours: float | None = None,
@@ -60,7 +61,7 @@ def run_sweep(
     return run_jobs(jobs, store, out, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep)
 
 
-def sweep_results(grid: Grid, store: Store, outcome: Outcome, command: str | None) -> dict[str, Any]:
+def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
     """All that is known of a sweep, as plain data."""
     return {
         "name": grid.name,
@@ -78,11 +79,13 @@ def sweep_results(grid: Grid, store: Store, outcome: Outcome, command: str | Non
     }
 
 
-def describe_data(store: Store) -> dict[str, Any]:
+def describe_data(store: AnyStore) -> dict[str, Any]:
     """Which data, without where they lie."""
+    named = {"name": store.path.name, "split_fingerprint": store.fingerprint}
+    if isinstance(store, ImpressionStore):
+        return {**named, "impressions": len(store), "fields": len(store.fields)}
     return {
-        "name": store.path.name,
-        "split_fingerprint": store.fingerprint,
+        **named,
         "users": store.num_users,
         "items": store.num_items,
         "events": store.num_events,

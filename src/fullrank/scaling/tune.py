@@ -6,7 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.pack import Store
+from fullrank.data.stores import AnyStore
+from fullrank.evaluation.clicks_spec import sign
 from fullrank.ops.safe_files import write_text
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.jobs import Cell
@@ -19,7 +20,7 @@ from fullrank.scaling.sweep import describe_data
 
 def tune(
     space: Search,
-    store: Store,
+    store: AnyStore,
     out: str | Path,
     *,
     max_hours: float | None = None,
@@ -46,7 +47,7 @@ def tune(
     return tuned(space, store, outcome, command)
 
 
-def tuned(space: Search, store: Store, outcome: Outcome, command: str | None) -> dict[str, Any]:
+def tuned(space: Search, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
     """The state of a search: best settings and scores per cell, the budget, and every trial."""
     trials = {cell.name: _trials(space, index, outcome) for index, cell in enumerate(space.cells)}
     rounds = min(_complete(some) for some in trials.values())
@@ -92,6 +93,7 @@ def _trials(space: Search, index: int, outcome: Outcome) -> list[dict[str, Any]]
                 "trial": trial,
                 "set": settings,
                 "metric": metric,
+                "better": "larger" if sign(jobs[0].experiment.evaluation) > 0 else "smaller",
                 "score": statistics.fmean(scores) if scores else None,
                 "seeds": [row["seed"] for row in rows],
                 "epochs_allowed": jobs[0].experiment.training.max_epochs,
@@ -110,11 +112,11 @@ def _complete(trials: list[dict[str, Any]]) -> int:
 
 
 def _best(trials: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The trial with the highest score, the earliest of equals; None where none has a score."""
+    """The trial with the best score, the earliest of equals; None where none has a score."""
     scored = [trial for trial in trials if trial["score"] is not None]
     if not scored:
         return None
-    top = max(scored, key=lambda trial: (trial["score"], -trial["trial"]))
+    top = max(scored, key=lambda trial: (trial["score"] * (1 if trial["better"] == "larger" else -1), -trial["trial"]))
     return {
         "trial": top["trial"],
         "set": top["set"],

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from fullrank.data.pack import Store
+from fullrank.data.stores import AnyStore
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Moment:
     """Where training stands when a callback is asked."""
 
     model: nn.Module
-    store: Store
+    store: AnyStore
     out: Path
     step: int
     epoch: int

@@ -9,17 +9,16 @@ from typing import Any
 
 import lightning
 import torch
-import torch.distributed
 
-from fullrank.batch import Batch
-from fullrank.data.loader import Loader
 from fullrank.errors import UserError
-from fullrank.evaluation import measure
+from fullrank.evaluation.clicks_spec import sign
 from fullrank.experiment import Experiment
 from fullrank.run import write_weights
 from fullrank.training import Callback, Moment
 from fullrank.training.checkpoint import write_checkpoint
+from fullrank.training.distributed import Place, sum_over_ranks
 from fullrank.training.journal import Journal
+from fullrank.training.material import AnyBatch, Batches, Material
 from fullrank.training.module import FitModule, dump_optimizer
 from fullrank.training.progress import TrainingProgress
 
@@ -33,35 +32,37 @@ class Conductor(lightning.Callback):
     def __init__(
         self,
         experiment: Experiment,
-        loader: Loader,
+        material: Material,
+        loader: Batches,
         out: Path,
         journal: Journal,
         progress: TrainingProgress,
         callbacks: tuple[Callback, ...],
         state: dict[str, Any],
     ):
-        self.experiment, self.loader, self.out = experiment, loader, out
+        self.experiment, self.material, self.loader, self.out = experiment, material, loader, out
         self.journal, self.progress, self.callbacks = journal, progress, callbacks
-        self.validates = len(loader.store.histories("validation")[0]) > 0
+        self.validates = material.validates
         self.best: float | None = state.get("best")
         self.best_epoch: int | None = state.get("best_epoch")
         self.stale: int = state.get("stale", 0)
         self.sums: dict[str, float] = dict(state.get("sums", {}))
-        self.tokens, self.padded, self.spent = state.get("pace", (0, 0, 0.0))
+        self.held, self.computed, self.spent = state.get("pace", (0, 0, 0.0))
         self.written = self.begun = time.perf_counter()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self.begun = time.perf_counter()
 
-    def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: Batch, index: int) -> None:  # type: ignore[override]
+    def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
         now = time.perf_counter()
         self.spent, self.begun = self.spent + now - self.begun, now
-        self.tokens += 0 if batch.filler else int(batch.lengths.sum())
-        self.padded += batch.items.numel()
+        held, computed = self.material.pace(batch)
+        self.held += 0 if batch.filler else held
+        self.computed += computed
         if module.micro:
             return
         step = module.first + trainer.global_step
-        terms = {name: _sum_over_ranks(value) for name, value in module.take_terms().items()}
+        terms = {name: sum_over_ranks(value) for name, value in module.take_terms().items()}
         for name, value in terms.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
         loss, penalty = _objective(terms, module.penalties)
@@ -90,26 +91,25 @@ class Conductor(lightning.Callback):
         means = {name: value / steps for name, value in self.sums.items()}
         loss, penalty = _objective(means, module.penalties)
         figures: dict[str, Any] = {f"train/{name}": value for name, value in means.items()} | {"train/loss": loss}
-        tokens, padded = (
-            _sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.tokens, self.padded)
+        held, computed = (
+            sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.held, self.computed)
         )
-        figures["tokens_per_s"] = round(tokens / max(1e-9, self.spent), 1)
-        figures["padding_share"] = round(1 - tokens / max(1, padded), 4)
-        figures["seconds"] = round(self.spent, 3)
-        self.sums, self.tokens, self.padded, self.spent = {}, 0, 0, 0.0
+        pace = self.material.figures(held, computed, self.spent)
+        figures |= {**pace, "seconds": round(self.spent, 3)}
+        self.sums, self.held, self.computed, self.spent = {}, 0, 0, 0.0
         final = step >= module.total
         if self.validates and (epoch % training.evaluate_every == 0 or final):
-            figures |= self._validate(module, epoch)
+            figures |= self._validate(module, step, epoch)
         trainer.should_stop = training.patience is not None and self.stale >= training.patience
         if trainer.is_global_zero:
-            moment = Moment(module.model, self.loader.store, self.out, step, epoch)
+            moment = Moment(module.model, self.material.store, self.out, step, epoch)
             for callback in self.callbacks:
                 figures |= callback.on_epoch(moment)
             self.journal.add("epoch", step, epoch, figures)
             selection = self.experiment.evaluation.selection
             score = figures.get(f"validation/{selection}")
             shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
-            rate = f"{figures['tokens_per_s']:.0f} events/s, padding {figures['padding_share']:.0%}"
+            rate = ", ".join(f"{name.replace('_', ' ')} {value:,g}" for name, value in pace.items())
             shown += "".join(_headline(callback, figures) for callback in self.callbacks)
             told = f"epoch {epoch}/{training.max_epochs}  {_told(loss, penalty, module.penalties)}"
             self.progress.epoch(step, f"{told}{shown}  {rate}")
@@ -117,27 +117,26 @@ class Conductor(lightning.Callback):
                 write_weights(self.out, module.model)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
-    def _validate(self, module: FitModule, epoch: int) -> dict[str, float]:
+    def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
         """Validation metrics; the best weights so far are written as the run's weights."""
-        model, store, spec = module.model, self.loader.store, self.experiment.evaluation.for_selection()
-        begun = time.perf_counter()
-        shard = (module.global_rank, module.trainer.world_size)
-        found = measure(model, store, "validation", spec, shard=shard, device=module.device)
-        values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
-        total = _sum_over_ranks(values.sum().to(module.device))
-        score = total / _sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=module.device))
-        if self.best is None or score > self.best:
+        spec, begun = self.experiment.evaluation, time.perf_counter()
+        place = Place(module.global_rank, module.trainer.world_size)
+        score = self.material.score(module.model, module.device, place)
+        if self.best is None or sign(spec) * score > sign(spec) * self.best:
             self.best, self.best_epoch, self.stale = score, epoch, 0
             if module.global_rank == 0:
-                write_weights(self.out, model)
+                write_weights(self.out, module.model)
         else:
             self.stale += 1
+            if self.experiment.training.schedule == "plateau":
+                module.cut(step)
         seconds = round(time.perf_counter() - begun, 3)
         return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
         state: dict[str, Any] = {"step": step, "best": self.best, "best_epoch": self.best_epoch, "stale": self.stale}
-        state |= {"sums": self.sums, "pace": [self.tokens, self.padded, self.spent], "finished": finished}
+        state |= {"sums": self.sums, "pace": [self.held, self.computed, self.spent], "finished": finished}
+        state["cuts"] = module.cuts
         if trainer.is_global_zero:
             write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)
         self.written = time.perf_counter()
@@ -159,10 +158,3 @@ def _headline(callback: Callback, figures: dict[str, Any]) -> str:
 
 def _told(loss: float, penalty: float, penalties: set[str]) -> str:
     return f"loss {loss:.4f}" + (f"  penalty {penalty:.4f}" if penalties else "")
-
-
-def _sum_over_ranks(value: torch.Tensor) -> float:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        value = value.clone()
-        torch.distributed.all_reduce(value)
-    return float(value)

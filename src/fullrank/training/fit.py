@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from fullrank import __version__
-from fullrank.batch import Batch
-from fullrank.data.loader import Loader
-from fullrank.data.pack import Store
+from fullrank.click import ClickModel
+from fullrank.data.impressions import ImpressionStore
+from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment, Training
 from fullrank.recommender import RecommenderModel
@@ -26,14 +26,16 @@ from fullrank.training.checkpoint import Checkpoint, read_checkpoint
 from fullrank.training.conductor import Conductor
 from fullrank.training.folder import check, clear, first_source
 from fullrank.training.journal import Journal, make_loggers
+from fullrank.training.material import AnyBatch, Batches, Material, describe
 from fullrank.training.module import FitModule
+from fullrank.training.of_histories import Histories
+from fullrank.training.of_impressions import Shown
 from fullrank.training.progress import TrainingProgress
-from fullrank.training.warm_start import copy_weights
 
 
 def train(
     experiment: Experiment,
-    store: Store,
+    store: AnyStore,
     out: str | Path,
     *,
     resume: bool = False,
@@ -52,36 +54,38 @@ def train(
     if _rank() == 0:  # the others may come when it has begun to write
         check(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
     resume = resume and is_run(folder)
-    if experiment.training.patience is not None and len(store.histories("validation")[0]) == 0:
-        raise UserError("the store has no validation targets to stop by: set training.patience=null to run all epochs")
+    material = material_of(experiment, store)
+    if not material.validates:
+        _without_validation(experiment.training)
     torch.manual_seed(experiment.seed)
-    model: Any = experiment.model.build(store.catalog)  # type: ignore[attr-defined]
-    gradient = isinstance(model, RecommenderModel)
+    model: Any = experiment.model.build(material.known)  # type: ignore[attr-defined]
+    gradient = isinstance(model, RecommenderModel | ClickModel)
     if not gradient and (loggers or callbacks or init_from is not None):
         raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
     kept = read_checkpoint(folder) if resume else None
     source = first_source(folder) if resume else init_from
     if source is not None and kept is None:
-        copy_weights(model, store.catalog, source)
-    loader = make_loader(model, store, experiment.training, experiment.seed, _world()) if gradient else None
+        material.warm_start(model, source)
+    loader = material.loader(model, _world()) if gradient else None
     tools = make_loggers(loggers, folder) if _rank() == 0 else ()
     if _rank() == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
         clear(folder)
-        write_run(folder, experiment, store.catalog, _manifest(model, store, init_from))
+        write_run(folder, experiment, material.known, _manifest(model, material, init_from))
     if loader is None:
         begun = time.perf_counter()
         model.fit(store)
         write_weights(folder, model)
         Journal(folder).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
     else:
-        _fit(model, experiment, loader, folder, kept, Journal(folder, tools), callbacks, progress)
+        _fit(model, experiment, material, loader, folder, kept, Journal(folder, tools), callbacks, progress)
     return Run.open(folder)
 
 
 def _fit(
-    model: RecommenderModel,
+    model: RecommenderModel | ClickModel,
     experiment: Experiment,
-    loader: Loader,
+    material: Material,
+    loader: Batches,
     out: Path,
     kept: Checkpoint | None,
     journal: Journal,
@@ -97,12 +101,12 @@ def _fit(
         if state.get("finished"):
             return
     first = state.get("step", 0)
-    module = FitModule(model, training, experiment.seed, first=first, total=total, penalties=set(model.penalties))
+    module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.get("cuts", 0))
     module.optimizer_state = None if kept is None else kept[1]
     if _rank() == 0:
         journal.keep_until(first)
     shown = TrainingProgress(progress and _rank() == 0, total, first)
-    conductor = Conductor(experiment, loader, out, journal, shown, callbacks, state)
+    conductor = Conductor(experiment, material, loader, out, journal, shown, callbacks, state)
     stream = _Stream(loader, first, total, range(_rank(), loader.shards, _world()))
     try:
         _trainer(training, _world(), total - first, conductor).fit(module, stream)
@@ -114,32 +118,30 @@ def _fit(
         logger.finalize("success")
 
 
-def make_loader(model: RecommenderModel, store: Store, training: Training, seed: int, world: int = 1) -> Loader:
-    """The batches that training reads, in shards for every process and micro-batch."""
-    if model.reads_times and store.times is None:
+def material_of(experiment: Experiment, store: AnyStore) -> Material:
+    """The store as this experiment trains on it. Raises `UserError` where it is of another kind."""
+    if isinstance(store, ImpressionStore):
+        if experiment.clicks is None:
+            raise UserError(
+                f"{experiment.recipe} recommends items from histories and {store.path} holds impressions: choose a "
+                "click model (`fullrank list rankers`), or a store that `fullrank prepare` wrote"
+            )
+        return Shown(experiment, store)
+    if experiment.clicks is not None:
         raise UserError(
-            f"this model reads when events happened and the store {store.path} was prepared without a time column: "
-            "prepare it with one, or choose a model that reads none (hstu: model.encoder.attention.rel_bias=positions)"
+            f"{experiment.recipe} predicts clicks and {store.path} holds histories: choose a store that "
+            "`fullrank prepare-impressions` wrote, or a recommender (`fullrank list recipes`)"
         )
-    return Loader(
-        store,
-        model.task.segments,
-        by=training.batch_by,
-        size=training.batch_size,
-        seed=seed,
-        shards=training.accumulate * world,
-        counts=model.task.counts,
-        times=model.reads_times,
-    )
+    return Histories(experiment, store)
 
 
 class _Stream:
     """What Lightning iterates: this process's shards of every batch from `first` to `stop`."""
 
-    def __init__(self, loader: Loader, first: int, stop: int, shards: range):
+    def __init__(self, loader: Batches, first: int, stop: int, shards: range):
         self.loader, self.first, self.stop, self.shards = loader, first, stop, shards
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[AnyBatch]:
         return self.loader.iterate(self.first, self.stop, self.shards)
 
 
@@ -169,20 +171,21 @@ def _trainer(training: Training, world: int, steps: int, conductor: Conductor) -
     )
 
 
-def _manifest(model: nn.Module, store: Store, init_from: Run | None) -> dict[str, Any]:
+def _without_validation(training: Training) -> None:
+    if training.patience is not None:
+        raise UserError("the store has no validation targets to stop by: set training.patience=null to run all epochs")
+    if training.schedule == "plateau":
+        raise UserError("the store has no validation targets to see a plateau in: choose another training.schedule")
+
+
+def _manifest(model: nn.Module, material: Material, init_from: Run | None) -> dict[str, Any]:
     return {
         "fullrank": __version__,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "parameters": sum(p.numel() for p in model.parameters()),
         "init_from": None if init_from is None else str(init_from.path.resolve()),
-        "data": {
-            "path": str(store.path.resolve()),
-            "split_fingerprint": store.fingerprint,
-            "users": store.num_users,
-            "items": store.num_items,
-            "events": store.num_events,
-        },
+        "data": describe(material),
     }
 
 

@@ -6,20 +6,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.manifest import is_store
-from fullrank.data.pack import Store
+from fullrank.data.stores import AnyStore
+from fullrank.data.stores import is_any_store as is_store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 
 OWN = (
-    "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "manifest.json",
-    "diagnosis.jsonl",
+    "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "fields.json",
+    "manifest.json", "diagnosis.jsonl",
 )  # fmt: skip
 
 
 def check(
-    folder: Path, experiment: Experiment, store: Store, *, resume: bool, overwrite: bool, init_from: Run | None
+    folder: Path, experiment: Experiment, store: AnyStore, *, resume: bool, overwrite: bool, init_from: Run | None
 ) -> None:
     """Raise `UserError` where training into `folder` would destroy or mix up something. Changes nothing."""
     if folder.exists() and not folder.is_dir():
@@ -65,7 +65,7 @@ def differing(a: Any, b: Any, path: str = "") -> str:
     return f"{path} was {a!r} and is now {b!r}"
 
 
-def _same(old: Run, experiment: Experiment, store: Store) -> None:
+def _same(old: Run, experiment: Experiment, store: AnyStore) -> None:
     if old.spec.dump() != experiment.dump():
         raise UserError(f"{old.path} was started with another spec: {differing(old.spec.dump(), experiment.dump())}")
     if old.manifest["data"]["split_fingerprint"] != store.fingerprint:

@@ -8,10 +8,12 @@ import lightning
 import torch
 from torch import Tensor, nn
 
-from fullrank.batch import Batch
+from fullrank.click import ClickModel
 from fullrank.experiment import Training
 from fullrank.recommender import RecommenderModel
-from fullrank.training.schedule import factor
+from fullrank.training.material import AnyBatch
+from fullrank.training.rows import RowOptimizer, clip
+from fullrank.training.schedule import after_cuts, factor
 
 _STRIDE = 1_000_003
 
@@ -20,16 +22,25 @@ class FitModule(lightning.LightningModule):
     """Holds a model while it is trained. `first` is the optimizer step that this process starts at."""
 
     def __init__(
-        self, model: RecommenderModel, training: Training, seed: int, *, first: int, total: int, penalties: set[str]
+        self,
+        model: RecommenderModel | ClickModel,
+        training: Training,
+        seed: int,
+        *,
+        first: int,
+        total: int,
+        cuts: int = 0,
     ):
         super().__init__()
         self.model, self.training_spec, self.seed = model, training, seed
-        self.first, self.total, self.penalties = first, total, penalties
+        self.first, self.total, self.penalties = first, total, set(model.penalties)
+        self.cuts = cuts
+        """How often the learning rate was cut (schedule `plateau`)."""
         self.optimizer_state: dict[str, Tensor] | None = None
         self.terms: dict[str, Tensor] = {}
         self.micro = 0
 
-    def training_step(self, batch: Batch, index: int) -> Tensor:
+    def training_step(self, batch: AnyBatch, index: int) -> Tensor:
         shards = self.training_spec.accumulate * self.trainer.world_size
         place = (batch.step * self.training_spec.accumulate + self.micro) * self.trainer.world_size
         torch.manual_seed((self.seed * _STRIDE + place + self.global_rank) % 2**63)
@@ -49,35 +60,53 @@ class FitModule(lightning.LightningModule):
         taken, self.terms = self.terms, {}
         return taken
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: Any = None,
-    ) -> None:
-        """By norm. Lightning's own refuses fused optimizers under bf16, for the sake of a scaler that bf16 has not."""
-        if gradient_clip_val:
-            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
-
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+    def transfer_batch_to_device(self, batch: AnyBatch, device: torch.device, dataloader_idx: int) -> AnyBatch:
         return batch.to(device)
 
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.model, self.training_spec)
         if self.optimizer_state is not None:
             load_optimizer(optimizer, self.optimizer_state)
-        rate = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: factor(self.training_spec, self.first + step, self.total)
-        )
+        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._factor(self.first + step))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """By norm. Lightning's own refuses fused optimizers under bf16, for the sake of a scaler that bf16 has not."""
+        if gradient_clip_val is not None:
+            clip(self.model.parameters(), float(gradient_clip_val))
 
-def make_optimizer(model: nn.Module, training: Training) -> torch.optim.AdamW:
-    """AdamW; vectors (norms, biases) are not decayed."""
-    matrices = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": training.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=training.lr, betas=training.betas, fused=True)
+    def cut(self, step: int) -> None:
+        """Cut the learning rate, from optimizer step `step` on."""
+        self.cuts += 1
+        optimizer: Any = self.trainer.optimizers[0]
+        for group in optimizer.param_groups:
+            group["lr"] = self.training_spec.lr * self._factor(step)
+
+    def _factor(self, step: int) -> float:
+        return factor(self.training_spec, step, self.total) * after_cuts(self.training_spec, self.cuts)
+
+
+def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """AdamW; vectors (norms, biases) are not decayed. Tables with sparse gradients are updated row by row."""
+    update = model.embedding.spec.update if isinstance(model, ClickModel) else None
+    rows = model.row_parameters() if isinstance(model, ClickModel) else []
+    own = {id(p) for p in rows}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
+    matrices, vectors = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if rows:
+        tables = {"params": rows, "weight_decay": training.weight_decay, "rows": update}
+        return RowOptimizer([*groups, tables], lr=training.lr, betas=training.betas)
+    return torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, fused=True)
 
 
 def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -1,4 +1,7 @@
-"""Learning rate as a pure function of the step: warm-up, then constant, linear, cosine or one cycle."""
+"""Learning rate as a pure function of the step: warm-up, then constant, linear, cosine or one cycle.
+
+With the schedule `plateau` it also depends on how many validations brought no improvement (as in FuxiCTR).
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,17 @@ def factor(training: Training, step: int, total: int) -> float:
     if training.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     return 1.0
+
+
+CUT, FLOOR = 0.1, 1e-6
+"""Of the schedule `plateau`: what each cut multiplies the rate by, and the rate that cuts do not go below."""
+
+
+def after_cuts(training: Training, cuts: int) -> float:
+    """Multiple of the learning rate that is left after some cuts; 1 for the other schedules."""
+    if training.schedule != "plateau":
+        return 1.0
+    return max(CUT**cuts, min(1.0, FLOOR / training.lr))
 
 
 def _one_cycle(step: int, rise: int, total: int) -> float:

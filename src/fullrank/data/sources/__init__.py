@@ -1,7 +1,8 @@
-"""Public data sets, one per file, and the one that the library generates itself (`planted`).
+"""Public data sets, one per file, and those that the library generates itself (`planted`, `planted_clicks`).
 
-A source names the publisher's files (`files`) and turns them into tables (`read`). It downloads nothing:
-`fullrank.data.download` does, so that files fetched by hand or kept on a mirror are read in the same way.
+A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for recommenders, or of
+impressions (`impressions`), for rankers. It downloads nothing: `fullrank.data.download` does, so that files fetched by
+hand or kept on a mirror are read in the same way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import polars as pl
+
+from fullrank.data.fields import Schema
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,21 @@ class Tables:
     """Facts worth a line in the manifest: rows left out while parsing, terms of use."""
 
 
+@dataclass(frozen=True)
+class Clicks:
+    """What a source of impressions read: a row for each, and what its columns are."""
+
+    table: pl.DataFrame | pl.LazyFrame
+    """Lazy where the files may be larger than memory."""
+    schema: Schema
+    """The fields as the set is used in the literature."""
+    notes: tuple[str, ...] = ()
+    """Facts worth a line in the manifest."""
+
+
 @runtime_checkable
 class Source(Protocol):
-    """A Spec whose `kind` is the file's name. A source with files has a `base_url`, for mirrors and tests."""
+    """A source of events: a Spec whose `kind` is the file's name. A source with files has a `base_url`, for mirrors and tests."""
 
     def files(self) -> tuple[RemoteFile, ...]:
         """What has to lie in the download folder; empty for a source that generates its data."""
@@ -62,4 +77,17 @@ class Source(Protocol):
 
     def read(self, folder: Path) -> Tables:
         """The publisher's files below `folder` as tables. Raises `UserError` for a missing or malformed file."""
+        ...
+
+
+@runtime_checkable
+class ImpressionSource(Protocol):
+    """A source of impressions: a Spec whose `kind` is the file's name, with `files` as in `Source`."""
+
+    def files(self) -> tuple[RemoteFile, ...]:
+        """What has to lie in the download folder; empty for a source that generates its data."""
+        ...
+
+    def impressions(self, folder: Path) -> Clicks:
+        """The publisher's files below `folder`. Raises `UserError` for a missing or malformed file."""
         ...

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.errors import UserError
+from fullrank.errors import UserError, nearest
 
 BLOCK = 200_000
 """Lines held as Python objects before they become columns: bounds memory."""
@@ -192,3 +192,20 @@ def _frame(rows: Sequence[Row], schema: Schema, path: Path) -> pl.DataFrame:
         return pl.DataFrame(rows, schema=dict(schema), orient="row")
     except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
         raise damaged(path, error) from None
+
+
+def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
+    """A CSV file with a header, as text and lazily: it may be larger than memory. Raises `UserError` for missing columns
+    with the nearest that is there."""
+    try:
+        frame = pl.scan_csv(path, infer_schema=False, glob=False)
+        names = frame.collect_schema().names()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
+        raise damaged(path, error) from None
+    for column in columns:
+        if column not in names:
+            raise UserError(
+                f"{path} is not in the publisher's format: it has no column {column!r}{nearest(column, names)} "
+                f"(columns: {', '.join(names)})"
+            )
+    return frame

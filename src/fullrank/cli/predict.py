@@ -1,0 +1,71 @@
+"""`fullrank predict`: a table of impressions in, the same table with click probabilities out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank.cli.options import AsJson, RunFolder, chosen, find_store
+from fullrank.cli.screen import Screen, seconds
+from fullrank.errors import UserError
+
+WRITERS = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
+SHOWN = 10
+"""Rows printed where there is no --out."""
+
+
+def add(app: typer.Typer) -> None:
+    app.command("predict")(predict)
+
+
+def predict(
+    run: RunFolder,
+    impressions: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Impressions with the columns that the model reads; no label needed.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
+    ] = None,
+    column: Annotated[str, typer.Option("--column", metavar="NAME", help="Name of the new column.")] = "probability",
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Predict the probability of a click for each impression.
+
+    All columns of the table are kept. A value that training did not see counts as unknown, an empty one as missing.
+
+    \b
+    fullrank predict runs/rankelastor today.parquet --out predictions.parquet
+    fullrank predict runs/rankelastor today.csv --column ctr
+    """
+    chosen("--device", device, ("cpu", "cuda"))
+    if out is not None and out.suffix not in WRITERS:
+        raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(WRITERS)}")
+    from fullrank import api
+    from fullrank.run import Run
+
+    screen = Screen(as_json)
+    begun = time.perf_counter()
+    opened = Run.open(run)
+    with screen.progress(f"predict {impressions}") as tick:
+        found = api.predict(
+            opened, impressions, data=find_store(opened, data), column=column, device=device, progress=tick
+        )  # fmt: skip
+    result = {"run": run, "rows": len(found), "mean": found[column].mean() if len(found) else None, "out": out}
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        getattr(found, WRITERS[out.suffix])(out)
+        screen.say(f"{len(found):,} probabilities written to {out} in {seconds(time.perf_counter() - begun)}")
+        screen.finish(result)
+        return
+    shown = found.head(SHOWN)
+    screen.table(shown.columns, [list(row) for row in shown.rows()])
+    if len(found) > SHOWN:
+        screen.say(f"... and {len(found) - SHOWN:,} more; --out FILE keeps them all")
+    screen.finish({**result, "predictions": found.to_dicts()})

@@ -1,0 +1,91 @@
+"""From a table of impressions to a store that rankers train on: schema, split, vocabularies, arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fullrank.data import impression_manifest as manifests
+from fullrank.data.atomic import replacing
+from fullrank.data.chunks import Chunks
+from fullrank.data.fields import Schema
+from fullrank.data.frames import Source
+from fullrank.data.impression_write import write
+from fullrank.data.impressions import ImpressionStore
+from fullrank.data.infer import infer, summary
+from fullrank.errors import UserError
+
+
+def prepare_impressions(
+    impressions: Any,
+    out: str | Path,
+    *,
+    schema: Schema | Mapping[str, Any] | str | Path | None = None,
+    progress: bool = False,
+    notes: Sequence[str] = (),
+) -> ImpressionStore:
+    """Write a store of impressions at `out`; one that is there is replaced at the end.
+
+    `impressions` is a path (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or a DataFrame of any
+    engine that narwhals reads. `schema` is one, a mapping, or a YAML or JSON file; without it, it is inferred from names
+    and types, and the decisions are printed to stderr. The table is read in chunks, twice: memory depends on the
+    number of distinct values, not of rows. `notes` are kept in the manifest.
+    Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
+    """
+    place = Path(out)
+    guard(place)
+    say = _say if progress else _quiet
+    source = Source(impressions, "impressions")
+    if schema is None:
+        spec = infer(source)
+        _say(summary(spec))
+    else:
+        spec = Schema.read(schema) if isinstance(schema, str | Path) else Schema.parse(schema)
+    for column in spec.columns:
+        source.require(column, "correct the schema")
+    facts = {"input": _name(impressions), "notes": list(notes)}
+    with replacing(place) as folder:
+        scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
+        scratch.mkdir()
+        chunks = Chunks(source, spec.columns, scratch)
+        if chunks.rows == 0:
+            raise UserError(f"{source.name} has no rows")
+        write(folder, scratch, chunks, spec, source.typed, facts, say)
+    store = ImpressionStore.open(place)
+    say(f"wrote {str(place)!r}: {len(store):,} rows")
+    return store
+
+
+def guard(out: Path) -> None:
+    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or such a store."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise UserError(f"{str(out)!r} is a file; name a folder for the store")
+    names = {path.name for path in out.iterdir()}
+    if not names:
+        return
+    if not manifests.is_store(out):
+        raise UserError(f"{str(out)!r} holds other files and is no store of impressions; name a new or an empty folder")
+    foreign = sorted(name for name in names if not manifests.is_own(name))
+    if foreign:
+        raise UserError(
+            f"the store {str(out)!r} also holds files that replacing it would delete ({', '.join(foreign[:5])}); "
+            "move them"
+        )
+
+
+def _name(table: Any) -> str:
+    if isinstance(table, (str, Path)):
+        return Path(table).name
+    return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _quiet(line: str) -> None:
+    pass

@@ -1,0 +1,31 @@
+"""AutoInt+: three layers of attention over the fields beside a perceptron of 3 x 400.
+
+Source: Song et al., CIKM 2019, arXiv:1810.11921.
+Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
+
+Command: ``fullrank train autoint --data data/ctr --out runs/autoint``.
+Cost: not measured yet. Numbers: none recorded yet.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.click import Click
+from fullrank.experiment import Experiment
+from fullrank.rankers.autoint import AutoInt
+from fullrank.rankers.deep import Deep
+from fullrank.rankers.embedding import Embedding
+from fullrank.recipes.rankelastor import SMALL
+from fullrank.spec import Spec
+
+
+class AutoIntRecipe(Spec):
+    """AutoInt+ at CPU size."""
+
+    kind: Literal["autoint"] = "autoint"
+
+    def build(self) -> Experiment:
+        return Experiment(
+            recipe="autoint", model=Click(embedding=Embedding(l2=1e-5), ranker=AutoInt(deep=Deep())), training=SMALL
+        )

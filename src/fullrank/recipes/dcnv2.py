@@ -1,0 +1,29 @@
+"""DCN V2: three cross layers beside a perceptron of 3 x 400.
+
+Source: Wang et al., WWW 2021, arXiv:2008.13535.
+Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
+
+Command: ``fullrank train dcnv2 --data data/ctr --out runs/dcnv2``.
+Cost: not measured yet. Numbers: none recorded yet.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.click import Click
+from fullrank.experiment import Experiment
+from fullrank.rankers.dcnv2 import DCNv2
+from fullrank.rankers.embedding import Embedding
+from fullrank.recipes.rankelastor import SMALL
+from fullrank.spec import Spec
+
+
+class DCNv2Recipe(Spec):
+    """DCN V2 at CPU size."""
+
+    kind: Literal["dcnv2"] = "dcnv2"
+
+    def build(self) -> Experiment:
+        model = Click(embedding=Embedding(l2=1e-5), ranker=DCNv2())
+        return Experiment(recipe="dcnv2", model=model, training=SMALL)

@@ -1,0 +1,29 @@
+"""DNN: a perceptron of 3 x 400 on all field vectors.
+
+Source: Covington et al., RecSys 2016, as BARS configures it.
+Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
+
+Command: ``fullrank train dnn --data data/ctr --out runs/dnn``.
+Cost: not measured yet. Numbers: none recorded yet.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.click import Click
+from fullrank.experiment import Experiment
+from fullrank.rankers.dnn import DNN
+from fullrank.rankers.embedding import Embedding
+from fullrank.recipes.rankelastor import SMALL
+from fullrank.spec import Spec
+
+
+class DNNRecipe(Spec):
+    """DNN at CPU size."""
+
+    kind: Literal["dnn"] = "dnn"
+
+    def build(self) -> Experiment:
+        model = Click(embedding=Embedding(l2=1e-5), ranker=DNN())
+        return Experiment(recipe="dnn", model=model, training=SMALL)

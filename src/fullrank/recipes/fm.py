@@ -1,0 +1,29 @@
+"""Factorization machine: inner products of all pairs of fields.
+
+Source: Rendle, ICDM 2010.
+Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
+
+Command: ``fullrank train fm --data data/ctr --out runs/fm``.
+Cost: not measured yet. Numbers: none recorded yet.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.click import Click
+from fullrank.experiment import Experiment
+from fullrank.rankers.embedding import Embedding
+from fullrank.rankers.fm import FM
+from fullrank.recipes.rankelastor import SMALL
+from fullrank.spec import Spec
+
+
+class FMRecipe(Spec):
+    """Factorization machine at CPU size."""
+
+    kind: Literal["fm"] = "fm"
+
+    def build(self) -> Experiment:
+        model = Click(embedding=Embedding(l2=1e-5), ranker=FM())
+        return Experiment(recipe="fm", model=model, training=SMALL)

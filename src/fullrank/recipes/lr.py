@@ -1,0 +1,29 @@
+"""Logistic regression on the fields: the floor of every table of rankers.
+
+Source: McMahan et al., KDD 2013.
+Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
+
+Command: ``fullrank train lr --data data/ctr --out runs/lr``.
+Cost: not measured yet. Numbers: none recorded yet.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.click import Click
+from fullrank.experiment import Experiment
+from fullrank.rankers.embedding import Embedding
+from fullrank.rankers.lr import LR
+from fullrank.recipes.rankelastor import SMALL
+from fullrank.spec import Spec
+
+
+class LRRecipe(Spec):
+    """Logistic regression on the fields at CPU size."""
+
+    kind: Literal["lr"] = "lr"
+
+    def build(self) -> Experiment:
+        model = Click(embedding=Embedding(l2=1e-5), ranker=LR())
+        return Experiment(recipe="lr", model=model, training=SMALL)

@@ -1,0 +1,32 @@
+"""RankMixer: block transpose and GELU networks per token, 16 tokens of width 32.
+
+Source: Zhu et al. 2025, arXiv:2507.15551.
+Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
+
+Command: ``fullrank train rankmixer --data data/ctr --out runs/rankmixer``.
+Cost: not measured yet. Numbers: none recorded yet.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.click import Click
+from fullrank.experiment import Experiment
+from fullrank.rankers.embedding import Embedding
+from fullrank.rankers.rankmixer import RankMixer
+from fullrank.recipes.rankelastor import SMALL, TOKENS
+from fullrank.spec import Spec
+
+
+class RankMixerRecipe(Spec):
+    """RankMixer at CPU size."""
+
+    kind: Literal["rankmixer"] = "rankmixer"
+
+    def build(self) -> Experiment:
+        return Experiment(
+            recipe="rankmixer",
+            model=Click(embedding=Embedding(l2=1e-5), ranker=RankMixer(width=32, tokeniser=TOKENS)),
+            training=SMALL,
+        )

@@ -1,0 +1,29 @@
+"""xDeepFM: two CIN layers of 16 maps, a perceptron of 3 x 400, and the linear part.
+
+Source: Lian et al., KDD 2018, arXiv:1803.05170.
+Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
+
+Command: ``fullrank train xdeepfm --data data/ctr --out runs/xdeepfm``.
+Cost: not measured yet. Numbers: none recorded yet.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.click import Click
+from fullrank.experiment import Experiment
+from fullrank.rankers.embedding import Embedding
+from fullrank.rankers.xdeepfm import XDeepFM
+from fullrank.recipes.rankelastor import SMALL
+from fullrank.spec import Spec
+
+
+class XDeepFMRecipe(Spec):
+    """xDeepFM at CPU size."""
+
+    kind: Literal["xdeepfm"] = "xdeepfm"
+
+    def build(self) -> Experiment:
+        model = Click(embedding=Embedding(l2=1e-5), ranker=XDeepFM())
+        return Experiment(recipe="xdeepfm", model=model, training=SMALL)

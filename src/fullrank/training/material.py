@@ -1,0 +1,82 @@
+"""What training needs of the data, for each kind: histories of users here, impressions in `of_impressions.py`.
+
+Everything else of this room (steps, checkpoints, journal, patience) is one for all kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from fullrank.batch import Batch, Impressions
+from fullrank.data.stores import AnyStore
+from fullrank.run import Known, Run
+from fullrank.training.distributed import Place
+
+AnyBatch = Batch | Impressions
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """Training batches; batch k is a pure function of (seed, k)."""
+
+    steps_per_epoch: int
+    shards: int
+
+    def batch(self, k: int, shard: int = 0) -> AnyBatch: ...
+    def iterate(self, start: int, stop: int, shards: range) -> Iterator[AnyBatch]: ...
+
+
+@runtime_checkable
+class Material(Protocol):
+    """A store, as training sees it."""
+
+    @property
+    def store(self) -> AnyStore: ...
+    @property
+    def known(self) -> Known:
+        """What models are built on, kept in the run folder."""
+        ...
+
+    @property
+    def validates(self) -> bool:
+        """Whether there is something to validate on."""
+        ...
+
+    def loader(self, model: Any, world: int = 1) -> Batches:
+        """The batches, in shards for every process and micro-batch."""
+        ...
+
+    def warm_start(self, model: Any, source: Run) -> None:
+        """Fill a model from an earlier run."""
+        ...
+
+    def score(self, model: Any, device: torch.device, place: Place) -> float:
+        """The selection metric on the validation split, over all processes."""
+        ...
+
+    def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
+        """Evaluate one in `share` of the validation split, for its cost alone."""
+        ...
+
+    def pace(self, batch: Any) -> tuple[int, int]:
+        """What a batch holds, and the places computed for it (with padding)."""
+        ...
+
+    def figures(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+        """An epoch's pace, from the sums of `pace`."""
+        ...
+
+    def counts(self) -> dict[str, Any]:
+        """The sizes of the data, for the manifest."""
+        ...
+
+
+def describe(material: Material) -> dict[str, Any]:
+    """The data in a run's manifest."""
+    store = material.store
+    place = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
+    return {**place, **material.counts()}

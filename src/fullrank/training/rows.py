@@ -1,0 +1,101 @@
+"""AdamW for most parameters, and for large tables an update of the rows that a batch touched, and of no others.
+
+    lazy_adam        Adam whose moments of a row move only in steps that touch it; bias correction by steps in all
+    rowwise_adagrad  s_r += mean_d g_rd^2,  w_r -= lr g_r / (sqrt(s_r) + eps): one number of state per row (FBGEMM)
+
+A step costs what the batch holds, not what the table holds. Decoupled weight decay reaches the touched rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+EPS = 1e-8
+
+
+class RowOptimizer(torch.optim.Optimizer):
+    """Groups with `rows` (the name of the update) hold tables with sparse gradients, the others go to AdamW."""
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]):
+        groups = [{"rows": None, "weight_decay": 0.0, **group} for group in groups]
+        super().__init__(groups, {"lr": lr, "betas": betas})
+        dense = [group for group in self.param_groups if group["rows"] is None]
+        own = [{k: v for k, v in group.items() if k != "rows"} for group in dense]
+        self.dense = torch.optim.AdamW(own, lr=lr, betas=betas, fused=True) if own else None
+        self._link()
+        self.register_load_state_dict_post_hook(lambda _: self._link())
+
+    def _link(self) -> None:
+        """AdamW shares our groups and state: a schedule sets the rate of both, a checkpoint holds both."""
+        if self.dense is not None:
+            mine = [group for group in self.param_groups if group["rows"] is None]
+            for ours, theirs in zip(mine, self.dense.param_groups, strict=True):
+                for key, value in theirs.items():
+                    ours.setdefault(key, value)
+            self.dense.param_groups, self.dense.state = mine, self.state
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self.dense is not None:
+            self.dense.step()
+        for group in self.param_groups:
+            for parameter in group["params"] if group["rows"] else ():
+                if parameter.grad is not None:
+                    self._touch(parameter, group)
+        return loss
+
+    @torch.no_grad()
+    def _touch(self, table: nn.Parameter, group: dict[str, Any]) -> None:
+        assert table.grad is not None
+        grad = table.grad.coalesce()
+        rows, values = grad.indices()[0], grad.values()
+        if group["weight_decay"]:
+            table[rows] *= 1 - group["lr"] * group["weight_decay"]
+        move = adagrad if group["rows"] == "rowwise_adagrad" else lazy_adam
+        table.index_add_(0, rows, move(self.state[table], table, rows, values, group), alpha=-group["lr"])
+
+
+def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]) -> Tensor:
+    """What the rows move by, at rate 1."""
+    if not state:
+        state |= {"exp_avg": torch.zeros_like(table), "exp_avg_sq": torch.zeros_like(table)}
+        state["step"] = torch.zeros((), device="cpu")
+    state["step"] += 1
+    low, high = group["betas"]
+    mean = state["exp_avg"][rows].mul_(low).add_(values, alpha=1 - low)
+    square = state["exp_avg_sq"][rows].mul_(high).addcmul_(values, values, value=1 - high)
+    state["exp_avg"][rows], state["exp_avg_sq"][rows] = mean, square
+    steps = float(state["step"])
+    return mean / (1 - low**steps) / ((square / (1 - high**steps)).sqrt() + EPS)
+
+
+def adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]) -> Tensor:
+    """What the rows move by, at rate 1."""
+    if not state:
+        state["sum"] = table.new_zeros(len(table))
+    state["sum"].index_add_(0, rows, values.square().mean(1))
+    return values / (state["sum"][rows].sqrt() + EPS)[:, None]
+
+
+def clip(parameters: Iterable[nn.Parameter], largest: float) -> None:
+    """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by row first."""
+    some = [p for p in parameters if p.grad is not None]
+    if not any(p.grad.is_sparse for p in some if p.grad is not None):
+        nn.utils.clip_grad_norm_(some, largest)
+        return
+    values: list[Tensor] = []
+    for p in some:
+        assert p.grad is not None
+        p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
+        values.append(p.grad.values() if p.grad.is_sparse else p.grad)
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(v) for v in values]))
+    scale = (largest / (norm + 1e-6)).clamp(max=1.0)
+    for v in values:
+        v.mul_(scale)

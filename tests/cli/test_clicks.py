@@ -1,0 +1,98 @@
+"""Click models from the command line: train, evaluate one or two, predict, tune and sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from fullrank.cli import main
+from tests.training.clicks import shop as store_of
+from tests.training.clicks import table
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+TINY = ("training.max_epochs=1", "training.batch_size=256", "evaluation.bootstrap=20", "model.embedding.l2=0")
+
+
+@pytest.fixture(scope="session")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `data` (impressions) and the runs `lr` and `rankelastor` (one epoch, tiny)."""
+    home = tmp_path_factory.mktemp("clicks")
+    store_of(home / "data")
+    small = ["model.embedding.dim=4", "model.ranker.tokens=4", "model.ranker.width=4", "model.ranker.blocks=1"]
+    for recipe, settings in {"lr": [], "rankelastor": small}.items():
+        words = [word for setting in (*TINY, *settings) for word in ("--set", setting)]
+        assert main(["train", recipe, "--data", str(home / "data"), "--out", str(home / recipe), *words]) == 0
+    return home
+
+
+def test_evaluate(call: Call, clicks: Path) -> None:
+    found = call("evaluate", clicks / "rankelastor", "--json").json
+    assert {"auc", "logloss", "gauc", "ece", "pcoc"} < set(found["metrics"]) and found["curve"]
+    said = call("evaluate", clicks / "lr", "--split", "validation")
+    assert "reliability" in said.out and "impressions of the validation split" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_evaluate_two(call: Call, clicks: Path, tmp_path: Path) -> None:
+    found = call("evaluate", clicks / "lr", clicks / "rankelastor", "--out", tmp_path, "--json").json
+    gap = found["metrics"]["auc"]
+    assert gap["difference"] == gap["b"] - gap["a"] and len(gap["interval"]) == 2
+    assert (tmp_path / "a" / "per_row.parquet").is_file() and (tmp_path / "b" / "evaluation.json").is_file()
+    one = call("evaluate", clicks / "lr", clicks / "rankelastor", "--metric", "logloss", "--json").json
+    assert list(one["metrics"]) == ["logloss"]
+
+
+def test_evaluate_refuses_two_kinds(call: Call, clicks: Path, shop: Path) -> None:
+    for pair in ((clicks / "lr", shop / "popularity"), (shop / "popularity", clicks / "lr")):
+        said = call("evaluate", *pair)
+        assert said.code == 2 and "Traceback" not in said.err, said.err
+    assert call("evaluate", clicks / "lr", "--metric", "auc").code == 2
+
+
+def test_predict(call: Call, clicks: Path, tmp_path: Path) -> None:
+    table(50).drop("label").write_parquet(tmp_path / "today.parquet")
+    said = call("predict", clicks / "lr", tmp_path / "today.parquet", "--out", tmp_path / "p.parquet", "--json")
+    assert said.json["rows"] == 50
+    found = pl.read_parquet(tmp_path / "p.parquet")
+    assert found["note"].to_list() == list(range(50)) and found["probability"].is_between(0, 1).all()
+    shown = call("predict", clicks / "lr", tmp_path / "today.parquet", "--column", "ctr")
+    assert "ctr" in shown.out and "40 more" in shown.out
+
+
+def test_predict_says_what_is_wrong(call: Call, clicks: Path, shop: Path, tmp_path: Path) -> None:
+    table(5).drop("item").write_parquet(tmp_path / "bad.parquet")
+    assert "no column 'item'" in call("predict", clicks / "lr", tmp_path / "bad.parquet").err
+    assert "use `recommend`" in " ".join(call("predict", shop / "popularity", tmp_path / "bad.parquet").err.split())
+    assert "allowed" in call("predict", clicks / "lr", tmp_path / "bad.parquet", "--out", "x.xls").err
+
+
+def test_the_wrong_store(call: Call, clicks: Path, shop: Path, tmp_path: Path) -> None:
+    said = call("train", "sasrec", "--data", clicks / "data", "--out", tmp_path / "a")
+    assert said.code == 2 and "holds impressions" in said.err
+    said = call("train", "lr", "--data", shop / "data", "--out", tmp_path / "b")
+    assert said.code == 2 and "holds histories" in said.err
+    for verb in ("recommend", "diagnose"):
+        extra = ("--history", "1") if verb == "recommend" else ()
+        said = call(verb, clicks / "lr", *extra)
+        assert said.code == 2 and "ranks no catalogue" in " ".join(said.err.split()), said.err
+
+
+def test_tune_and_sweep(call: Call, clicks: Path, tmp_path: Path) -> None:
+    settings = [word for setting in TINY[1:] for word in ("--set", setting)]
+    (tmp_path / "space.yaml").write_text(
+        "cells: [lr, fm]\nspace: {training.lr: {log: [1.0e-3, 1.0e-1]}}\ntrials: 2\nepochs_share: 0.05\n"
+        "set: {evaluation.selection: logloss}\n"
+    )
+    found = call(
+        "tune", tmp_path / "space.yaml", "--data", clicks / "data", "--out", tmp_path / "t", *settings, "--json"
+    ).json
+    for name, best in found["best"].items():
+        assert best["score"] == min(trial["score"] for trial in found["trials"][name])
+    (tmp_path / "grid.yaml").write_text("cells: [lr]\nseeds: [0, 1]\nset: {training.max_epochs: 1}\n")
+    said = call("sweep", tmp_path / "grid.yaml", "--data", clicks / "data", "--out", tmp_path / "s", *settings)
+    assert said.code == 0 and "logloss" in said.out and "gauc" in said.out

@@ -1,0 +1,69 @@
+"""`fullrank prepare-impressions`: files, sources, the schema's settings, and mistakes as one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from fullrank.cli import main
+from fullrank.data.impressions import ImpressionStore
+
+FRAME = pl.DataFrame(
+    {"click": [0, 1] * 50, "user": [row % 7 for row in range(100)], "x": [row / 3 for row in range(100)]}
+)
+
+
+def test_a_file_with_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    FRAME.write_parquet(tmp_path / "t.parquet")
+    (tmp_path / "s.yaml").write_text("label: click\nfields: [user]\nsplit: {kind: random, shares: [0.4, 0.3, 0.3]}\n")
+    words = ["prepare-impressions", str(tmp_path / "t.parquet"), "--out", str(tmp_path / "store")]
+    assert main([*words, "--schema", str(tmp_path / "s.yaml"), "--set", "group=user", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    store = ImpressionStore.open(tmp_path / "store")
+    assert told["fingerprint"] == store.fingerprint and told["counts"]["rows"] == 100 and store.num_groups == 7
+    assert main([*words, "--set", "split.shares=[0.4,0.3,0.3]"]) == 0
+    assert [field.name for field in ImpressionStore.open(tmp_path / "store").fields] == ["user", "x"]
+
+
+def test_a_source(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = str(tmp_path / "store")
+    assert main(["prepare-impressions", "planted_clicks", "--set", "source.rows=500", "--out", out]) == 0
+    assert "500 rows, 7 fields" in " ".join(capsys.readouterr().out.split())
+    settings = ["--set", "source.rows=500", "--set", "split.shares=[0.5,0.3,0.2]"]
+    assert main(["prepare-impressions", "planted_clicks", *settings, "--out", out]) == 0
+    assert len(ImpressionStore.open(out).split("train")) < 300
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["planted_clicks"], "--out is missing"),
+        (["movielens", "--out", "x"], "use fullrank prepare movielens"),
+        (["planted_click", "--out", "x"], "did you mean 'planted_clicks'"),
+        (["planted_clicks", "folder", "--out", "x"], "leave out the folder"),
+        (["none.parquet", "folder", "--out", "x"], "a folder belongs to a source"),
+        (["none.parquet", "--out", "x"], "does not exist"),
+        (["planted_clicks", "--set", "source.row=5", "--out", "x"], "did you mean 'rows'"),
+        (["planted_clicks", "--set", "spilt=random", "--out", "x"], "did you mean 'split'"),
+    ],
+)
+def test_mistakes(
+    words: list[str], says: str, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["prepare-impressions", *words]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prepare_refuses_impressions(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    assert main(["prepare", "criteo", "--out", str(tmp_path / "x")]) == 2
+    assert "use fullrank prepare-impressions criteo" in " ".join(capsys.readouterr().err.split())
+
+
+def test_schema_of_impressions(capsys: pytest.CaptureFixture) -> None:
+    assert main(["schema", "--kind", "impressions", "--json"]) == 0
+    assert "label_threshold" in json.loads(capsys.readouterr().out.splitlines()[-1])["properties"]

@@ -1,0 +1,295 @@
+"""Schemas and vocabularies: what is refused with which sentence, and what equals what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank.data.fields import FieldInfo, Schema
+from fullrank.data.impression_splits import Cuts
+from fullrank.data.infer import infer, summary
+from fullrank.data.numeric import Moments, Quantiles
+from fullrank.data.vocabulary import Counts, Hashed, Vocabulary, bucket, canonical
+from fullrank.errors import UserError
+
+ROWS = 60
+FRAME = pl.DataFrame(
+    {
+        "label": [row % 2 for row in range(ROWS)],
+        "user": [row % 7 for row in range(ROWS)],
+        "item": [f"i{row % 11}" for row in range(ROWS)],
+        "price": [None if row % 9 == 0 else row / 3 for row in range(ROWS)],
+        "tags": ["a|b", "b", "", "c|a|b"] * 15,
+        "when": list(range(1_600_000_000, 1_600_000_000 + ROWS)),
+        "split": ["train"] * 40 + ["valid"] * 10 + ["test"] * 10,
+    }
+)
+FIELDS: list[Any] = ["user", "item", {"kind": "numeric", "name": "price"}]
+
+
+def prepared(tmp_path: Path, frame: Any = FRAME, **schema: Any) -> fr.ImpressionStore:
+    return fr.prepare_impressions(frame, tmp_path / "store", schema={"fields": FIELDS, "split": "given"} | schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{}", "fields"),
+        ("fields: []", "at least 1"),
+        ("fields: [a, a]", "listed twice"),
+        ("fields: [label]", "a model would read what it predicts"),
+        ("fields: [split]\nsplit: given", "is also a field"),
+        ("fields: [a]\nlabels: b", "did you mean 'label'"),
+        ("fields: [{name: a, mincount: 2}]", "did you mean 'min_count'"),
+        ("fields: [{kind: numerical, name: a}]", "did you mean 'numeric'"),
+        ("fields: [{name: a, hash_buckets: 5, min_count: 2}]", "min_count has no effect with hash_buckets"),
+        ("fields: [{kind: numeric, name: a, buckets: 5}]", "buckets has no effect with transform=standard"),
+        ("fields: [{kind: bag, name: a, shares: itm}, item]", "did you mean 'item'"),
+        ("fields: [{kind: bag, name: a, shares: b, min_count: 3}, b]", "set min_count or hash_buckets there"),
+        ("fields: [a]\nsplit: temporal", "needs `time`"),
+        ("fields: [a]\nsplit: tmporal", "did you mean 'temporal'"),
+        ("fields: [a]\ntime_unit: ms", "no effect without"),
+        ("fields: [a]\nsplit: {kind: random, shares: [0.5, 0.1, 0.1]}", "sum to 1"),
+        ("fields: [a]\nsplit: {kind: random, shares: [0, 0.5, 0.5]}", "something to train on"),
+        ("fields: [a", "neither YAML nor JSON"),
+    ],
+)
+def test_a_schema_that_cannot_be_meant(text: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        Schema.from_text(text)
+
+
+def test_schema_round_trip(tmp_path: Path) -> None:
+    tree = {"fields": [*FIELDS, {"kind": "bag", "name": "tags", "separator": "|"}], "time": "when", "split": "temporal"}
+    schema = Schema.parse(tree)
+    assert Schema.from_text(schema.to_yaml()) == schema == Schema.from_text(schema.to_json())
+    for name, text in (("s.yaml", schema.to_yaml()), ("s.json", schema.to_json())):
+        (tmp_path / name).write_text(text)
+        assert Schema.read(tmp_path / name) == schema
+    with pytest.raises(UserError, match="cannot be read"):
+        Schema.read(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "schema", "says"),
+    [
+        ({"label": pl.lit(3)}, {}, "60 labels that are neither 0 nor 1"),
+        ({"label": pl.lit(None)}, {}, "must hold numbers"),
+        ({"label": pl.when(pl.col("user") > 0).then("label")}, {}, "9 missing or unreadable"),
+        ({"label": pl.lit("yes")}, {}, "missing or unreadable"),
+        ({"label": pl.lit(1)}, {}, "all 40 train rows .* have the label 1: nothing can be learned"),
+        ({"label": pl.when(pl.col("split") == "test").then(0).otherwise("label")}, {}, "all 10 test rows"),
+        ({"split": pl.lit("x")}, {"split": {"kind": "random", "shares": [0.4, 0.3, 0.3]}}, None),
+        ({"split": pl.lit("later")}, {}, "values other than train, validation, test"),
+        ({"split": pl.lit(1)}, {}, "a split column says"),
+        ({"split": pl.lit("valid")}, {}, "no training rows"),
+        ({"user": pl.col("user") + 0.5}, {}, "no categories"),
+        ({"user": pl.lit(None).cast(pl.Int64)}, {"group": "user"}, "missing groups"),
+        ({"user": pl.col("when").cast(pl.Datetime)}, {}, "categories are text"),
+        ({"price": pl.lit("cheap")}, {}, "no finite numbers"),
+        ({"price": pl.lit(float("inf"))}, {}, "no finite numbers"),
+        ({"price": pl.lit(1e300)}, {"fields": [{"kind": "numeric", "name": "price", "transform": "linear"}]}, "3e38"),
+        ({"price": pl.concat_list("price")}, {}, "holds numbers"),
+        ({"when": pl.lit(float("nan"))}, {"time": "when", "split": "temporal"}, "NaN"),
+        ({"when": pl.lit("yesterday")}, {"time": "when", "split": "temporal"}, "ISO 8601"),
+        ({}, {"fields": [{"kind": "bag", "name": "tags"}]}, "has no separator"),
+        ({"tags": pl.col("tags").str.split("|")}, {"fields": [{"kind": "bag", "name": "tags", "separator": "|"}]},
+         "separator='|' has no effect"),
+        ({}, {"fields": [{"kind": "bag", "name": "user"}]}, "column of lists, or text"),
+        ({}, {"fields": ["usr"]}, "no column 'usr'; did you mean 'user'"),
+        ({}, {"label": "lable"}, "did you mean 'label'"),
+        ({}, {"group": "session"}, "no column 'session'"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_meant(
+    tmp_path: Path, change: dict[str, Any], schema: dict[str, Any], says: str | None
+) -> None:
+    if says is None:
+        assert len(prepared(tmp_path, FRAME.with_columns(**change), **schema)) == ROWS
+        return
+    with pytest.raises(UserError, match=says.replace("|", r"\|")):
+        prepared(tmp_path, FRAME.with_columns(**change), **schema)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_rows_and_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no rows"):
+        prepared(tmp_path, FRAME.head(0))
+    with pytest.raises(UserError, match="does not exist"):
+        prepared(tmp_path, tmp_path / "none.parquet")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(UserError, match="is empty"):
+        prepared(tmp_path, tmp_path / "empty.csv")
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(UserError, match="cannot be read"):
+        prepared(tmp_path, tmp_path / "torn.parquet")
+    with pytest.raises(UserError, match="give a path"):
+        prepared(tmp_path, 5)
+
+
+def test_every_engine_gives_the_same_store(tmp_path: Path) -> None:
+    schema = {"fields": [*FIELDS, {"kind": "bag", "name": "tags", "separator": "|"}], "group": "user", "time": "when"}
+    FRAME.write_parquet(tmp_path / "t.parquet", row_group_size=7)
+    FRAME.write_csv(tmp_path / "t.csv")
+    FRAME.write_ndjson(tmp_path / "t.jsonl")
+    pandas: pd.DataFrame = FRAME.to_pandas()
+    tables = [FRAME, FRAME.lazy(), pandas, FRAME.to_arrow(), duckdb.sql("select * from pandas")]
+    tables += [tmp_path / "t.parquet", tmp_path / "t.csv", tmp_path / "t.jsonl"]
+    prints = {prepared(tmp_path, table, **schema).fingerprint for table in tables}
+    assert len(prints) == 1
+    assert prepared(tmp_path, FRAME.reverse(), **schema).fingerprint not in prints
+
+
+def test_groups_keep_their_type(tmp_path: Path) -> None:
+    text = FRAME.with_columns(pl.col("user").cast(pl.String))
+    assert prepared(tmp_path, group="user").external(range(1)).schema["group"] == pl.Int64
+    assert prepared(tmp_path, text, group="user").external(range(1)).schema["group"] == pl.String
+    text.write_csv(tmp_path / "t.csv")
+    assert prepared(tmp_path, tmp_path / "t.csv", group="user").external(range(1)).schema["group"] == pl.Int64
+
+
+def test_the_order_of_rows_does_not_change_ids(tmp_path: Path) -> None:
+    first = prepared(tmp_path)
+    vocabulary = [first.vocabulary(name).to_list() for name in ("user", "item")]
+    shuffled = prepared(tmp_path, FRAME.sample(fraction=1.0, shuffle=True, seed=3))
+    assert [shuffled.vocabulary(name).to_list() for name in ("user", "item")] == vocabulary
+
+
+def test_permuting_the_schema_permutes_columns_alone(tmp_path: Path) -> None:
+    one = prepared(tmp_path).batch(range(ROWS))
+    store = prepared(tmp_path, fields=[FIELDS[2], FIELDS[1], FIELDS[0]])
+    other = store.batch(range(ROWS))
+    assert torch.equal(one.categorical[:, [1, 0]], other.categorical) and torch.equal(one.numeric, other.numeric)
+    assert store.fields[0] == FieldInfo("price", "numeric", 0)
+
+
+def test_new_impressions(tmp_path: Path) -> None:
+    store = prepared(tmp_path, group="user")
+    fresh = pl.DataFrame({"user": [3, 99, None], "item": ["i1", "", "new"], "price": [1.0, float("nan"), None]})
+    batch = store.encode(fresh)
+    assert (batch.categorical < 2).tolist() == [[False, False], [True, True], [True, True]]
+    assert batch.categorical[1:].tolist() == [[1, 0], [0, 1]]
+    assert batch.missing[:, 0].tolist() == [False, True, True] and batch.numeric[1:].abs().sum() == 0
+    assert batch.labels is None and batch.groups is None
+    known = store.encode(fresh.head(2).with_columns(label=pl.Series([0, 1])))
+    assert known.labels is not None and known.labels.tolist() == [0, 1]
+    assert known.groups is not None and known.groups.tolist() == [3, 7]
+    text = store.encode(fresh.with_columns(pl.col("user").cast(pl.String)))
+    assert torch.equal(text.categorical, batch.categorical)
+    with pytest.raises(UserError, match="no column 'item'"):
+        store.encode(fresh.drop("item"))
+    with pytest.raises(UserError, match="no finite numbers"):
+        store.encode(fresh.with_columns(price=pl.lit("dear")))
+    assert len(store.encode(fresh.head(0))) == 0
+    whole = store.encode(FRAME[store.external(range(ROWS))["input_row"].to_numpy()])
+    assert torch.equal(whole.categorical, store.batch(range(ROWS)).categorical)
+
+
+def test_vocabulary_of_other_fields(tmp_path: Path) -> None:
+    store = prepared(tmp_path, fields=[{"name": "user", "hash_buckets": 4}, *FIELDS[1:]])
+    assert store.fields[0].size == 6
+    for field, says in (("user", "is hashed"), ("price", "is a number"), ("itm", "did you mean 'item'")):
+        with pytest.raises(UserError, match=says):
+            store.vocabulary(field)
+
+
+def test_the_hash_is_the_same_everywhere() -> None:
+    assert [bucket(text, 1_000) for text in ("", "a", "42", "é")] == [756, 928, 983, 963], "stores hold them"
+    values = pl.Series(["a", None, "42", "a"])
+    ids = Hashed(10).ids(values)
+    assert ids.tolist() == [2 + bucket("a", 10), 0, 2 + bucket("42", 10), 2 + bucket("a", 10)]
+    assert Hashed(10).ids(pl.Series([42])).tolist() == [2 + bucket("42", 10)]
+
+
+def test_lookup_compares_as_text() -> None:
+    numbers = Vocabulary(pl.Series(["42", "7", "-3", str(2**62)]))
+    assert numbers.ids(pl.Series([7, 42, 8, -3, 2**62, -(2**62), None])).tolist() == [3, 2, 1, 4, 5, 1, 0]
+    assert numbers.ids(pl.Series(["7", "07", "x", None])).tolist() == [3, 1, 1, 0]
+    close = Vocabulary(pl.Series(["5", "9", "6"]))
+    assert close.ids(pl.Series([4, 5, 6, 7, 9, 10, 2**63 - 1, -(2**63)])).tolist() == [1, 2, 4, 1, 3, 1, 1, 1]
+    text = Vocabulary(pl.Series(["042", "7"]))
+    assert text.ids(pl.Series([42, 7])).tolist() == [1, 3] and text.ids(pl.Series(["042"])).tolist() == [2]
+    assert Vocabulary(pl.Series([], dtype=pl.String)).ids(pl.Series(["a", None])).tolist() == [1, 0]
+
+
+def test_canonical() -> None:
+    assert canonical(pl.Series([1.0, float("nan"), None]), "x").to_list() == [1, None, None]
+    assert canonical(pl.Series([True, None]), "x").to_list() == ["true", None]
+    assert canonical(pl.Series(["a", ""]).cast(pl.Categorical), "x").to_list() == ["a", None]
+    assert canonical(pl.Series([2**64 - 1], dtype=pl.UInt64), "x").to_list() == [str(2**64 - 1)]
+
+
+def test_counts_survive_merging(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullrank.data.vocabulary._MERGE", 3)
+    draw = np.random.default_rng(0).integers(0, 30, 1000)
+    counts = Counts()
+    for part in np.array_split(draw, 41):
+        counts.add(pl.Series(part))
+    table = counts.table(least=25)
+    found = dict(zip(table["value"].cast(pl.Int64), table["count"], strict=True))
+    assert found == {v: int(c) for v, c in zip(*np.unique(draw, return_counts=True), strict=True) if c >= 25}
+    assert table["count"].to_list() == sorted(found.values(), reverse=True)
+
+
+@pytest.mark.parametrize("values", [[5, 1, 5, 5, -2, 9, 5], [0.5, -0.0, 0.0, 1e300, -1e300, 2.5, 2.5]])
+def test_cuts_equal_a_stable_sort(tmp_path: Path, values: list[Any]) -> None:
+    times = np.array(values * 13)
+    for shares in ((0.8, 0.1, 0.1), (0.34, 0.33, 0.33), (1.0, 0.0, 0.0), (0.01, 0.0, 0.99)):
+        cuts = Cuts(tmp_path / "times")
+        for block in np.array_split(times, 5):
+            cuts.add(block, "x")
+        rule = cuts.borders(shares)
+        found = np.concatenate([rule.parts(block) for block in np.array_split(times, 9)])
+        rank = np.empty(len(times), np.int64)
+        rank[np.argsort(times, kind="stable")] = np.arange(len(times))
+        places = [int(len(times) * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
+        assert found.tolist() == ((rank >= places[0]).astype(int) + (rank >= places[1])).tolist()
+
+
+def test_statistics_do_not_depend_on_the_cut() -> None:
+    draw = np.random.default_rng(0).normal(5, 2, 5_000)
+    draw[::7] = np.nan
+    for pieces in (1, 3, 11):
+        moments, quantiles, sample = Moments(), Quantiles(10), Quantiles(10, sample=500)
+        for values, rows in zip(np.array_split(draw, pieces), np.array_split(np.arange(5_000), pieces), strict=True):
+            for gatherer in (moments, quantiles, sample):
+                gatherer.add(values, rows)
+        found = moments.fitted()
+        assert np.allclose([found["mean"], 1 / found["scale"]], [np.nanmean(draw), np.nanstd(draw)])
+        exact = np.quantile(draw[~np.isnan(draw)], np.arange(1, 10) / 10, method="inverted_cdf")
+        assert quantiles.fitted()["edges"] == exact.tolist()
+        assert np.allclose(sample.fitted()["edges"], exact, atol=0.4)
+        edges = sample.fitted()["edges"] if pieces == 1 else edges
+        assert sample.fitted()["edges"] == edges, "the sample is chosen by row number"
+    assert Moments().fitted()["scale"] == 0 and Quantiles(3).fitted() == {"edges": []}
+
+
+def test_inference(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    store = fr.prepare_impressions(FRAME, tmp_path / "store")
+    said = capsys.readouterr().err
+    assert "label: label" in said and "group: user" in said and "split: given" in said
+    assert [(field.name, field.kind) for field in store.fields] == [
+        ("user", "categorical"), ("item", "categorical"), ("price", "numeric"), ("tags", "categorical"),
+        ("when", "categorical"),
+    ]  # fmt: skip
+    FRAME.drop("split").rename({"label": "click", "when": "timestamp"}).write_csv(tmp_path / "t.csv")
+    from fullrank.data.frames import Source
+
+    found = infer(Source(tmp_path / "t.csv", "impressions"))
+    assert (found.label, found.time, found.split.kind, found.group) == ("click", "timestamp", "temporal", "user")
+    assert "numeric: price" in summary(found)
+    lists = FRAME.with_columns(pl.col("tags").str.split("|"), pl.col("user").cast(pl.Float64)).drop("split", "when")
+    found = infer(Source(lists, "impressions"))
+    assert [field.kind for field in found.fields] == ["categorical", "categorical", "numeric", "bag"]
+    with pytest.raises(UserError, match="name the label in a schema"):
+        fr.prepare_impressions(FRAME.drop("label"), tmp_path / "none")
+    with pytest.raises(UserError, match="no column besides"):
+        fr.prepare_impressions(FRAME.select("label"), tmp_path / "none")

@@ -1,0 +1,242 @@
+"""A store of impressions is complete or not there, and no damaged or hostile folder gets past it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import fullrank as fr
+from fullrank.data import impression_write
+from fullrank.data.impressions import ImpressionStore
+from fullrank.data.manifest import describe
+from fullrank.errors import UserError
+
+FRAME = pl.DataFrame(
+    {
+        "label": [0, 1] * 20,
+        "user": [f"u{row % 7}" for row in range(40)],
+        "price": [float(row) for row in range(40)],
+        "age": list(range(40)),
+        "tags": [["a", "b"][: row % 3] for row in range(40)],
+        "time": list(range(40)),
+    }
+)
+SCHEMA: dict[str, Any] = {
+    "fields": [
+        "user", {"kind": "numeric", "name": "price"}, {"kind": "bag", "name": "tags"},
+        {"kind": "numeric", "name": "age", "transform": "bucket", "buckets": 3},
+    ],
+    "group": "user", "time": "time", "split": "temporal",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return fr.prepare_impressions(FRAME, tmp_path / "store", schema=SCHEMA).path
+
+
+def test_arrays_are_mapped_and_read_only(folder: Path) -> None:
+    store = ImpressionStore.open(folder, verify=True)
+    for array in store.arrays.values():
+        assert isinstance(array, np.memmap) and not array.flags.writeable
+    assert {p.suffix for p in folder.iterdir()} == {".npy", ".parquet", ".json"}
+    assert set(store.manifest["files"]) == {p.name for p in folder.iterdir()} - {"manifest.json"}
+    assert store.split("train") == range(32) and store.split("test") == range(36, 40)
+    assert store.labels("validation").tolist() == [0, 1, 0, 1]
+    assert store.vocabulary("user").to_list() == ["u0", "u1", "u2", "u3", "u4", "u5", "u6"]
+    assert "40 rows" in repr(store) and store.num_groups == 7
+
+
+def test_rows_that_are_not_there(folder: Path) -> None:
+    store = ImpressionStore.open(folder)
+    for rows in (np.array([40]), np.array([-1])):
+        with pytest.raises(UserError, match=r"the store has 0 \.\. 39"):
+            store.batch(rows)
+    assert len(store.batch(np.array([], np.int64))) == 0
+    assert len(store.batch(slice(3, 9))) == 6
+    with pytest.raises(UserError, match="did you mean 'train'"):
+        store.split("trian")
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "manifest.json"
+    tree = json.loads(path.read_text())
+    change(tree)
+    path.write_text(json.dumps(tree))
+
+
+def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
+    def change(tree: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            tree = tree[key]
+        tree[keys[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_set("format", to="fullrank.store"), "is a store of events"),
+        (_set("format", to="zip"), "does not describe impressions"),
+        (_set("format_version", to=99), "format version 99"),
+        (_set("fingerprint", to=None), "lacks 'fingerprint'"),
+        (_set("counts", "rows", to=41), "do not fit together"),
+        (_set("counts", "rows", to=10**15), "do not fit together"),
+        (_set("counts", "parts", "train", "rows", to=-1), "do not fit together"),
+        (_set("counts", "bag_values", to=[10**15]), "it holds"),
+        (_set("files", "../../etc/passwd", to={"bytes": 1, "sha256": ""}), "no file of a store"),
+        (_set("files", "extra.npy", to={"bytes": 1, "sha256": ""}), "no file of a store"),
+        (_set("schema", "fields", to=[]), "at least 1 item"),
+        (_set("schema", "surprise", to=1), "surprise"),
+        (_set("fields", to=[]), "its fields are not those"),
+        (_set("fitted", "price", to={"mean": "0", "scale": 1}), "lacks what was fitted for 'price'"),
+        (_set("fitted", "age", to={"edges": [3.0, 1.0]}), "not in order"),
+        (_set("fitted", to={}), "lacks what was fitted"),
+    ],
+)
+def test_a_hostile_manifest_is_refused(folder: Path, change: Callable[[dict[str, Any]], None], says: str) -> None:
+    edit(folder, change)
+    with pytest.raises(UserError, match=says):
+        ImpressionStore.open(folder)
+
+
+@pytest.mark.parametrize("name", ["labels", "inputs", "categorical", "numeric", "groups", "times", "bag0_ids"])
+def test_a_damaged_array_is_refused(folder: Path, name: str) -> None:
+    path = folder / f"{name}.npy"
+    whole = path.read_bytes()
+    for content in (whole[:-1], whole + b"x", b"", whole[:40], b"\x80\x04" + whole[2:]):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=path.name):
+            ImpressionStore.open(folder)
+        edit(folder, _set("files", path.name, "bytes", to=len(content)))
+        with pytest.raises(UserError, match=path.name):
+            ImpressionStore.open(folder)
+    path.unlink()
+    with pytest.raises(UserError, match="is missing"):
+        ImpressionStore.open(folder)
+
+
+def test_ids_and_offsets_out_of_range_are_refused_when_read(folder: Path) -> None:
+    for name, values, says in (
+        ("categorical", 10**6, "beyond the sizes"),
+        ("categorical", -1, "beyond the sizes"),
+        ("bag0_ids", 99, "ids beyond"),
+        ("bag0_offsets", -5, "offsets must rise"),
+    ):
+        copy = folder.with_name(f"{name}{values}")
+        shutil.copytree(folder, copy)
+        array = np.load(copy / f"{name}.npy")
+        np.save(copy / f"{name}.npy", np.full_like(array, values))
+        store = ImpressionStore.open(copy)
+        with pytest.raises(UserError, match=says):
+            store.batch(range(40))
+        with pytest.raises(UserError, match="hash"):
+            ImpressionStore.open(copy, verify=True)
+
+
+def test_an_array_of_objects_is_not_unpickled(folder: Path) -> None:
+    array = np.empty(40, object)
+    with open(folder / "labels.npy", "wb") as file:
+        np.lib.format.write_array(file, array, allow_pickle=True)
+    edit(folder, lambda tree: tree["files"].update(describe_one(folder / "labels.npy")))
+    with pytest.raises(UserError, match="labels.npy"):
+        ImpressionStore.open(folder)
+
+
+def describe_one(path: Path) -> dict[str, Any]:
+    return {path.name: {"bytes": path.stat().st_size, "sha256": ""}}
+
+
+def test_vocabularies_are_checked(folder: Path) -> None:
+    path = folder / "vocabulary.parquet"
+    table = pl.read_parquet(path)
+    for broken in (pl.concat([table, table]), table.rename({"value": "values"}), table.head(1)):
+        broken.write_parquet(path)
+        edit(folder, _set("files", path.name, "bytes", to=path.stat().st_size))
+        with pytest.raises(UserError, match=r"vocabulary.parquet|its fields are not"):
+            ImpressionStore.open(folder)
+
+
+def test_no_store(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no store of impressions"):
+        ImpressionStore.open(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="has no manifest"):
+        ImpressionStore.open(tmp_path)
+
+
+def test_other_files_are_not_replaced(folder: Path, tmp_path: Path) -> None:
+    (folder / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"mine\.txt"):
+        fr.prepare_impressions(FRAME, folder, schema=SCHEMA)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="is a file"):
+        fr.prepare_impressions(FRAME, tmp_path / "file", schema=SCHEMA)
+    events = tmp_path / "events"
+    events.mkdir()
+    (events / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match="holds other files"):
+        fr.prepare_impressions(FRAME, events, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("where", ["append", "close"])
+def test_a_full_disk_leaves_the_old_store(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    before = describe(folder)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(impression_write._Array, where, full)
+    with pytest.raises(UserError, match=r"No space left on device.*unchanged"):
+        fr.prepare_impressions(FRAME.head(30), folder, schema=SCHEMA)
+    assert describe(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
+
+
+def test_an_error_in_the_second_pass_leaves_the_old_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = describe(folder)
+    with pytest.raises(UserError, match="labels"):
+        fr.prepare_impressions(FRAME.with_columns(label=pl.lit(7)), folder, schema=SCHEMA)
+    assert describe(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
+
+
+KILLED = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import polars as pl
+from fullrank.data import impression_write, prepare_impressions
+def hang(*_):
+    print("hangs", flush=True)
+    time.sleep(60)
+impression_write._tables = hang
+frame = pl.DataFrame({"label": [0, 1] * 50, "user": list(range(100))})
+split = {"kind": "random", "shares": [0.4, 0.3, 0.3]}
+prepare_impressions.prepare_impressions(frame, sys.argv[2], schema={"fields": ["user"], "split": split})
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_killed_process_loses_nothing(folder: Path) -> None:
+    before = describe(folder)
+    source = str(Path(fr.__file__).parents[1])
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, source, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline().strip() == "hangs"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert describe(folder) == before
+    assert len(list(folder.parent.glob(".store.*.building"))) == 1
+    fr.prepare_impressions(FRAME, folder, schema=SCHEMA)
+    assert [p.name for p in folder.parent.iterdir()] == ["store"], "the next writer removes what was left"

@@ -1,0 +1,240 @@
+"""Click models in the same training room: they learn, stop, resume to the same bits, and refuse the wrong store."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank.data.impressions import ImpressionStore
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.ops.safe_files import read_tensors
+from fullrank.run import Run
+from fullrank.training import Moment
+from fullrank.training.fit import train
+from fullrank.training.of_impressions import Shuffled
+from tests.training.clicks import shop, table, tiny
+from tests.training.conftest import tiny as sasrec
+from tests.training.test_resume import kill_in_mid_epoch
+
+TIMED = ("rows_per_s", "seconds", "validation_seconds")
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
+    return shop(tmp_path_factory.mktemp("shop") / "store")
+
+
+def rows(run: Run) -> list[dict]:
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in run.rows()]
+
+
+def test_it_learns_and_its_best_epoch_is_kept(store: ImpressionStore, tmp_path: Path) -> None:
+    run = train(tiny("training.max_epochs=8"), store, tmp_path / "run", progress=False)
+    epochs = [row for row in run.rows() if row["event"] == "epoch"]
+    assert epochs[-1]["train/bce"] < 0.5 < epochs[0]["train/bce"] and epochs[0]["rows_per_s"] > 0
+    best = max(row["validation/auc"] for row in epochs)
+    found = fr.evaluate(run, "validation")
+    assert found.metrics["auc"] == pytest.approx(best, abs=1e-6) and best > 0.8
+    assert run.fields == store.fields and not (run.path / "items.parquet").exists()
+
+
+def test_every_recipe_trains_and_is_read_back(store: ImpressionStore, tmp_path: Path) -> None:
+    from fullrank.spec import kinds
+
+    small = ("training.max_epochs=1", "training.batch_size=512", "evaluation.bootstrap=5")
+    for name in kinds("recipes"):
+        spec = fr.recipe(name)
+        if spec.clicks is not None:
+            run = train(spec.override(*small, "seed=3"), store, tmp_path / name, progress=False)
+            found = fr.evaluate(Run.open(run.path), "validation")
+            assert 0 < found.metrics["auc"] < 1 and 0.3 < found.metrics["logloss"] < 1.5, name
+            assert fr.predict(run, table(3)).height == 3, name
+
+
+def test_predict_equals_evaluation(store: ImpressionStore, tmp_path: Path) -> None:
+    run = train(tiny("training.max_epochs=2"), store, tmp_path / "run", progress=False)
+    found, given = fr.evaluate(run, "test"), table()
+    predicted = fr.predict(run, given)
+    assert predicted.columns == [*given.columns, "probability"] and predicted.drop("probability").equals(given)
+    places = store.external(found.per_row.rows)["input_row"].to_numpy()
+    same = predicted["probability"].to_numpy()[places]
+    assert np.allclose(same, found.per_row.probabilities, rtol=1e-6)
+    assert np.array_equal(given["label"].to_numpy()[places], found.per_row.labels)
+
+
+def test_an_unseen_value_is_unknown_and_a_null_missing(store: ImpressionStore, tmp_path: Path) -> None:
+    run = train(tiny("training.max_epochs=1"), store, tmp_path / "run", progress=False)
+    one = table(4).drop("label")
+    new = [one.with_columns(user=pl.lit(value)) for value in (777, 888, None)]
+    a, b, c = (fr.predict(run, frame)["probability"].to_list() for frame in new)
+    assert a == b != c
+    with pytest.raises(UserError, match="has no column 'item'"):
+        fr.predict(run, one.drop("item"))
+    with pytest.raises(UserError, match="has a column|have a column"):
+        fr.predict(run, one.with_columns(probability=0.5))
+
+
+@pytest.mark.parametrize("update", ["adamw", "lazy_adam", "rowwise_adagrad"])
+def test_resume_gives_the_same_bits(store: ImpressionStore, tmp_path: Path, update: str) -> None:
+    """A run stopped after half its epochs and one that was not end in the same weights, optimizer and rows."""
+    settings = (f"model.embedding.update={update}", "training.schedule=plateau", "model.embedding.l2=0.01")
+    settings += ("training.max_epochs=4", "training.batch_size=256")
+    unbroken = train(tiny(*settings), store, tmp_path / "unbroken", progress=False)
+
+    class Stop(Exception):
+        pass
+
+    class Halt:
+        def on_epoch(self, moment: Moment) -> dict:
+            if moment.epoch == 3:
+                raise Stop
+            return {}
+
+    with pytest.raises(Stop):
+        train(tiny(*settings), store, tmp_path / "broken", progress=False, callbacks=(Halt(),))
+    again = train(tiny(*settings), store, tmp_path / "broken", progress=False, resume=True)
+    last = json.loads((unbroken.path / "checkpoints" / "last.json").read_text())["folder"]
+    for name in ("weights", f"checkpoints/{last}/weights", f"checkpoints/{last}/optimizer"):
+        one, two = (read_tensors(run.path / f"{name}.safetensors") for run in (unbroken, again))
+        assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one), name
+    assert rows(unbroken) == rows(again)
+
+
+def test_killed_equals_unbroken(store: ImpressionStore, tmp_path: Path) -> None:
+    settings = ("training.checkpoint_minutes=0", "training.max_epochs=12", "model.embedding.update=lazy_adam")
+    settings += ("training.batch_size=512",)
+    unbroken = train(tiny(*settings), store, tmp_path / "unbroken", progress=False)
+    steps = unbroken.rows()[-1]["step"] // 12
+    worker, out = Path(__file__).with_name("worker.py"), tmp_path / "killed"
+
+    def start(mode: str) -> subprocess.Popen[bytes]:
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        spec = json.dumps(tiny(*settings).dump())
+        return subprocess.Popen([sys.executable, str(worker), str(store.path), str(out), spec, mode], env=env)
+
+    kill_in_mid_epoch(start("fresh"), out, steps, after=steps)
+    assert start("resume").wait() == 0
+    one, two = (read_tensors(path / "weights.safetensors") for path in (unbroken.path, out))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert rows(unbroken) == rows(Run.open(out))
+
+
+def test_plateau_cuts_the_rate_and_patience_ends_the_run(store: ImpressionStore, tmp_path: Path) -> None:
+    settings = ("training.lr=0.05", "training.max_epochs=40", "training.schedule=plateau", "training.patience=2")
+    run = train(tiny(*settings), store, tmp_path / "run", progress=False)
+    epochs = [row for row in run.rows() if row["event"] == "epoch"]
+    values = [row["validation/auc"] for row in epochs]
+    assert len(values) < 40 and max(values) not in values[-2:]
+    state = json.loads((run.path / "checkpoints" / f"step-{epochs[-1]['step']:09d}" / "state.json").read_text())
+    best, cuts = -1.0, 0
+    for value in values:
+        cuts, best = (cuts, value) if value > best else (cuts + 1, best)
+    assert state["cuts"] == cuts >= 2
+
+
+def test_logloss_is_smaller_when_better(store: ImpressionStore, tmp_path: Path) -> None:
+    run = train(tiny("evaluation.selection=logloss"), store, tmp_path / "run", progress=False)
+    values = [row["validation/logloss"] for row in run.rows() if row["event"] == "epoch"]
+    assert fr.evaluate(run, "validation").metrics["logloss"] == pytest.approx(min(values), abs=1e-6)
+
+
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_micro_batches_add_up(store: ImpressionStore, tmp_path: Path, accumulate: int) -> None:
+    """Without dropout, a batch in several shards moves the weights as one does."""
+    plain = ("model.ranker.deep.dropout=0", "training.max_epochs=1", "model.embedding.l2=0")
+    one = train(tiny(*plain), store, tmp_path / "one", progress=False)
+    some = train(tiny(*plain, f"training.accumulate={accumulate}"), store, tmp_path / "some", progress=False)
+    a, b = (read_tensors(run.path / "weights.safetensors") for run in (one, some))
+    assert all(torch.allclose(a[key], b[key], atol=2e-3) for key in a)
+    losses = [run.rows()[-1]["train/bce"] for run in (one, some)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_lazy_updates_leave_other_rows_alone(store: ImpressionStore) -> None:
+    from fullrank.training.module import make_optimizer
+
+    for update in ("lazy_adam", "rowwise_adagrad"):
+        spec = tiny(f"model.embedding.update={update}")
+        model = spec.model.build(store.fields)  # type: ignore[attr-defined]
+        optimizer = make_optimizer(model, spec.training)
+        (table_,) = model.row_parameters()
+        before, batch = table_.detach().clone(), store.batch(np.arange(3))
+        sum(model(batch).values()).backward()
+        touched = table_.grad.coalesce().indices()[0]
+        optimizer.step()
+        moved = (table_ != before).any(1).nonzero()[:, 0]
+        assert moved.tolist() == touched.tolist() and 0 < len(moved) < len(before) / 2
+
+
+def test_lazy_adam_is_adam_where_every_row_is_touched() -> None:
+    from fullrank.training.rows import RowOptimizer
+
+    one, two = (torch.nn.Parameter(torch.arange(12.0).view(4, 3)) for _ in range(2))
+    lazy = RowOptimizer([{"params": [one], "rows": "lazy_adam"}], lr=0.1, betas=(0.9, 0.999))
+    adam = torch.optim.Adam([two], lr=0.1)
+    for step in range(5):
+        grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+        one.grad, two.grad = grad.to_sparse(1), grad
+        lazy.step()
+        adam.step()
+    assert torch.allclose(one, two, atol=1e-6)
+
+
+def test_clipping_counts_a_repeated_row_as_its_sum() -> None:
+    from fullrank.training.rows import clip
+
+    dense, sparse = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3, 1))
+    dense.grad = torch.tensor([3.0, 0.0])
+    sparse.grad = torch.sparse_coo_tensor([[1, 1]], [[2.0], [2.0]], (3, 1))
+    clip([dense, sparse], 1.0)
+    assert math.hypot(float(dense.grad.norm()), float(sparse.grad.to_dense().norm())) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_batches_cover_an_epoch_in_another_order_each_time(store: ImpressionStore) -> None:
+    loader = Shuffled(store, 100, seed=3, shards=2)
+    steps, train_rows = loader.steps_per_epoch, store.split("train")
+    for epoch in (0, 1):
+        seen = [loader.batch(epoch * steps + k, shard).rows.tolist() for k in range(steps) for shard in (0, 1)]
+        assert sorted(sum(seen, [])) == list(train_rows)
+    again = Shuffled(store, 100, seed=3, shards=2).batch(steps + 1, 1)
+    assert torch.equal(again.rows, loader.batch(steps + 1, 1).rows) and again.count is not None
+    assert not torch.equal(again.rows[:10], loader.batch(1, 1).rows[:10])
+
+
+def test_the_wrong_store_is_refused(store: ImpressionStore, market: Store, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="recommends items from histories .* holds impressions"):
+        train(sasrec(), store, tmp_path / "a", progress=False)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="predicts clicks and .* holds histories"):
+        train(tiny(), market, tmp_path / "b", progress=False)
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
+
+
+def test_what_ranks_items_is_refused_on_a_click_model(store: ImpressionStore, tmp_path: Path) -> None:
+    run = train(tiny("training.max_epochs=1"), store, tmp_path / "run", progress=False)
+    for ask in (lambda: fr.recommend(run, {"me": [1]}), lambda: fr.diagnose(run), lambda: run.catalog):
+        with pytest.raises(UserError, match="ranks no catalogue"):
+            ask()
+    with pytest.raises(UserError, match="watching collapse"):
+        train(tiny("training.max_epochs=1"), store, tmp_path / "w", progress=False, callbacks=(fr.Watch(),))
+    with pytest.raises(UserError, match="cannot start from another run"):
+        fr.train(tiny(), store, tmp_path / "c", init_from=run, progress=False)
+
+
+def test_model_and_evaluation_go_together() -> None:
+    assert fr.Experiment(model="click").evaluation == fr.Clicks()  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="leave out kind: clicks"):
+        sasrec("evaluation=clicks")
+    with pytest.raises(UserError, match="click models are judged by clicks"):
+        sasrec("model=click")
+    assert sasrec("model=click", "evaluation=clicks").clicks == fr.Clicks()

@@ -1,0 +1,40 @@
+"""Two gloo processes give a click model the loss curve, weights and validation of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fullrank.errors import UserError
+from fullrank.ops.safe_files import read_tensors
+from fullrank.run import Run
+from fullrank.training.fit import train
+from fullrank.training.of_impressions import Shown
+from tests.training.clicks import shop, tiny
+from tests.training.test_ddp import torchrun
+
+
+def column(run: Run, name: str) -> list[float]:
+    return [row[name] for row in run.rows() if row["event"] == "epoch"]
+
+
+def test_two_processes_equal_one(tmp_path: Path, worker: Path) -> None:
+    store = shop(tmp_path / "store")
+    spec = tiny("training.max_epochs=2", "model.ranker.deep.dropout=0", "training.lr=1e-3")
+    one = train(spec, store, tmp_path / "one", progress=False)
+    two = torchrun(worker, spec, store, tmp_path / "two")  # type: ignore[arg-type]
+    assert column(two, "train/bce") == pytest.approx(column(one, "train/bce"), rel=1e-5)
+    assert column(two, "validation/auc") == pytest.approx(column(one, "validation/auc"), abs=2e-3)
+    a, b = (read_tensors(run.path / "weights.safetensors") for run in (one, two))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
+
+
+def test_sparse_gradients_need_one_process(tmp_path: Path) -> None:
+    store = shop(tmp_path / "store")
+    spec = tiny("model.embedding.update=lazy_adam")
+    model = spec.model.build(store.fields)  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="need one process"):
+        Shown(spec, store).loader(model, world=2)
