@@ -35,7 +35,7 @@ def download(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a public data set from its publisher.
+    """Download a public data set.
 
     Files are checked where the publisher gives a size or a checksum. Run it again to go on with a download that was
     cut off; files that are complete are kept. --set changes the source's own settings (`fullrank schema --kind SOURCE`

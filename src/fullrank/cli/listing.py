@@ -23,7 +23,7 @@ def list_(
     room: Annotated[str | None, typer.Argument(metavar="ROOM", help="One room; without it, all of them.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List recipes, data sources, losses, encoders and the rest.
+    """List recipes, data sources, losses and the rest.
 
     Everything is in a room: a room holds components that do the same job. A component's name is what `kind` takes
     in a YAML recipe and in --set (`--set model.loss=bce`). Components of installed third parties are listed too.

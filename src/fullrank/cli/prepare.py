@@ -91,7 +91,7 @@ def prepare(  # long: one parameter for each option
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn a table of events into a store: filter, split, pack.
+    """Turn events into a store for recommenders.
 
     An event is a row with a user, an item and (usually) a time. Ids may be numbers or text; they come back in
     recommendations. --set reaches every setting (`fullrank schema --kind prepare`); those of a source are written

@@ -46,7 +46,7 @@ def prepare_impressions(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn a table of impressions into a store for rankers: split, fit, pack.
+    """Turn impressions into a store for rankers.
 
     An impression is a row with a label (clicked or not) and fields: who, what, where, when. The schema says which
     column is what; `fullrank schema --kind impressions` is its JSON Schema. --set changes settings of the schema, those

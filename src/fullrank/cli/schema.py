@@ -34,7 +34,7 @@ def schema(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there, not to stdout.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a JSON Schema, so that editors complete recipes.
+    """Print a JSON Schema, for editors to complete.
 
     Begin a YAML file with the line `# yaml-language-server: $schema=experiment.schema.json` (VS Code, Neovim and
     JetBrains editors understand it). `fullrank show sasrec > mine.yaml` gives a file to begin with.

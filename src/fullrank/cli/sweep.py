@@ -98,7 +98,7 @@ def tune(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search for good settings, each cell with the same budget.
+    """Search for good settings, at equal budgets.
 
     Trials are judged on the validation split. Trial 0 of a cell is its defaults. A trial gets a third of the cell's
     epochs unless `epochs_share` says otherwise. FOLDER/tuned.json holds the best settings, all trials and what they
