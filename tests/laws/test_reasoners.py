@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,13 +14,12 @@ from discover import Pair, everything, name, variations
 from fullrank.attention.hstu import HSTU
 from fullrank.attention.softmax import Softmax
 from fullrank.batch import Batch, States, Thoughts
-from fullrank.encoders import Cache
 from fullrank.encoders.gru import GRU
-from fullrank.encoders.transformer import Transformer, TransformerEncoder
+from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
-from fullrank.reasoning import Reasoner, Thinking
-from fullrank.reasoning.plr import PLR, PLRReasoner
-from fullrank.reasoning.rearec import ReaRec, ReaRecReasoner
+from fullrank.reasoning import Reasoner
+from fullrank.reasoning.plr import PLR
+from fullrank.reasoning.rearec import ReaRec
 from fullrank.spec import Spec
 from recomputed import Recomputed
 from tiny import close, histories, padded, plain, reachable, shaken
@@ -241,84 +239,6 @@ def check_effects(spec: Spec) -> None:
 def test_settings_have_effect(pair: Pair) -> None:
     for spec in reachable(plain(pair), 1, numbers=False):
         check_effects(spec)
-
-
-class Gossip(PLRReasoner):
-    """Planted: a stream opens where the others do."""
-
-    def openings(self, start: Tensor) -> Tensor:
-        return super().openings(start) + self.triggers.mean(0)
-
-
-class Peeking(ReaRecReasoner):
-    """Planted: the history hears what was thought."""
-
-    def forward(self, x: Tensor, batch: Batch) -> States:
-        states = super().forward(x, batch)
-        return replace(states, tokens=states.tokens + thought(states).steps.mean((1, 2))[:, None])
-
-
-class Tail(ReaRecReasoner):
-    """Planted: begins at the end of the padded row."""
-
-    def _begun(self, x: Tensor, batch: Batch) -> tuple[States, Thinking]:
-        states, thinking = super()._begun(x, batch)
-        return states, replace(thinking, thoughts=replace(thinking.thoughts, start=states.tokens[:, -1]))
-
-
-class Endless(ReaRecReasoner):
-    """Planted: an answer that does not know how many steps were taken."""
-
-    def answer(self, thoughts: Thoughts) -> Tensor:
-        return thoughts.start + thoughts.steps.sum((1, 2)) / self.steps * thoughts.steps.shape[1] ** 2
-
-
-class Idle(PLRReasoner):
-    """Planted: a parameter that nothing reads."""
-
-    def __init__(self, encoder: Any, dim: int, spec: PLR):
-        super().__init__(encoder, dim, spec)
-        self.extra = torch.nn.Parameter(torch.ones(dim))
-
-
-class Forgetful(TransformerEncoder):
-    """Planted: a step forgets that steps went before it."""
-
-    def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        return super().step(x, replace(cache, layers=tuple(kept[:2] for kept in cache.layers)))
-
-
-class Absentminded(ReaRecReasoner):
-    """Planted: thinks with an encoder that forgets."""
-
-    def __init__(self, encoder: TransformerEncoder, dim: int, spec: ReaRec):
-        super().__init__(encoder, dim, spec)
-        encoder.__class__ = Forgetful
-
-
-@pytest.mark.parametrize(
-    ("spec", "fault", "check"),
-    [
-        (PLR(), Gossip, check_isolated),
-        (ReaRec(), Peeking, check_blind),
-        (ReaRec(), Tail, check_padding),
-        (ReaRec(), Absentminded, check_cached),
-        (PLR(), Idle, check_learns),
-    ],
-)
-def test_planted_faults_are_caught(spec: Spec, fault: type, check: Callable[[Any], None]) -> None:
-    check(made(spec))
-    with pytest.raises(AssertionError):
-        check(made(spec, of=fault))
-
-
-def test_a_dial_that_lies_is_caught() -> None:
-    class Stuck(ReaRecReasoner):
-        def limited(self, steps: int | None = None, streams: int | None = None) -> Iterator[None]:  # type: ignore
-            return super().limited(None, streams)
-
-    with pytest.raises(AssertionError):
-        check_dial(made(ReaRec(), of=Stuck))
 
 
 def test_an_encoder_that_cannot_go_on_is_refused() -> None:

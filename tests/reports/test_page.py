@@ -110,7 +110,7 @@ def test_hostile_titles_are_text(whole: Report) -> None:
 def test_one_baseline_alone_has_a_page(runs: dict[str, Run], tmp_path: Path) -> None:
     made = fr.report(runs["popularity"], tmp_path / "deep" / "page.html", users=20)
     assert (tmp_path / "deep" / "page.html").read_text(encoding="utf-8") == made.html
-    assert {figure.name for figure in drawn(made)} == {"bands", "spectrum"}
+    assert {figure.name for figure in drawn(made)} == {"bands", "spectrum", "robustness"}
     text = Page(made.html).said()
     assert "it compares runs, and the report has one" in text and "has collapsed: one pattern is 100%" in text
 

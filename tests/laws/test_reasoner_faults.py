@@ -1,0 +1,114 @@
+"""The laws of reasoners catch planted faults: each fails on a reasoner that breaks it, and on no sound one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fullrank.batch import Batch, States
+from fullrank.encoders import Cache
+from fullrank.encoders.transformer import TransformerEncoder
+from fullrank.reasoning import Thinking
+from fullrank.reasoning.plr import PLR, PLRReasoner
+from fullrank.reasoning.rearec import ReaRec, ReaRecReasoner
+from fullrank.spec import Spec
+from tests.laws.test_reasoners import (
+    check_blind,
+    check_cached,
+    check_dial,
+    check_effects,
+    check_isolated,
+    check_learns,
+    check_padding,
+    made,
+    thought,
+)  # fmt: skip
+
+
+class Gossip(PLRReasoner):
+    """Planted: a stream opens where the others do."""
+
+    def openings(self, start: Tensor) -> Tensor:
+        return super().openings(start) + self.triggers.mean(0)
+
+
+class Peeking(ReaRecReasoner):
+    """Planted: the history hears what was thought."""
+
+    def forward(self, x: Tensor, batch: Batch) -> States:
+        states = super().forward(x, batch)
+        return replace(states, tokens=states.tokens + thought(states).steps.mean((1, 2))[:, None])
+
+
+class Tail(ReaRecReasoner):
+    """Planted: begins at the end of the padded row."""
+
+    def _begun(self, x: Tensor, batch: Batch) -> tuple[States, Thinking]:
+        states, thinking = super()._begun(x, batch)
+        return states, replace(thinking, thoughts=replace(thinking.thoughts, start=states.tokens[:, -1]))
+
+
+class Idle(PLRReasoner):
+    """Planted: a parameter that nothing reads."""
+
+    def __init__(self, encoder: Any, dim: int, spec: PLR):
+        super().__init__(encoder, dim, spec)
+        self.extra = torch.nn.Parameter(torch.ones(dim))
+
+
+class Forgetful(TransformerEncoder):
+    """Planted: a step forgets that steps went before it."""
+
+    def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        return super().step(x, replace(cache, layers=tuple(kept[:2] for kept in cache.layers)))
+
+
+class Absentminded(ReaRecReasoner):
+    """Planted: thinks with an encoder that forgets."""
+
+    def __init__(self, encoder: TransformerEncoder, dim: int, spec: ReaRec):
+        super().__init__(encoder, dim, spec)
+        encoder.__class__ = Forgetful
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault", "check"),
+    [
+        (PLR(), Gossip, check_isolated),
+        (ReaRec(), Peeking, check_blind),
+        (ReaRec(), Tail, check_padding),
+        (ReaRec(), Absentminded, check_cached),
+        (PLR(), Idle, check_learns),
+    ],
+)
+def test_planted_faults_are_caught(spec: Spec, fault: type, check: Callable[[Any], None]) -> None:
+    check(made(spec))
+    with pytest.raises(AssertionError):
+        check(made(spec, of=fault))
+
+
+def test_a_dial_that_lies_is_caught() -> None:
+    check_dial(made(ReaRec()))
+
+    class Stuck(ReaRecReasoner):
+        def limited(self, steps: int | None = None, streams: int | None = None) -> Iterator[None]:  # type: ignore
+            return super().limited(None, streams)
+
+    with pytest.raises(AssertionError):
+        check_dial(made(ReaRec(), of=Stuck))
+
+
+class Deaf(ReaRec):
+    """Planted: a setting that nothing reads."""
+
+    unread: bool = False
+
+
+def test_a_setting_without_effect_is_caught() -> None:
+    with pytest.raises(AssertionError, match="has no effect"):
+        check_effects(Deaf())
