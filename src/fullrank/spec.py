@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import importlib.util
 import json
 import pkgutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -144,13 +144,13 @@ class Room:
 
 def kinds(room: str) -> list[str]:
     """Every kind of a room, ours and those of installed third parties, without importing any of them."""
-    spec = importlib.util.find_spec(f"fullrank.{room}") if room in ROOMS else None
-    if spec is None:
+    if room not in ROOMS:
         raise unknown("room", room, ROOMS)
-    if spec.submodule_search_locations is None:
-        own = [room]
+    folder = _folder(room)
+    if folder.is_dir():
+        own = [m.name for m in pkgutil.iter_modules([str(folder)]) if _declares(room, m.name)]
     else:
-        own = [m.name for m in pkgutil.iter_modules(spec.submodule_search_locations) if _declares(room, m.name)]
+        own = [room]
     return own + [point.name for point in _points(room) if point.name not in own]
 
 
@@ -158,8 +158,7 @@ def find(kind: str, *rooms: str) -> type[Spec]:
     """The Spec class of a kind in one of these rooms. Raises with the nearest name where there is none."""
     for room in rooms:
         if kind in kinds(room):
-            package = importlib.util.find_spec(f"fullrank.{room}")
-            inner = package is not None and package.submodule_search_locations is not None
+            inner = _folder(room).is_dir()
             points = [point for point in _points(room) if point.name == kind]
             if len(points) + (_declares(room, kind) if inner else kind == room) > 1:
                 values = ", ".join(point.value for point in points)
@@ -215,16 +214,15 @@ def explain(error: ValidationError) -> str:
 @functools.cache
 def _declares(room: str, name: str) -> bool:
     """A module belongs to a room's kinds when its text declares that kind (no import: torch stays unloaded)."""
-    found = importlib.util.find_spec(f"fullrank.{room}")
-    assert found is not None and found.submodule_search_locations is not None
-    for folder in found.submodule_search_locations:
-        path = f"{folder}/{name}.py"
-        try:
-            with open(path, encoding="utf-8") as file:
-                return f'Literal["{name}"] = "{name}"' in file.read()
-        except OSError:
-            continue
-    return False
+    try:
+        return f'Literal["{name}"] = "{name}"' in (_folder(room) / f"{name}.py").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def _folder(room: str) -> Path:
+    """Where a room's files lie, found without importing the rooms around it; no folder where it is a single file."""
+    return Path(__file__).parent.joinpath(*room.split("."))
 
 
 def _points(room: str) -> list[importlib.metadata.EntryPoint]:

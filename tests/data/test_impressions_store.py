@@ -230,9 +230,7 @@ prepare_impressions.prepare_impressions(frame, sys.argv[2], schema={"fields": ["
 def test_a_killed_process_loses_nothing(folder: Path) -> None:
     before = describe(folder)
     source = str(Path(fr.__file__).parents[1])
-    child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, source, str(folder)], stdout=subprocess.PIPE, text=True
-    )
+    child = subprocess.Popen([sys.executable, "-c", KILLED, source, str(folder)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline().strip() == "hangs"
     child.send_signal(signal.SIGKILL)
     child.wait()

@@ -60,7 +60,9 @@ def test_criteo(tmp_path: Path, packed: bool) -> None:
     batch, first = store.batch(range(40, 50)), texts["valid.csv"].splitlines()[1].split(",")
     assert batch.missing[0].tolist() == [cell == "" for cell in first[1:14]]
     assert np.allclose(batch.numeric[0], [float(cell or 0) for cell in first[1:14]])
-    assert [store.vocabulary(name)[int(batch.categorical[0, at]) - 2] for at, name in enumerate(CATEGORIES)] == first[14:]
+    assert [store.vocabulary(name)[int(batch.categorical[0, at]) - 2] for at, name in enumerate(CATEGORIES)] == first[
+        14:
+    ]
 
 
 def test_criteo_of_another_version(tmp_path: Path) -> None:

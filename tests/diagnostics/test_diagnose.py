@@ -76,7 +76,8 @@ def test_a_file_and_back(tmp_path: Path) -> None:
     found = diagnose(model_of(recommender(), store), store, users=9, weights="abc", seed=3)
     found.save(tmp_path / "deep" / "rows.jsonl")
     assert Diagnosis.load(tmp_path / "deep" / "rows.jsonl") == found
-    assert found.about() == {"split": "test", "users": 9, "seed": 3, "fingerprint": "tiny", "weights": "abc"}
+    sample = {"split": "test", "users": 9, "seed": 3, "fingerprint": "tiny", "weights": "abc"}
+    assert found.about() == sample | {"accuracy": "ndcg@10", "seen": "exclude", "popularity": "train"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]\n", '{"a": 1}\n', "[" * 10_000])

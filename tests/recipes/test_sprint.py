@@ -1,20 +1,16 @@
-"""Every function of the SPRINT recipes builds, at the size that it names, and every grid of results/ can be read."""
+"""Every function of the SPRINT recipes builds, at the size that it names."""
 
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 
 import pytest
 
 from fullrank.experiment import named
 from fullrank.recipes import sprint as recipes
 from fullrank.recommender import RecommenderModel
-from fullrank.scaling.grid import Grid
-from fullrank.scaling.search import Search
 from tiny import catalog, histories, padded
 
-RESULTS = Path(__file__).parents[2] / "results"
 FUNCTIONS = sorted(
     name for name, f in vars(recipes).items()
     if inspect.isfunction(f) and f.__module__ == recipes.__name__ and not name.startswith("_")
@@ -43,9 +39,3 @@ def test_a_small_one_takes_a_step(name: str) -> None:
     terms = model(padded(histories([5, 7, 3])))
     assert all(value.isfinite() for value in terms.values())
     assert len(terms) == 1 + len(model.penalties)
-
-
-@pytest.mark.parametrize("path", sorted((RESULTS / "sprint").glob("*.yaml")), ids=lambda path: path.stem)
-def test_grids_can_be_read_and_built(path: Path) -> None:
-    kind = Search if "space:" in path.read_text() else Grid
-    assert kind.read(path).jobs()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from fullrank.errors import UserError
 from fullrank.ops.safe_files import read_tensors
@@ -28,8 +27,8 @@ def test_two_processes_equal_one(tmp_path: Path, worker: Path) -> None:
     assert column(two, "train/bce") == pytest.approx(column(one, "train/bce"), rel=1e-5)
     assert column(two, "validation/auc") == pytest.approx(column(one, "validation/auc"), abs=2e-3)
     a, b = (read_tensors(run.path / "weights.safetensors") for run in (one, two))
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
+    for name in a:  # by norm: Adam blows up the rounding of single weights whose gradients are near zero
+        assert (a[name] - b[name]).norm() <= 5e-3 * a[name].norm(), name
 
 
 def test_sparse_gradients_need_one_process(tmp_path: Path) -> None:

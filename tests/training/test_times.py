@@ -27,7 +27,7 @@ from fullrank.recommender import Recommender, RecommenderModel
 from fullrank.retrieval.rank import rank
 from fullrank.retrieval.recommend import recommend
 from fullrank.run import Run
-from fullrank.training.fit import make_loader
+from fullrank.training.of_histories import Histories
 from tests.training.conftest import tiny
 from tiny import catalog, padded
 
@@ -70,12 +70,12 @@ def histories(market: Store, split: str) -> pl.DataFrame:
 def test_training_reads_times_where_the_model_does(market: Store) -> None:
     """They are those of the row's events, and a model that does not read them is not given any."""
     model = model_of(timed(), market)
-    batch = make_loader(model, market, timed().training, seed=0).batch(0)
+    batch = Histories(timed(), market).loader(model).batch(0)
     assert market.times is not None and batch.times is not None and batch.rows is not None
     for row, n, end, times in zip(batch.items, batch.lengths, batch.rows, batch.times, strict=True):
         assert row[:n].tolist() == market.items[end - n : end].tolist()
         assert times[:n].tolist() == market.times[end - n : end].tolist()
-    plain = make_loader(model_of(tiny(), market), market, tiny().training, seed=0)
+    plain = Histories(tiny(), market).loader(model_of(tiny(), market))
     assert plain.batch(0).times is None
 
 

@@ -36,7 +36,7 @@ def predict(
     device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Predict the probability of a click for each impression.
+    """Predict click probabilities of new impressions.
 
     All columns of the table are kept. A value that training did not see counts as unknown, an empty one as missing.
 

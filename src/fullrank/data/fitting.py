@@ -1,4 +1,4 @@
-"""The first pass over impressions: vocabularies, scales and quantiles of the training rows, and counts of every part."""
+"""The first pass over impressions: vocabularies, scales, quantiles of the training rows, and counts of every part."""
 
 from __future__ import annotations
 
@@ -119,5 +119,3 @@ def _has_vocabulary(field: Any) -> bool:
     shares = getattr(field, "shares", None) is not None
     hashed = getattr(field, "hash_buckets", None) is not None
     return not isinstance(field, Numeric) and not shares and not hashed
-
-

@@ -15,7 +15,18 @@ from fullrank.data.fields import Schema
 from fullrank.data.manifest import NAME, content, describe, is_count
 from fullrank.errors import UserError
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "NAME", "content", "describe", "fingerprint", "is_own", "is_store", "read", "shapes"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_VERSION",
+    "NAME",
+    "content",
+    "describe",
+    "fingerprint",
+    "is_own",
+    "is_store",
+    "read",
+    "shapes",
+]
 
 FORMAT = "fullrank.impressions"
 FORMAT_VERSION = 1
@@ -117,5 +128,3 @@ def _check_counts(counts: dict[str, Any], bags: int, where: str) -> None:
     )
     if not sound:
         raise UserError(f"{where} has counts that do not fit together; prepare the data again")
-
-

@@ -38,7 +38,7 @@ def write(
     facts: dict[str, Any],
     say: Say,
 ) -> None:
-    """Fill `folder` with the store of a table; `scratch`, which may lie in it, is removed. `facts` go into the manifest."""
+    """Fill `folder` with the store of a table. `scratch`, which may lie in it, is removed; `facts` go to the manifest."""
     parter = _Parter(chunks, schema, typed, scratch)
     say(f"fit {chunks.rows:,} rows")
     fit = Fit(schema, typed)
@@ -118,7 +118,11 @@ class _Files:
     def __init__(self, folder: Path, encoder: Encoder, fit: Fit):
         rows = fit.rows
         shapes = manifests.shapes(
-            int(rows.sum()), len(encoder.categorical), len(encoder.numeric), fit.schema, fit.lengths.sum(axis=1).tolist()
+            int(rows.sum()),
+            len(encoder.categorical),
+            len(encoder.numeric),
+            fit.schema,
+            fit.lengths.sum(axis=1).tolist(),
         )
         self.files = {
             name: _Array(folder / f"{name}.npy", dtype, shape, rows)
@@ -178,9 +182,7 @@ class _Array:
 
 
 def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
-    frames = [
-        table.select(pl.lit(name).alias("field"), "value", "count") for name, table in fit.vocabularies().items()
-    ]
+    frames = [table.select(pl.lit(name).alias("field"), "value", "count") for name, table in fit.vocabularies().items()]
     empty = pl.DataFrame(schema={"field": pl.String, "value": pl.String, "count": pl.Int64})
     pl.concat([empty, *frames]).write_parquet(folder / "vocabulary.parquet")
     if groups is not None:
@@ -216,5 +218,3 @@ def _version() -> str:
         return importlib.metadata.version("fullrank")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-

@@ -111,7 +111,7 @@ class ImpressionStore:
         return tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
-        """`input_row` (in the table that was prepared, from 0), and `group` and `time` (seconds) where there are any."""
+        """`input_row` (in the table that was prepared, from 0), and `group` and `time` (seconds) if there are any."""
         at = self._rows(rows)
         columns: dict[str, Any] = {"input_row": self.arrays["inputs"][at]}
         if "groups" in self.arrays:
@@ -245,5 +245,3 @@ def _table(path: Path, *allowed: dict[str, Any]) -> pl.DataFrame:
     if dict(frame.schema) not in allowed:
         raise damaged(path, f"its columns are not {', '.join(allowed[0])}")
     return frame
-
-

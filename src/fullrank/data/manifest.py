@@ -157,7 +157,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str]) -> None:
-    """Raise `UserError` unless the files listed are allowed and there, of the stated size, and none that is needed lacks."""
+    """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
     where = f"{NAME} of {str(folder)!r}"
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.

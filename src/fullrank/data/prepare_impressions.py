@@ -29,8 +29,8 @@ def prepare_impressions(
     """Write a store of impressions at `out`; one that is there is replaced at the end.
 
     `impressions` is a path (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or a DataFrame of any
-    engine that narwhals reads. `schema` is one, a mapping, or a YAML or JSON file; without it, it is inferred from names
-    and types, and the decisions are printed to stderr. The table is read in chunks, twice: memory depends on the
+    engine that narwhals reads. `schema` is one, a mapping, or a YAML or JSON file; without it, it is inferred from
+    names and types, and the decisions are printed to stderr. The table is read in chunks, twice: memory depends on the
     number of distinct values, not of rows. `notes` are kept in the manifest.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """

@@ -69,7 +69,7 @@ class Clicks:
 
 @runtime_checkable
 class Source(Protocol):
-    """A source of events: a Spec whose `kind` is the file's name. A source with files has a `base_url`, for mirrors and tests."""
+    """A source of events: a Spec whose `kind` is the file's name. One with files has a `base_url` for mirrors."""
 
     def files(self) -> tuple[RemoteFile, ...]:
         """What has to lie in the download folder; empty for a source that generates its data."""

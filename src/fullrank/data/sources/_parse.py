@@ -195,8 +195,10 @@ def _frame(rows: Sequence[Row], schema: Schema, path: Path) -> pl.DataFrame:
 
 
 def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
-    """A CSV file with a header, as text and lazily: it may be larger than memory. Raises `UserError` for missing columns
-    with the nearest that is there."""
+    """A CSV file with a header, as text and lazily: it may be larger than memory.
+
+    Raises `UserError` for missing columns with the nearest that is there.
+    """
     try:
         frame = pl.scan_csv(path, infer_schema=False, glob=False)
         names = frame.collect_schema().names()

@@ -1,8 +1,8 @@
 """Avazu click-through rates, `avazu_x4`: 40.4 million mobile ads with 24 categories.
 
 The set of the Kaggle challenge (Avazu, 2014) as W. Song et al. (AutoInt, CIKM 2019) and BARS use it: `id` is dropped,
-`hour` (YYMMDDHH) becomes hour, weekday (0 is Sunday) and weekend, values seen once are unknown, rows are split 8 : 1 : 1
-at random. BARS's own split is read with `split=given` from its train.csv, valid.csv and test.csv.
+`hour` (YYMMDDHH) becomes hour, weekday (0 is Sunday) and weekend, values seen once are unknown, rows are split 8:1:1 at
+random. BARS's own split is read with `split=given` from its train.csv, valid.csv and test.csv.
 """
 
 from __future__ import annotations

@@ -45,13 +45,12 @@ class Criteo(Spec):
         if not all((folder / name).is_file() for name in PARTS):
             if not (folder / ARCHIVE).is_file():
                 raise UserError(
-                    f"{folder} has neither {ARCHIVE} nor {', '.join(PARTS)}; run: fullrank download criteo --out {folder}"
+                    f"{folder} has neither {ARCHIVE} nor {', '.join(PARTS)}; "
+                    f"run: fullrank download criteo --out {folder}"
                 )
             extract(folder / ARCHIVE, tuple(PARTS), folder)
         columns = ("label", *NUMBERS, *CATEGORIES)
-        frames = [
-            scanned(folder / name, columns).select(*columns, split=pl.lit(part)) for name, part in PARTS.items()
-        ]
+        frames = [scanned(folder / name, columns).select(*columns, split=pl.lit(part)) for name, part in PARTS.items()]
         fields: list[AnyField] = [Numeric(name=name, transform="linear") for name in NUMBERS]
         fields += [Categorical(name=name) for name in CATEGORIES]
         note = "Criteo x1: the split and the scaling of AFN, as BARS distributes them; for research"

@@ -1,7 +1,7 @@
 """Frappe (Baltrunas et al. 2015, arXiv:1505.03014): which app was used in which context; 96,203 records of 957 users.
 
 The publisher's frappe.csv holds what was used. As X. He and T.-S. Chua (NFM, SIGIR 2017) do, each record becomes a
-positive impression and two negatives: the same user and context with apps that the user never used, 7 : 2 : 1 at random.
+positive impression and two negatives: the same user and context with apps that the user never used, 7:2:1 at random.
 Negatives are drawn here, so numbers compare only with others on the same draw; a folder with impressions.parquet
 (label, fields, split) is taken as it is.
 """
@@ -52,9 +52,13 @@ class Frappe(Spec):
             if self != Frappe(base_url=self.base_url):
                 raise UserError(f"{ready} has its negatives and its split: negatives and seed have no effect there")
             note = "Frappe: negatives and split as found in impressions.parquet"
-            return Clicks(pl.scan_parquet(ready, glob=False), Schema(fields=fields, group="user", split=GivenSplit()), (note,))
+            return Clicks(
+                pl.scan_parquet(ready, glob=False), Schema(fields=fields, group="user", split=GivenSplit()), (note,)
+            )
         path = require(folder, "frappe.csv", hint=f"download it from {PAGE} and put it there")
-        records = delimited(path, {**dict.fromkeys(FIELDS, pl.String), "user": pl.Int64, "item": pl.Int64}, separator="\t")
+        records = delimited(
+            path, {**dict.fromkeys(FIELDS, pl.String), "user": pl.Int64, "item": pl.Int64}, separator="\t"
+        )
         table = _with_negatives(records, self.negatives, self.seed)
         rule = RandomSplit(shares=(0.7, 0.2, 0.1), seed=self.seed)
         note = f"Frappe: {self.negatives} negatives per record, drawn with seed {self.seed}"
