@@ -38,7 +38,7 @@ def write(
     facts: dict[str, Any],
     say: Say,
 ) -> None:
-    """Fill `folder` with the store of a table. `scratch`, which may lie in it, is removed; `facts` go to the manifest."""
+    """Fill `folder` with the store of a table. `scratch`, which may be in it, is removed; the manifest gets `facts`."""
     parter = _Parter(chunks, schema, typed, scratch)
     say(f"fit {chunks.rows:,} rows")
     fit = Fit(schema, typed)
