@@ -4,6 +4,7 @@ B users (rows), T positions, D width, H heads, V items, M queries, N negatives, 
 Where a reasoner thinks, S are its steps and M its streams.
 Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
 Of impressions: B impressions (rows), C categorical fields, N numeric fields, L longest bag.
+One file although it is long: who looks for what crosses rooms, and for the meaning of a letter, has one place to look.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import ctypes
 import glob
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,6 +40,26 @@ def replacing(out: Path) -> Iterator[Path]:
         raise UserError(f"{str(out)!r} could not be written ({reason}); what was there before is unchanged") from None
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool]) -> None:
+    """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or one of its kind.
+
+    `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by replacing it.
+    """
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise UserError(f"{str(out)!r} is a file; name a folder for the store")
+    names = {path.name for path in out.iterdir()}
+    if not names:
+        return
+    if not is_one(out):
+        raise UserError(f"{str(out)!r} holds other files and is no {what}; name a new or an empty folder")
+    foreign = sorted(name for name in names if not is_own(name))
+    if foreign:
+        shown = ", ".join(foreign[:5])
+        raise UserError(f"the {what} {str(out)!r} also holds files that replacing it would delete ({shown}); move them")
 
 
 def _swap(new: Path, out: Path) -> None:

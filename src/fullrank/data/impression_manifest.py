@@ -79,21 +79,10 @@ def is_store(folder: Path) -> bool:
 
 def read(folder: Path) -> tuple[dict[str, Any], Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
-    if not folder.exists():
-        raise UserError(f"there is no store of impressions at {str(folder)!r}; {MAKE}")
-    if not (folder / NAME).is_file():
-        raise UserError(f"{str(folder)!r} is not a store of impressions, it has no {NAME}; {MAKE}")
-    tree = common.load(folder)
-    where = f"{NAME} of {str(folder)!r}"
-    if tree.get("format") == common.FORMAT:
+    if common.is_store(folder):
         raise UserError(f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}")
-    if tree.get("format") != FORMAT:
-        raise UserError(f"{where} does not describe impressions (format {tree.get('format')!r}, not {FORMAT!r})")
-    if tree.get("format_version") != FORMAT_VERSION:
-        raise UserError(
-            f"{where} has format version {tree.get('format_version')!r}; this library reads {FORMAT_VERSION}: "
-            "prepare the data again, or use the library version that wrote it"
-        )
+    tree = common.header(folder, common.Form("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION))
+    where = f"{NAME} of {str(folder)!r}"
     for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
                       ("fields", list), ("counts", dict)):  # fmt: skip
         if not isinstance(tree.get(key), kind):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +63,41 @@ def is_store(folder: Path) -> bool:
         return False
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
+@dataclass(frozen=True)
+class Form:
+    """A kind of folder that a manifest can describe."""
+
+    what: str
+    describes: str
+    make: str
+    """How to get one."""
+    name: str
+    version: int
+
+
+def header(folder: Path, form: Form) -> dict[str, Any]:
+    """The manifest of a folder of this form. Raises `UserError` for another folder, form or version."""
     if not folder.exists():
-        raise UserError(f"there is no store at {str(folder)!r}; make one with fullrank prepare")
+        raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}")
     if not (folder / NAME).is_file():
-        raise UserError(f"{str(folder)!r} is not a store, it has no {NAME}; make one with fullrank prepare")
+        raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}")
     manifest = load(folder)
-    where = f"{NAME} of {str(folder)!r}"
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{where} does not describe a store (format {manifest.get('format')!r}, not {FORMAT!r})")
-    if manifest.get("format_version") != FORMAT_VERSION:
+    where, found = f"{NAME} of {str(folder)!r}", manifest.get("format")
+    if found != form.name:
+        raise UserError(f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})")
+    if manifest.get("format_version") != form.version:
         raise UserError(
-            f"{where} has format version {manifest.get('format_version')!r}; this library reads {FORMAT_VERSION}: "
+            f"{where} has format version {manifest.get('format_version')!r}; this library reads {form.version}: "
             "prepare the data again, or use the library version that wrote it"
         )
+    return manifest
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
+    form = Form("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
+    manifest = header(folder, form)
+    where = f"{NAME} of {str(folder)!r}"
     counts = manifest.get("counts")
     if not (isinstance(counts, dict) and all(is_count(counts.get(k)) for k in ("users", "items", "events"))):
         raise UserError(f"{where} lacks the counts of users, items and events")

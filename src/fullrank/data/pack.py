@@ -11,9 +11,10 @@ import polars as pl
 from jaxtyping import Float32, Int32, Int64
 
 from fullrank.data import manifest as manifests
+from fullrank.data.atomic import replaceable
 from fullrank.data.catalog import Catalog
 from fullrank.data.frames import unreadable
-from fullrank.errors import UserError, unknown
+from fullrank.errors import unknown
 
 _BLOCK = 1 << 22  # events checked at once: bounds the memory of opening a store to a few megabytes
 
@@ -170,16 +171,5 @@ def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
 
 def guard(out: Path) -> None:
     """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise UserError(f"{str(out)!r} is a file; name a folder for the store")
-    names = {path.name for path in out.iterdir()}
-    if not names:
-        return
-    if not manifests.is_store(out):
-        raise UserError(f"{str(out)!r} holds other files and is no store; name a new or an empty folder")
     own = {manifests.NAME, *manifests.TABLES, *(f"{name}.npy" for name in manifests.ARRAYS)}
-    if names - own:
-        shown = ", ".join(sorted(names - own)[:5])
-        raise UserError(f"the store {str(out)!r} also holds files that replacing it would delete ({shown}); move them")
+    replaceable(out, "store", manifests.is_store, own.__contains__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.data import impression_manifest as manifests
-from fullrank.data.atomic import replacing
+from fullrank.data.atomic import replaceable, replacing
 from fullrank.data.chunks import Chunks
 from fullrank.data.fields import Schema
 from fullrank.data.frames import Source
@@ -35,7 +35,7 @@ def prepare_impressions(
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
     place = Path(out)
-    guard(place)
+    replaceable(place, "store of impressions", manifests.is_store, manifests.is_own)
     say = _say if progress else _quiet
     source = Source(impressions, "impressions")
     if schema is None:
@@ -56,25 +56,6 @@ def prepare_impressions(
     store = ImpressionStore.open(place)
     say(f"wrote {str(place)!r}: {len(store):,} rows")
     return store
-
-
-def guard(out: Path) -> None:
-    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or such a store."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise UserError(f"{str(out)!r} is a file; name a folder for the store")
-    names = {path.name for path in out.iterdir()}
-    if not names:
-        return
-    if not manifests.is_store(out):
-        raise UserError(f"{str(out)!r} holds other files and is no store of impressions; name a new or an empty folder")
-    foreign = sorted(name for name in names if not manifests.is_own(name))
-    if foreign:
-        raise UserError(
-            f"the store {str(out)!r} also holds files that replacing it would delete ({', '.join(foreign[:5])}); "
-            "move them"
-        )
 
 
 def _name(table: Any) -> str:

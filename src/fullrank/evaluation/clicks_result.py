@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.clicks_spec import Clicks
 from fullrank.evaluation.compare import Comparison
-from fullrank.evaluation.result import BROKEN, differing
+from fullrank.evaluation.result import BROKEN, differing, float_or_nan, number_or_null
 from fullrank.metrics import ctr
 from fullrank.metrics.summary import bounds
 from fullrank.ops.safe_files import write_text
@@ -60,8 +60,10 @@ class Clicked:
 
     def dump(self) -> dict[str, Any]:
         """Plain data without the rows; numbers that do not exist are None."""
-        plain: dict[str, Any] = {k: {n: _number(v) for n, v in getattr(self, k).items()} for k in ("metrics", "stderr")}
-        plain["interval"] = {n: [_number(v) for v in pair] for n, pair in self.interval.items()}
+        plain: dict[str, Any] = {
+            k: {n: number_or_null(v) for n, v in getattr(self, k).items()} for k in ("metrics", "stderr")
+        }
+        plain["interval"] = {n: [number_or_null(v) for v in pair] for n, pair in self.interval.items()}
         return {**plain, "curve": [asdict(one) for one in self.curve], "protocol": self.protocol}
 
     def to_json(self) -> str:
@@ -88,8 +90,8 @@ class Clicked:
             groups = frame["group"].to_numpy() if "group" in frame.columns else None
             row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))
             rows = ClickRows(row, probability, label, groups)
-            metrics, stderr = ({n: _float(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
-            interval = {n: (_float(low), _float(high)) for n, (low, high) in tree["interval"].items()}
+            metrics, stderr = ({n: float_or_nan(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
+            interval = {n: (float_or_nan(low), float_or_nan(high)) for n, (low, high) in tree["interval"].items()}
             curve = tuple(ctr.Bin(**one) for one in tree["curve"])
             return Clicked(metrics, stderr, interval, curve, dict(tree["protocol"]), rows)
         except (*BROKEN, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -160,11 +162,3 @@ def _draws(rows: ClickRows, samples: int, seed: int, unit: str) -> Iterator[Floa
         drawn = np.random.default_rng([seed, sample]).integers(units, size=units)
         counts = np.bincount(drawn, minlength=units).astype(np.float64)
         yield counts if unit == "row" else counts[whose]
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _float(value: float | None) -> float:
-    return math.nan if value is None else float(value)

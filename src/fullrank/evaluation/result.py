@@ -72,7 +72,7 @@ class Evaluated:
         return found | {
             "metrics": _plain(self.metrics),
             "stderr": _plain(self.stderr),
-            "interval": {n: [_number(v) for v in pair] for n, pair in self.interval.items()},
+            "interval": {n: [number_or_null(v) for v in pair] for n, pair in self.interval.items()},
             "slices": self.slices,
             "protocol": self.protocol,
         }
@@ -183,18 +183,18 @@ def _restored(tree: dict[str, Any], frame: pl.DataFrame) -> Evaluated:
         tree["protocol"],
         frame["steps"].to_numpy() if "steps" in frame.columns else None,
     )
-    interval = {n: (_float(low), _float(high)) for n, (low, high) in tree["interval"].items()}
-    metrics, stderr = ({n: _float(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
+    interval = {n: (float_or_nan(low), float_or_nan(high)) for n, (low, high) in tree["interval"].items()}
+    metrics, stderr = ({n: float_or_nan(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
     return Evaluated(metrics, stderr, interval, tree["slices"], tree["protocol"], rows)
 
 
 def _plain(values: dict[str, float]) -> dict[str, float | None]:
-    return {name: _number(value) for name, value in values.items()}
+    return {name: number_or_null(value) for name, value in values.items()}
 
 
-def _number(value: float) -> float | None:
+def number_or_null(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _float(value: float | None) -> float:
+def float_or_nan(value: float | None) -> float:
     return math.nan if value is None else float(value)
