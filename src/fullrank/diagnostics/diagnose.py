@@ -132,9 +132,7 @@ def _targets(some: Sample, split: str) -> Int[np.ndarray, "U"] | None:
     return None if split == "train" else some.histories.items[some.histories.ends]
 
 
-def about_rows(
-    what: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None
-) -> Iterator[Row]:
+def about_rows(what: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:
     """What all figures of a diagnosis depend on; `what` was counted (users, impressions)."""
     yield row("about", "split", None, label=split)
     yield row("about", what, count)

@@ -35,7 +35,9 @@ def diagnose_clicks(
     store's fields are not those that the model was trained on.
     """
     if tuple(store.fields) != tuple(model.embedding.fields):
-        raise UserError(f"{store.path} has other fields than those that the model reads: give the store of its training")
+        raise UserError(
+            f"{store.path} has other fields than those that the model reads: give the store of its training"
+        )
     rows = drawn(store, split, impressions, seed=seed)
     observers = (TokenRanks(), RankTheorems(model))
     for reading in click_readings(model, store, rows, progress):

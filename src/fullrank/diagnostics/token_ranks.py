@@ -71,7 +71,10 @@ class TokenRanks:
         before: np.ndarray | None = None
         for layer, (tap, both) in enumerate(found.items()):
             tokens, width = self.shapes[tap]
-            rows += [row(NAME, "tokens", tokens, layer=layer, label=tap), row(NAME, "width", width, layer=layer, label=tap)]
+            rows += [
+                row(NAME, "tokens", tokens, layer=layer, label=tap),
+                row(NAME, "width", width, layer=layer, label=tap),
+            ]
             for place, figure in enumerate(FIGURES):
                 rows += _spread(figure, both[place], layer, tap)
                 if before is not None:
