@@ -1,4 +1,4 @@
-"""What is known of each run of a click model: metrics, diagnosis, rows of its training; measured where it is missing."""
+"""What is known of each run of a click model: metrics, diagnosis, rows of its training; measured if missing."""
 
 from __future__ import annotations
 
