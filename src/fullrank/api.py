@@ -133,7 +133,7 @@ def diagnose(
     run: Run | str | Path,
     split: Literal["validation", "test"] = "test",
     *,
-    data: Store | str | Path | None = None,
+    data: AnyStore | str | Path | None = None,
     users: int | None = None,
     impressions: int | None = None,
     seed: int = 0,

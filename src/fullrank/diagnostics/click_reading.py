@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from fullrank.click import ClickModel
@@ -31,10 +31,10 @@ ROWS = 2048
 class ClickReading:
     """What one batch showed."""
 
-    taps: Mapping[str, Float[Tensor, "B T D"]]
-    """By name, in order of depth; without those of width 0 (a ranker that reads no vectors)."""
-    fed: Mapping[str, Float[Tensor, "B T D"]]
-    """What the feed-forward whose tap has this name was given."""
+    taps: Mapping[str, Tensor]
+    """[B, T, D], each of its own T and D, in order of depth; none of width 0 (of a ranker that reads no vectors)."""
+    fed: Mapping[str, Tensor]
+    """[B, T, D], what the feed-forward whose tap has this name was given."""
 
 
 def drawn(store: ImpressionStore, split: str, impressions: int, *, seed: int = 0) -> Int[np.ndarray, "n"]:

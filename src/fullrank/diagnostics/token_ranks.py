@@ -32,6 +32,8 @@ NAME = "token_ranks"
 FIGURES = ("stable_rank", "entropy_rank")
 BIN = 0.1
 """Width of a bar of the histogram: the same for all taps and runs, so that they can be laid over each other."""
+EDGE = 1e-4
+"""Of a bar: what single precision puts this little left of an edge stands on it (n orthogonal tokens have rank n)."""
 PERCENTS = (5, 25, 50, 75, 95)
 NO_TOKENS = "it has one weight per value and no vectors, so an impression is no matrix"
 NO_LAYERS = "behind the field vectors no layer of it gives a matrix of tokens"
@@ -88,7 +90,7 @@ def _spread(figure: str, values: Float[np.ndarray, "N"], layer: int, tap: str) -
     rows = [row(NAME, figure, float(values.mean()), layer=layer, label=tap)]
     for percent, value in zip(PERCENTS, np.percentile(values, PERCENTS), strict=True):
         rows.append(row(NAME, f"{figure}_quantile", float(value), layer=layer, index=percent, label=tap))
-    bars, counts = np.unique(np.floor(values / BIN + 1e-9).astype(np.int64), return_counts=True)
+    bars, counts = np.unique(np.floor(values / BIN + EDGE).astype(np.int64), return_counts=True)
     for bar, count in zip(bars, counts, strict=True):
         rows.append(row(NAME, f"{figure}_bin", float(count) / len(values), layer=layer, index=int(bar), label=tap))
     return rows
