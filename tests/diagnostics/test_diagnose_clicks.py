@@ -12,6 +12,7 @@ import fullrank as fr
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.prepare import prepare
 from fullrank.data.sources.planted import Planted
+from fullrank.diagnostics import Row
 from fullrank.diagnostics.click_reading import click_readings, drawn
 from fullrank.diagnostics.diagnose import NAME, Diagnosis
 from fullrank.errors import UserError
@@ -59,9 +60,14 @@ def test_rows_are_those_of_the_whole_split_in_any_batches(
     found.save(tmp_path / NAME)
     assert Diagnosis.load(tmp_path / NAME) == found
     monkeypatch.setattr("fullrank.diagnostics.click_reading.ROWS", 7)
-    for ours, theirs in zip(fr.diagnose(run, impressions=10**6).rows, found.rows, strict=True):
-        if not ours["name"].endswith(("_bin", "_rose")):
-            assert ours["value"] == pytest.approx(theirs["value"], rel=1e-4, abs=1e-4), ours
+    again = fr.diagnose(run, impressions=10**6)
+    for ours, theirs in zip(_smooth(again), _smooth(found), strict=True):
+        assert ours["value"] == pytest.approx(theirs["value"], rel=1e-4, abs=1e-4), ours
+
+
+def _smooth(found: Diagnosis) -> list[Row]:
+    """The figures that rounding moves a little, and does not make jump."""
+    return [one for one in found.rows if one["value"] is not None and not one["name"].endswith(("_bin", "_rose"))]
 
 
 def test_reading_leaves_the_model_as_it_was(run: Run, store: ImpressionStore) -> None:

@@ -54,7 +54,6 @@ def drawn(store: ImpressionStore, split: str, impressions: int, *, seed: int = 0
     return np.sort(rows.start + order)
 
 
-@torch.inference_mode()
 def click_readings(
     model: ClickModel, store: ImpressionStore, rows: Int[np.ndarray, "n"], progress: Progress | None = None
 ) -> Iterator[ClickReading]:
@@ -64,7 +63,8 @@ def click_readings(
     try:
         with _listening(model.ranker) as fed:
             for low in range(0, len(rows), ROWS):
-                out = model.output(store.batch(rows[low : low + ROWS]).to(device), EVERY)
+                with torch.inference_mode():
+                    out = model.output(store.batch(rows[low : low + ROWS]).to(device), EVERY)
                 yield ClickReading({name: tap for name, tap in out.taps.items() if tap.shape[-1]}, dict(fed))
                 fed.clear()
                 if progress is not None:
