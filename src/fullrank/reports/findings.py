@@ -69,7 +69,7 @@ def collect(
     split: str = "test",
     users: int | None = None,
     settings: Sequence[str] = (),
-    evaluations: Mapping[str, Evaluated] | None = None,
+    evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
 ) -> list[Finding]:
     """A finding per run, in the order given.

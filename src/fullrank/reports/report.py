@@ -10,7 +10,6 @@ from typing import Any
 from fullrank import __version__
 from fullrank.data.pack import Store
 from fullrank.diagnostics.ablation import FAIRNESS
-from fullrank.evaluation import Evaluated
 from fullrank.reports import Figure, Missing, listed, plural
 from fullrank.reports import figures as drawings
 from fullrank.reports.draw import look
@@ -39,7 +38,7 @@ def report(
     split: str = "test",
     users: int | None = None,
     settings: Sequence[str] = (),
-    evaluations: Mapping[str, Evaluated] | None = None,
+    evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
 ) -> Report:
     """One page about some runs. The arguments are those of `findings.collect`.
