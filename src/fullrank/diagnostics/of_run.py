@@ -30,8 +30,8 @@ def diagnose_run(
 ) -> Diagnosis:
     """The rows of its weights, with their hash. `users`, `impressions`: None is the default of the kind."""
     check_sample(run, users=users, impressions=impressions)
-    weights = weights_hash(run.path)
     model: Any = run.model().to(device)
+    weights = weights_hash(run.path)
     if run.spec.clicks is not None:
         assert isinstance(store, ImpressionStore)  # the fingerprints agree
         many = IMPRESSIONS if impressions is None else impressions
