@@ -19,7 +19,7 @@ from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
-from fullrank.run import Run, weights_hash
+from fullrank.run import Run, store_of, weights_hash
 
 if TYPE_CHECKING:
     import polars as pl
@@ -79,7 +79,7 @@ def evaluate(
     named in the result's protocol. `progress` is called with (users done, users in all); of a click model, impressions.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    store = _its_store(opened, data)
+    store = store_of(opened, data)
     model: Any = opened.model().to(device)
     return judge(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
 
@@ -98,7 +98,7 @@ def oracle_step(
     The arguments are those of `evaluate`; one `Ceiling` for each accuracy metric.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    spec, store = opened.spec.lists.override(*set), _its_store(opened, data)
+    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     model: Any = opened.model().to(device)
     return _oracle_step(model, store, split, spec, device=device, progress=progress)
@@ -120,7 +120,7 @@ def step_curve(
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    spec, store = opened.spec.lists.override(*set), _its_store(opened, data)
+    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     model: Any = opened.model().to(device)
     return _frontier(
@@ -147,7 +147,7 @@ def diagnose(
     from fullrank.diagnostics.diagnose import diagnose as _diagnose
 
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    evaluation, store = opened.spec.lists, _its_store(opened, data)
+    evaluation, store = opened.spec.lists, store_of(opened, data)
     assert isinstance(store, Store)
     model: Any = opened.model().to(device)
     return _diagnose(
@@ -229,17 +229,9 @@ def predict(
     opened = Run.open(run) if isinstance(run, str | Path) else run
     if opened.spec.clicks is None:
         raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
-    store: Any = _its_store(opened, data)
+    store: Any = store_of(opened, data)
     model: Any = opened.model().to(device)
     return _predict(model, store, impressions, column=column, device=device, progress=progress)
-
-
-def _its_store(run: Run, data: AnyStore | str | Path | None) -> AnyStore:
-    """The store that a run was trained on, wherever it is now. Raises `UserError` where it is another one."""
-    store = _store(data if data is not None else run.manifest["data"]["path"])
-    if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
-        raise UserError(f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)")
-    return store
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:
