@@ -37,6 +37,7 @@ _WHERE = {
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation.judge",
     "predict": "fullrank.api",
+    "predict_file": "fullrank.api",
     "Cascade": "fullrank.cascade",
     "Click": "fullrank.click",
     "Clicks": "fullrank.evaluation.clicks_spec",
@@ -57,12 +58,23 @@ _WHERE = {
 __all__ = [
     "Cascade", "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender",
     "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "compare", "diagnose", "download",
-    "evaluate", "grow_catalog", "oracle_step", "predict", "prepare", "prepare_impressions", "recipe", "recommend",
-    "report", "step_curve", "sweep", "train", "tune",
+    "evaluate", "grow_catalog", "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions",
+    "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import diagnose, evaluate, oracle_step, predict, recipe, recommend, report, step_curve, train
+    from fullrank.api import (
+        diagnose,
+        evaluate,
+        oracle_step,
+        predict,
+        predict_file,
+        recipe,
+        recommend,
+        report,
+        step_curve,
+        train,
+    )
     from fullrank.cascade import Cascade
     from fullrank.click import Click
     from fullrank.data.download import download

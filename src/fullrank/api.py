@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from fullrank.diagnostics.diagnose import Diagnosis
+    from fullrank.evaluation.predict import Predicted
     from fullrank.reports.findings import Tell
     from fullrank.reports.report import Report
     from fullrank.training import Callback
@@ -226,12 +227,36 @@ def predict(
     """
     from fullrank.evaluation.predict import predict as _predict
 
+    model, store = _click_model(run, data, device)
+    return _predict(model, store, impressions, column=column, device=device, progress=progress)
+
+
+def predict_file(
+    run: Run | str | Path,
+    impressions: Any,
+    out: str | Path,
+    *,
+    data: AnyStore | str | Path | None = None,
+    column: str = "probability",
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Predicted:
+    """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
+
+    The file appears whole or not at all. The result says how many rows it has, and the mean probability.
+    """
+    from fullrank.evaluation.predict import predict_file as _predict_file
+
+    model, store = _click_model(run, data, device)
+    return _predict_file(model, store, impressions, out, column=column, device=device, progress=progress)
+
+
+def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any]:
+    """A click model and its store. Raises `UserError` for another run."""
     opened = Run.open(run) if isinstance(run, str | Path) else run
     if opened.spec.clicks is None:
         raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
-    store: Any = store_of(opened, data)
-    model: Any = opened.model().to(device)
-    return _predict(model, store, impressions, column=column, device=device, progress=progress)
+    return opened.model().to(device), store_of(opened, data)
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 from jaxtyping import Int
+from torch import nn
 
 from fullrank.cascade import order
 from fullrank.cascade.evaluate import Reranked, before_and_after
@@ -69,8 +70,9 @@ class Cascade:
         if items is None:
             items = self.retriever.catalog.frame.drop("item")
         self.items = Keyed(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
-        self.retriever.model.to(device)
-        self.ranker.model.to(device)
+        for model in (self.retriever.model, self.ranker.model):
+            if isinstance(model, nn.Module):
+                model.to(device)
         self._sides: dict[tuple[str, ...], Side] = {}
 
     def recommend(
