@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +67,10 @@ def main() -> None:
     fields: list[Any] = ["user", "item", *USERS, "year", "genre", {"kind": "bag", "name": "genres", "separator": "|"}]
     schema = {"fields": fields, "group": "user", "time": "timestamp", "split": split}
     shown = fr.prepare_impressions(with_drawn(ratings, users, items), given.out / "shown", schema=schema)
-    retriever, first = trained("sasrec", store, given.out / "sasrec", RETRIEVER)
+    retriever, first = trained("sasrec", store, given.out / "runs" / "sasrec", RETRIEVER)
     found: dict[str, Any] = {"retriever": first, "rankers": {}}
     for name, impressions in (("ratings", rated), ("shown", shown)):
-        ranker, facts = trained("dcnv2", impressions, given.out / name, RANKER)
+        ranker, facts = trained("dcnv2", impressions, given.out / "runs" / name, RANKER)
         found["rankers"][name] = facts | judged(fr.Cascade(retriever, ranker), asked_at(store, impressions))
         print(json.dumps(found["rankers"][name], indent=1), flush=True)
     found |= {"settings": {"moments": MOMENTS, "drawn": DRAWN, "newest": NEWEST, "blends": BLENDS}}
@@ -107,15 +106,13 @@ def asked_at(store: fr.Store, impressions: fr.ImpressionStore) -> dict[str, pl.D
 
 
 def trained(recipe: str, data: Any, out: Path, settings: tuple[str, ...]) -> tuple[fr.Run, dict[str, Any]]:
-    begun = time.process_time()
-    run = fr.train(recipe, data, out, set=settings, overwrite=True, progress=False)
-    spent = round(time.process_time() - begun, 1)
+    run = fr.train(recipe, data, out, set=settings, resume=True, progress=False)
     epochs = [row for row in run.rows() if row.get("event") == "epoch"]
     metric = f"validation/{run.spec.evaluation.selection}"
     best = max(epochs, key=lambda row: row[metric])
     return run, {
         "recipe": recipe, "set": settings, "seed": run.spec.seed, "epoch": best["epoch"], metric: best[metric],
-        "cpu_seconds": spent,
+        "seconds": round(sum(row["seconds"] for row in epochs), 1),
     }  # fmt: skip
 
 

@@ -50,15 +50,19 @@ def test_after_is_the_list_of_recommend(cascade: Cascade, found: Reranked) -> No
     users, starts, ends, stops = store.histories("test")
     names, ids = store.user_ids, store.catalog.ids
     asked = {names[int(u)]: ids.gather(store.items[a:b]).to_list() for u, a, b in zip(users, starts, ends, strict=True)}
-    lists = cascade.recommend(asked, k=10, candidates=15, context={"hour": 5}).group_by("user", maintain_order=True)
+    lists = cascade.recommend(asked, k=10, candidates=15, context={"hour": 5}, bare="skip").group_by(
+        "user", maintain_order=True
+    )
     own = {user[0]: part["item"].to_list() for user, part in lists}
     recall, ndcg, reached = [], [], []
-    wide = cascade.recommend(asked, k=15, candidates=15, context={"hour": 5})
+    wide = cascade.recommend(asked, k=15, candidates=15, context={"hour": 5}, bare="skip")
+    assert found.facts["users_without_candidates"] == 1, "u0 has seen everything"
     for row, (user, end, stop) in enumerate(zip(users, ends, stops, strict=True)):
         name = names[int(user)]
         truth = set(ids.gather(store.items[end:stop]).to_list())
-        assert ids.gather(found.after.per_user.lists[row]).to_list() == own[name]
-        hits = np.array([item in truth for item in own[name]])
+        given = found.after.per_user.lists[row]
+        assert ids.gather(given[given >= 0]).to_list() == own.get(name, [])
+        hits = np.array([item in truth for item in own.get(name, [-1] * 10)])
         recall.append(hits.sum() / len(truth))
         discounts = 1 / np.log2(np.arange(2, 12))
         ndcg.append((hits * discounts).sum() / discounts[: len(truth)].sum())
@@ -98,8 +102,6 @@ def test_what_cannot_be_evaluated(cascade: Cascade) -> None:
         cascade.evaluate("test", candidates=15, context={"hour": 5})
     with pytest.raises(UserError, match="leave protocol at 'full'"):
         cascade.evaluate("test", **(HOW | {"set": ["protocol=sampled"]}))
-    with pytest.raises(UserError, match="split 'tset'; did you mean 'test'"):
-        cascade.evaluate("tset", **HOW)  # type: ignore[arg-type]
 
 
 def test_the_same_moments_are_no_reason_to_doubt(cascade: Cascade) -> None:
@@ -112,23 +114,20 @@ def test_the_same_moments_are_no_reason_to_doubt(cascade: Cascade) -> None:
 
 
 def test_a_ranker_that_was_trained_on_the_targets_is_told(both: Any, tmp_path: Path) -> None:
-    """Later moments for the ranker; a leave-one-out store; a store without times."""
+    """Later moments for the ranker, beside a store of the earlier ones and a leave-one-out store; no times at all."""
     from tests.cascade.pieces import BEGIN, log
 
     later = {"kind": "temporal", "validation_from": BEGIN + 320, "test_from": BEGIN + 340}
-    for name, split, store in (
-        ("later", later, both[0]),
-        ("out", SCHEMA["split"], fr.prepare(log(), tmp_path / "loo", spec=fr.Prepare.parse(
-            {"columns": {"user": "user", "item": "item", "time": "when"}}))),
-    ):  # fmt: skip
-        shown = fr.prepare_impressions(log(), tmp_path / name, schema=SCHEMA | {"split": split})
-        cascade = Cascade(retriever(store), ranker(shown), users=people(), items=goods())
+    columns = {"user": "user", "item": "item", "time": "when"}
+    left_out = fr.prepare(log(), tmp_path / "loo", spec=fr.Prepare.parse({"columns": columns}))
+    late = fr.prepare_impressions(log(), tmp_path / "late", schema=SCHEMA | {"split": later})
+    for store in (both[0], left_out):
+        cascade = Cascade(retriever(store), ranker(late), users=people(), items=goods())
         with pytest.warns(UserWarning, match="may have been trained on them: split both stores at the same moments"):
             found = cascade.evaluate("test", **HOW)
         _, _, ends, stops = store.histories("test")
         times = np.concatenate([store.times[a:b] for a, b in zip(ends, stops, strict=True)])
-        last = BEGIN + (319 if name == "later" else 239)
-        assert found.facts["targets_not_later"] == int((times <= last).sum()) > 0
+        assert found.facts["targets_not_later"] == int((times <= BEGIN + 319).sum()) > 0
     shown = fr.prepare_impressions(log(), tmp_path / "timeless", schema=SCHEMA | {"split": "random", "time": None})
     cascade = Cascade(retriever(both[0]), ranker(shown), users=people(), items=goods())
     with pytest.warns(UserWarning, match="the ranker's store has no times"):

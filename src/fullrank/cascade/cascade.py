@@ -84,7 +84,7 @@ class Cascade:
         candidates: int = 100,
         context: Any = None,
         blend: float = 0.0,
-        bare: Literal["error", "skip"] = "error",
+        bare: str = "error",
         seen: str = "exclude",
         unknown: str = "skip",
         empty: str = "popular",

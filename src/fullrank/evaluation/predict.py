@@ -100,7 +100,8 @@ def _predicted(
         parts = []
         for low in range(0, len(frame), ROWS):
             some = frame.slice(low, ROWS)
-            what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows from {start + low:,}"
+            last = start + low + len(some) - 1
+            what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
             parts.append(probable(model, fresh(store, some, what, truth=False), device))
             if progress is not None:
                 progress(start + low + len(some), chunks.rows)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
-from torch import nn
 
 from fullrank.data import values
 from fullrank.data.catalog import Catalog
@@ -27,7 +26,7 @@ from fullrank.retrieval.settle import rank_settled
 
 
 def recommend(
-    model: nn.Module,
+    model: Any,
     catalog: Catalog,
     histories: Histories,
     *,
