@@ -17,7 +17,7 @@ from fullrank.cascade.features import Side, encoded
 from fullrank.cascade.ordering import Ordering
 from fullrank.cascade.plan import Plan, id_column, planned
 from fullrank.cascade.stages import Ranker, Retriever
-from fullrank.cascade.tables import Context, Keyed, found_some
+from fullrank.cascade.tables import Context, Keyed
 from fullrank.data.stores import AnyStore
 from fullrank.data.values import Unit
 from fullrank.data.vocabulary import UNKNOWN, canonical
@@ -64,12 +64,15 @@ class Cascade:
         if self.user == self.item:
             raise UserError(f"user={self.user!r} and item={self.item!r} are the same column; name two")
         self._user_keys = tuple(dict.fromkeys([self.user, "user_id", "user"]))
-        if users is None and self.retriever.store is not None:
-            users = self.retriever.store.users.drop("user")
-        self.users = None if users is None else Keyed(users, "users", self._user_keys)
-        if items is None:
-            items = self.retriever.catalog.frame.drop("item")
-        self.items = Keyed(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
+        self.users = None
+        if users is not None:
+            self.users = Keyed(users, "users", self._user_keys)
+        elif self.retriever.store is not None:
+            self.users = Keyed(self.retriever.store.users.drop("user"), "users", ("user_id",))
+        if items is not None:
+            self.items = Keyed(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
+        else:
+            self.items = Keyed(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
         for model in (self.retriever.model, self.ranker.model):
             if isinstance(model, nn.Module):
                 model.to(device)
@@ -114,6 +117,8 @@ class Cascade:
             timed=getattr(model, "reads_times", False),
         )  # fmt: skip
         rank, dial = self.ordering(context), Reasoning(**(reasoning or {}))
+        everybody = asked.users if asked.named else pl.Series("user", [None] * len(asked), dtype=pl.String)
+        rank.require_some(everybody)
         ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
         for low, high in order.blocks(len(asked), candidates):
             part = asked.part(low, high)
@@ -122,8 +127,7 @@ class Cascade:
             )  # fmt: skip
             if bare == "error":
                 _refuse_bare(part, found.ids)
-            whose = part.users if part.named else pl.Series("user", [None] * len(part), dtype=pl.String)
-            best, value = order.best(rank(whose, found.ids, found.scores, blend), found.ids, k)
+            best, value = order.best(rank(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
             ids.append(_filled(best, k, -1))
             scores.append(_filled(value, k, -np.inf))
             if progress is not None:
@@ -159,9 +163,9 @@ class Cascade:
     def _item_side(self, plan: Plan) -> Side:
         """The catalogue, encoded."""
         ids = self.retriever.catalog.ids
-        frame, place = self.items.gather([name for name in plan.items if name != self.item], ids)
-        if frame.width:
-            found_some(place, self.items, "items of the catalogue")
+        columns = self.items.gather([name for name in plan.items if name != self.item], ids)
+        if columns:
+            self.items.require_some(ids, "items of the catalogue")
         own = [ids.alias(self.item)] if self.item in plan.items else []
         if own:
             field = next(field for field in self.encoder.schema.fields if field.name == self.item)
@@ -170,21 +174,21 @@ class Cascade:
                     f"none of the {len(ids):,} items of {self.retriever.name} (such as {ids[0]!r}) is known to "
                     f"{self.ranker.name}; are the item ids of the same kind?"
                 )
-        return encoded(self.encoder, [*own, *frame.get_columns()], len(ids), "the items")
+        return encoded(self.encoder, [*own, *columns], len(ids), "the items")
 
     def _stored(self, users: Any) -> Asked:
         """Users of the store with all their events. Raises `UserError` for one that is not there."""
         store = self.retriever.known()
         given = users if isinstance(users, pl.Series) else pl.Series("user", list(users), strict=False)
         keys = Keyed(store.users.select("user", "user_id"), "users of the store", ("user_id",))
-        frame, place = keys.gather(["user"], given)
+        place = keys.rows(given)
         if bool((place < 0).any()):
             lost = given.filter(pl.Series(place < 0))
             raise UserError(
                 f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}, the first is {lost[0]!r}: "
                 "give their histories instead"
             )
-        at = frame["user"].to_numpy().astype(np.int64)
+        at = store.users["user"].to_numpy()[place].astype(np.int64)
         return Asked(given.alias("user"), store.items, store.offsets[at], store.offsets[at + 1], store.times)
 
 

@@ -82,6 +82,7 @@ def before_and_after(
     rank = cascade.ordering(context)
     facts, doubt = overlap(store, split, cascade.ranker.store)
     names = store.user_ids
+    rank.require_some(names[whole.users])
     teller = Forgetful(model, spec.drop, spec.seed) if spec.drop else model
     parts: tuple[list[Any], list[Any]] = ([], [])
     reached = bare = 0.0

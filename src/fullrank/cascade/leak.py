@@ -24,7 +24,7 @@ def overlap(store: Store, split: str, shown: ImpressionStore) -> tuple[dict[str,
     """
     trained = shown.split("train")
     if "times" not in shown.arrays or store.times is None:
-        facts = {"ranker_trained_until": None, "targets_not_later": None}
+        facts: dict[str, Any] = {"ranker_trained_until": None, "targets_not_later": None}
         which = "the ranker's" if "times" not in shown.arrays else "the retriever's"
         return facts, (
             f"{which} store has no times, so nobody can tell whether the ranker was trained on the targets of the "

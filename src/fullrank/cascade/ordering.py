@@ -12,7 +12,7 @@ from fullrank.cascade import order
 from fullrank.cascade.features import Pairs, Side, encoded
 from fullrank.cascade.plan import Plan
 from fullrank.cascade.stages import Ranker
-from fullrank.cascade.tables import Context, Keyed, found_some
+from fullrank.cascade.tables import Context, Keyed
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,24 @@ class Ordering:
         found = order.probabilities(self.ranker.model, self.pairs(users), ids, self.device)
         return order.blended(found, scores, blend)
 
+    def require_some(self, users: pl.Series) -> None:
+        """Raise `UserError` where a table that is read knows none of these users: asked once, for all of them."""
+        self.context.require_some(users)
+        if self.users is not None and self._names:
+            self.users.require_some(users, "users")
+
     def pairs(self, users: pl.Series) -> Pairs:
-        """The features of these users with every item. Raises `UserError` where a table knows none of them."""
+        """The features of these users with every item."""
         columns = self.context.gather(users)
-        names = [name for name in self.plan.users if name != self.user]
-        if names:
+        if self._names:
             assert self.users is not None
-            frame, place = self.users.gather(names, users)
-            if users.null_count() < len(users):
-                found_some(place, self.users, "users")
-            columns += frame.get_columns()
+            columns += self.users.gather(self._names, users)
         if self.user in self.plan.users:
             columns.append(users.alias(self.user))
         encoder = self.ranker.store.encoder
         return Pairs(encoder, encoded(encoder, columns, len(users), "the users"), self.items)
+
+    @property
+    def _names(self) -> list[str]:
+        """The columns read of the users' table."""
+        return [name for name in self.plan.users if name != self.user]

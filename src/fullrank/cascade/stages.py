@@ -26,10 +26,12 @@ class Retriever:
     """Asked for known users, for their columns, and for evaluation."""
     evaluation: Evaluation = Evaluation()
     name: str = "the retriever"
+    lacking: str = "there is none"
+    """Why there is no store."""
 
     @classmethod
     def of(cls, given: Retriever | Run | str | Path, data: AnyStore | str | Path | None = None) -> Retriever:
-        """Opened. Raises `UserError` for a click model, and for a store that is another one than the run's."""
+        """Opened. Raises `UserError` for a click model, and for a store given as `data` that is not the run's."""
         if isinstance(given, Retriever):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
@@ -38,14 +40,22 @@ class Retriever:
                 f"{run.path} predicts clicks, so it finds no candidates: the retriever of a cascade is a run that "
                 "recommends items (`fullrank list recipes`), and this one its ranker"
             )
-        there = data is not None or Path(run.manifest["data"]["path"]).is_dir()
-        store: Any = store_of(run, data) if there else None
-        return cls(run.model(), run.catalog, store, run.spec.lists, str(run.path))
+        store: Any = None
+        lacking = ""
+        try:
+            store = store_of(run, data)
+        except UserError as error:  # many questions need no store
+            if data is not None:
+                raise
+            lacking = str(error)
+        return cls(run.model(), run.catalog, store, run.spec.lists, str(run.path), lacking)
 
     def known(self) -> Store:
         """The store. Raises `UserError` where it is not there."""
         if self.store is None:
-            raise UserError(f"the store that {self.name} was trained on is not there; name it by store=FOLDER")
+            raise UserError(
+                f"this needs the store that {self.name} was trained on ({self.lacking}): name it by store=FOLDER"
+            )
         return self.store
 
 

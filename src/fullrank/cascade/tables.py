@@ -33,13 +33,24 @@ class Keyed:
         self.columns = tuple(column for column in self._source.columns if column not in keys)
         self._read: dict[str, pl.Series] = {}
 
-    def gather(self, names: Sequence[str], ids: pl.Series) -> tuple[pl.DataFrame, Int[np.ndarray, "N"]]:
-        """Some columns at these ids, null where the table has none, and the row of each id, -1 where there is none."""
+    def rows(self, ids: pl.Series) -> Int[np.ndarray, "N"]:
+        """The row of each id, -1 where there is none."""
+        return np.maximum(self._rows.ids(canonical(ids, "ids")) - FIRST, -1)
+
+    def gather(self, names: Sequence[str], ids: pl.Series) -> list[pl.Series]:
+        """Some columns at these ids, null where the table has none."""
         fresh = [name for name in names if name not in self._read]
         self._read |= {series.name: series for series in (self._source.read(fresh) if fresh else ())}
-        place = self._rows.ids(canonical(ids, "ids")) - FIRST
-        at = pl.Series(np.maximum(place, -1)).cast(pl.Int64).replace(-1, None)
-        return pl.DataFrame([self._read[name].gather(at) for name in names]), place
+        at = pl.Series(self.rows(ids)).cast(pl.Int64).replace(-1, None)
+        return [self._read[name].gather(at) for name in names]
+
+    def require_some(self, ids: pl.Series, what: str) -> None:
+        """Raise `UserError` where it has none of these ids: then they are ids of something else. Nulls do not count."""
+        named = ids.drop_nulls()
+        if len(named) and not bool((self.rows(named) >= 0).any()):
+            raise UserError(
+                f"{self.name} has none of the {len(named):,} {what} in its column {self.key!r}; are these the same ids?"
+            )
 
     @cached_property
     def _rows(self) -> Vocabulary:
@@ -80,20 +91,15 @@ class Context:
     def gather(self, users: pl.Series) -> list[pl.Series]:
         """Its columns for these users."""
         if self._table is not None:
-            frame, place = self._table.gather(self.columns, users)
-            found_some(place, self._table, "users")
-            return frame.get_columns()
+            return self._table.gather(self.columns, users)
         return [constant(name, value, len(users)) for name, value in self._constants.items()]
+
+    def require_some(self, users: pl.Series) -> None:
+        """Raise `UserError` where there is a table and it has none of these users."""
+        if self._table is not None:
+            self._table.require_some(users, "users")
 
 
 def constant(name: str, value: Any, rows: int) -> pl.Series:
     """A column that holds one value; None is a column of nulls."""
     return pl.Series(name, [value], strict=False).new_from_index(0, rows)
-
-
-def found_some(place: Int[np.ndarray, "N"], table: Keyed, what: str) -> None:
-    """Raise `UserError` where a table has none of the ids asked for: they are ids of something else."""
-    if len(place) and not bool((place >= 0).any()):
-        raise UserError(
-            f"{table.name} has none of the {len(place):,} {what} in its column {table.key!r}; are these the same ids?"
-        )

@@ -72,7 +72,7 @@ def cascade(
     fullrank cascade runs/sasrec runs/dcnv2 --context hour=20 --context weekday=6 --candidates 200
     fullrank cascade runs/sasrec runs/dcnv2 --split validation --blend 0.5
     """
-    chosen("--split", split, ("validation", "test"))
+    which = chosen("--split", split, ("validation", "test"))
     chosen("--device", device, ("cpu", "cuda"))
     if context and contexts is not None:
         raise UserError("give the context by --context NAME=VALUE or by --context-table FILE, one of the two")
@@ -89,7 +89,7 @@ def cascade(
     with screen.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes say the same
         found = made.evaluate(
-            split, candidates=candidates, context=given, blend=blend, set=settings or (), progress=tick
+            which, candidates=candidates, context=given, blend=blend, set=settings or (), progress=tick
         )  # fmt: skip
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
