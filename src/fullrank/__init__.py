@@ -33,6 +33,7 @@ _WHERE = {
     "diagnose": "fullrank.api",
     "report": "fullrank.api",
     "Watch": "fullrank.diagnostics.callback",
+    "WatchRanks": "fullrank.diagnostics.watch_ranks",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation.judge",
@@ -57,9 +58,9 @@ _WHERE = {
 
 __all__ = [
     "Cascade", "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender",
-    "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "compare", "diagnose", "download",
-    "evaluate", "grow_catalog", "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions",
-    "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
+    "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks", "compare",
+    "diagnose", "download", "evaluate", "grow_catalog", "oracle_step", "predict", "predict_file", "prepare",
+    "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from fullrank.data.prepare import Prepare, prepare
     from fullrank.data.prepare_impressions import prepare_impressions
     from fullrank.diagnostics.callback import Watch
+    from fullrank.diagnostics.watch_ranks import WatchRanks
     from fullrank.errors import UserError
     from fullrank.evaluation import Evaluation
     from fullrank.evaluation.clicks_spec import Clicks

@@ -19,13 +19,14 @@ from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
-from fullrank.run import Run, store_of, weights_hash
+from fullrank.run import Run, store_of
 
 if TYPE_CHECKING:
     import polars as pl
 
     from fullrank.diagnostics.diagnose import Diagnosis
     from fullrank.evaluation.predict import Predicted
+    from fullrank.reports.click_report import ClickReport
     from fullrank.reports.findings import Tell
     from fullrank.reports.report import Report
     from fullrank.training import Callback
@@ -133,27 +134,25 @@ def diagnose(
     run: Run | str | Path,
     split: Literal["validation", "test"] = "test",
     *,
-    data: Store | str | Path | None = None,
+    data: AnyStore | str | Path | None = None,
     users: int | None = None,
+    impressions: int | None = None,
     seed: int = 0,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
-    `.rows` are plain mappings (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. The data is as in
-    `evaluate`; `progress` is called with (thousandths done, 1000).
+    Of a click model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
+    (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. The data is as in `evaluate`; `progress` is called
+    with (done, in all).
     """
-    from fullrank.diagnostics.diagnose import USERS
-    from fullrank.diagnostics.diagnose import diagnose as _diagnose
+    from fullrank.diagnostics.of_run import diagnose_run
 
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    evaluation, store = opened.spec.lists, store_of(opened, data)
-    assert isinstance(store, Store)
-    model: Any = opened.model().to(device)
-    return _diagnose(
-        model, store, split=split, users=USERS if users is None else users, seed=seed,
-        evaluation=evaluation, weights=weights_hash(opened.path), progress=progress,
+    return diagnose_run(
+        opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed, device=device,
+        progress=progress,
     )  # fmt: skip
 
 
@@ -161,24 +160,27 @@ def report(
     runs: Sequence[Run | str | Path] | Run | str | Path,
     out: str | Path,
     *,
-    data: Store | str | Path | None = None,
+    data: AnyStore | str | Path | None = None,
     split: Literal["validation", "test"] = "test",
     users: int | None = None,
+    impressions: int | None = None,
     set: Sequence[str] = (),
-    evaluations: Mapping[str, Evaluated] | None = None,
+    evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
-) -> Report:
-    """One HTML page about some runs, without network or script, written to `out`.
+) -> Report | ClickReport:
+    """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
 
-    Evaluations and diagnoses that a run folder holds are taken, the rest is measured; `evaluations` are given by the
-    names of the run folders, `set` changes how all runs are evaluated. `tell` is called with what begins and gives
-    what is called with (done, in all). Needs the extra `report`.
+    Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
+    `impressions`); `evaluations` (`Evaluated`, of click models `Clicked`) are given by the names of the run folders,
+    `set` changes how all runs are evaluated. `tell` is called with what begins and gives what is called with (done, in
+    all). Needs the extra `report`.
     """
-    from fullrank.reports.report import report as _report
+    from fullrank.reports.any_report import any_report
 
     several = [runs] if isinstance(runs, Run | str | Path) else runs
-    made = _report(
-        several, data=data, split=split, users=users, settings=set, evaluations=evaluations, tell=tell
+    made = any_report(
+        several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
+        tell=tell,
     )  # fmt: skip
     made.save(out)
     return made

@@ -63,6 +63,9 @@ def train(
     gradient = isinstance(model, RecommenderModel | ClickModel)
     if not gradient and (loggers or callbacks or init_from is not None):
         raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
+    for callback in callbacks:
+        if callable(getattr(callback, "check", None)):
+            callback.check(model, store)  # type: ignore[attr-defined]
     kept = read_checkpoint(folder) if resume else None
     source = first_source(folder) if resume else init_from
     if source is not None and kept is None:
