@@ -38,6 +38,8 @@ _WHERE = {
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation.judge",
     "predict": "fullrank.api",
+    "predict_file": "fullrank.api",
+    "Cascade": "fullrank.cascade",
     "Click": "fullrank.click",
     "Clicks": "fullrank.evaluation.clicks_spec",
     "sweep": "fullrank.scaling.sweep",
@@ -55,14 +57,26 @@ _WHERE = {
 }
 
 __all__ = [
-    "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender", "Run",
-    "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks", "compare", "diagnose",
-    "download", "evaluate", "grow_catalog", "oracle_step", "predict", "prepare", "prepare_impressions", "recipe",
-    "recommend", "report", "step_curve", "sweep", "train", "tune",
+    "Cascade", "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender",
+    "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks", "compare",
+    "diagnose", "download", "evaluate", "grow_catalog", "oracle_step", "predict", "predict_file", "prepare",
+    "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import diagnose, evaluate, oracle_step, predict, recipe, recommend, report, step_curve, train
+    from fullrank.api import (
+        diagnose,
+        evaluate,
+        oracle_step,
+        predict,
+        predict_file,
+        recipe,
+        recommend,
+        report,
+        step_curve,
+        train,
+    )
+    from fullrank.cascade import Cascade
     from fullrank.click import Click
     from fullrank.data.download import download
     from fullrank.data.fields import Schema

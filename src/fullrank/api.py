@@ -19,12 +19,13 @@ from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
-from fullrank.run import Run
+from fullrank.run import Run, store_of
 
 if TYPE_CHECKING:
     import polars as pl
 
     from fullrank.diagnostics.diagnose import Diagnosis
+    from fullrank.evaluation.predict import Predicted
     from fullrank.reports.click_report import ClickReport
     from fullrank.reports.findings import Tell
     from fullrank.reports.report import Report
@@ -80,7 +81,7 @@ def evaluate(
     named in the result's protocol. `progress` is called with (users done, users in all); of a click model, impressions.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    store = _its_store(opened, data)
+    store = store_of(opened, data)
     model: Any = opened.model().to(device)
     return judge(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
 
@@ -99,7 +100,7 @@ def oracle_step(
     The arguments are those of `evaluate`; one `Ceiling` for each accuracy metric.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    spec, store = opened.spec.lists.override(*set), _its_store(opened, data)
+    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     model: Any = opened.model().to(device)
     return _oracle_step(model, store, split, spec, device=device, progress=progress)
@@ -121,7 +122,7 @@ def step_curve(
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    spec, store = opened.spec.lists.override(*set), _its_store(opened, data)
+    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     model: Any = opened.model().to(device)
     return _frontier(
@@ -150,7 +151,7 @@ def diagnose(
 
     opened = Run.open(run) if isinstance(run, str | Path) else run
     return diagnose_run(
-        opened, _its_store(opened, data), split, users=users, impressions=impressions, seed=seed, device=device,
+        opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed, device=device,
         progress=progress,
     )  # fmt: skip
 
@@ -228,20 +229,36 @@ def predict(
     """
     from fullrank.evaluation.predict import predict as _predict
 
-    opened = Run.open(run) if isinstance(run, str | Path) else run
-    if opened.spec.clicks is None:
-        raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
-    store: Any = _its_store(opened, data)
-    model: Any = opened.model().to(device)
+    model, store = _click_model(run, data, device)
     return _predict(model, store, impressions, column=column, device=device, progress=progress)
 
 
-def _its_store(run: Run, data: AnyStore | str | Path | None) -> AnyStore:
-    """The store that a run was trained on, wherever it is now. Raises `UserError` where it is another one."""
-    store = _store(data if data is not None else run.manifest["data"]["path"])
-    if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
-        raise UserError(f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)")
-    return store
+def predict_file(
+    run: Run | str | Path,
+    impressions: Any,
+    out: str | Path,
+    *,
+    data: AnyStore | str | Path | None = None,
+    column: str = "probability",
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Predicted:
+    """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
+
+    The file appears whole or not at all. The result says how many rows it has, and the mean probability.
+    """
+    from fullrank.evaluation.predict import predict_file as _predict_file
+
+    model, store = _click_model(run, data, device)
+    return _predict_file(model, store, impressions, out, column=column, device=device, progress=progress)
+
+
+def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any]:
+    """A click model and its store. Raises `UserError` for another run."""
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    if opened.spec.clicks is None:
+        raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
+    return opened.model().to(device), store_of(opened, data)
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:
