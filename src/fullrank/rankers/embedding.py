@@ -26,7 +26,7 @@ from fullrank.batch import Impressions
 from fullrank.data.fields import FieldInfo
 from fullrank.errors import unknown
 from fullrank.rankers import FieldTokens
-from fullrank.rankers.fused import Fused
+from fullrank.rankers.fused import Fused, in_order
 from fullrank.spec import Spec
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
@@ -117,21 +117,11 @@ class FieldEmbedding(nn.Module):
     def _tokens(self, batch: Impressions) -> Float[Tensor, "B F E"]:
         if not len(self.tables) and self.numeric is None:
             return batch.numeric.new_zeros(len(batch.categorical), len(self.fields), 0)
-        found: dict[int, Tensor] = {}
-        parts: list[tuple[list[int], Tensor]] = []
-        for table in self.tables:
-            parts += table(batch)
+        parts = [part for table in self.tables for part in table(batch)]
         if self.numeric is not None:
             places = [p for p, field in enumerate(self.fields) if field.kind == "numeric"]
             parts.append((places, self.numeric(batch.numeric, batch.missing)))
-        order = [place for places, _ in parts for place in places]
-        if not self.projections and order == list(range(len(self.fields))):
-            return torch.cat([part for _, part in parts], 1) if len(parts) > 1 else parts[0][1]
-        for places, part in parts:
-            found |= dict(zip(places, part.unbind(1), strict=True))
-        for place, matrix in self.projections.items():
-            found[int(place)] = found[int(place)] @ matrix
-        return torch.stack([found[place] for place in range(len(self.fields))], 1)
+        return in_order(parts, dict(self.projections.items()))
 
     def _linear(self, batch: Impressions) -> Float[Tensor, "B"]:
         assert self.linear_table is not None and self.bias is not None
