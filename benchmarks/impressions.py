@@ -1,4 +1,4 @@
-"""Generated impressions shaped like MovieLens-1M: its fields, their numbers of values, and users and items by popularity."""
+"""Generated impressions shaped like MovieLens-1M: its fields with as many values, users and items by popularity."""
 
 from __future__ import annotations
 

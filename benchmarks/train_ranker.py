@@ -1,7 +1,7 @@
 """Training click models: against bare matrix products, against the same models written plainly, and among themselves.
 
 ``epoch_over_gemm_floor``: an epoch of DCNv2 (embedding 16, 3 crosses, perceptron 3 x 400, batches of 4,096 of 800
-thousand impressions; batches, embedding, L2, forward, backward, clipping, AdamW) over the products of its linear layers.
+thousand impressions; batches, embedding, L2, forward, backward, clipping, AdamW) over the products of its layers.
 ``dcnv2_over_plain``, ``rankelastor_over_plain``: speed of ours over the plain twin's (`twins/rankers.py`; no L2 in
 either). ``rankelastor_over_rankmixer_step``: a step of one over a step of the other at equally many dense parameters.
 ``prepare_1m_seconds``: a million generated rows from a data frame to a store.
@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
 from benchmarks.impressions import prepared, schema, table
@@ -99,7 +99,7 @@ def check(plain: PlainOf = plain_of, products: type[LinearLayers] = LinearLayers
             gaps = [abs(ours.learn(batch) - twin.learn(batch)) for batch in epoch]
             require(gaps[0] < 1e-3 * TOLERANCE, f"the losses of {recipe} and its plain twin differ by {gaps[0]:.2g}")
             require(max(gaps) < TOLERANCE, f"those of {recipe} and its plain twin come to differ by {max(gaps):.2g}")
-            require(ours.learn(epoch[0]) < 0.68, f"{recipe} does not learn")
+            require(min(ours.learn(epoch[0]) for _ in range(20)) < 0.6, f"{recipe} does not learn")
         pair = {name: Trainee(recipe, store).dense for name, recipe in MATCHED.items()}
     apart = max(pair.values()) / min(pair.values()) - 1
     require(apart <= 0.05, f"the pair's dense parameters differ by {apart:.1%}: {pair}")
@@ -148,9 +148,7 @@ def stepping(
     return by_turns(actions, options.rounds, options.steps, say), trainees
 
 
-def by_turns(
-    actions: dict[str, Callable[[int], object]], rounds: int, steps: int, say: Say
-) -> dict[str, list[float]]:
+def by_turns(actions: dict[str, Callable[[int], object]], rounds: int, steps: int, say: Say) -> dict[str, list[float]]:
     """Seconds of a step (the mean of `steps`), in an order that changes from round to round; one round warms up."""
     taken: dict[str, list[float]] = {name: [] for name in actions}
     names = list(actions)
@@ -186,7 +184,11 @@ def compared(taken: dict[str, list[float]], trainees: dict[str, Trainee]) -> Fig
         "steps": steps,
         **{f"step_{name.replace(' ', '_')}_seconds": median(seconds) for name, seconds in taken.items()},
         **{f"dense_{name.replace(' ', '_')}": one.dense for name, one in trainees.items() if " " not in name},
-        **{f"dense_{name.replace(' ', '_')}": trainees[name].dense for name in trainees if name[:5] in ("match", "paper")},
+        **{
+            f"dense_{name.replace(' ', '_')}": trainees[name].dense
+            for name in trainees
+            if name[:5] in ("match", "paper")
+        },
     }
 
 

@@ -1,7 +1,7 @@
 """The floor under a training step of linear layers: their three matrix products and nothing else, in fp32.
 
-Of a layer with weights W on rows X: Y = X W^T, dX = G W and dW = G^T X, with Y standing in for its gradient G (its values
-cost no time). A layer on the rows of T tokens is a layer on T times as many rows.
+Of a layer with weights W on rows X: Y = X W^T, dX = G W and dW = G^T X, with Y standing in for its gradient G (its
+values cost no time). A layer on the rows of T tokens is a layer on T times as many rows.
 """
 
 from __future__ import annotations

@@ -99,7 +99,11 @@ class PlainRankElastor(nn.Module):
     def __init__(self, fields: Sequence[FieldInfo], dim: int, ours: Any):
         super().__init__()
         self.fields, self.chunks = PlainFields(fields, dim), ours.tokenise.tokens
-        self.norm, self.up, self.down = _norm(ours.tokenise.norm), _copied(ours.tokenise.up), _copied(ours.tokenise.down)
+        self.norm, self.up, self.down = (
+            _norm(ours.tokenise.norm),
+            _copied(ours.tokenise.up),
+            _copied(ours.tokenise.down),
+        )
         pairs = zip(ours.mixings, ours.feed_forwards, strict=True)
         self.blocks = nn.ModuleList(PlainBlock(mixing, network, self.chunks) for mixing, network in pairs)
         first, last = ours.head.map[0], ours.head.map[2]

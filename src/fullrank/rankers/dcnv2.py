@@ -25,6 +25,7 @@ from fullrank.data.fields import FieldInfo
 from fullrank.ops.cross import cross
 from fullrank.rankers import FieldTokens, RankerOutput
 from fullrank.rankers.deep import Deep, xavier
+from fullrank.rankers.size import Flops, of_linear, of_part
 from fullrank.spec import Spec
 
 
@@ -81,6 +82,12 @@ class DCNv2Ranker(nn.Module):
             logits = F.linear(crossed, sides[0], self.head.bias) + F.linear(self.deep(first), sides[1])
         return RankerOutput(logits.squeeze(-1), notes)
 
+    def flops(self) -> Flops:
+        found: Flops = {f"cross_{number}": of_part(layer) for number, layer in enumerate(self.crosses)}
+        if self.deep is not None:
+            found["deep"] = self.deep.flops()
+        return {**found, "head": of_linear(self.head)}
+
 
 class Cross(nn.Module):
     """Eq. 1."""
@@ -91,6 +98,9 @@ class Cross(nn.Module):
 
     def forward(self, first: Float[Tensor, "B W"], x: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
         return cross(first, x, self.linear.weight, self.linear.bias)
+
+    def flops(self) -> int:
+        return of_linear(self.linear)
 
 
 class LowRankCross(nn.Module):
@@ -113,3 +123,7 @@ class LowRankCross(nn.Module):
         if self.gate is not None:
             inner = inner * self.gate(x).softmax(-1)[..., None]  # before the widest product, which is linear
         return torch.addcmul(x, first, torch.einsum("ber,erw->bw", inner, self.up) + self.bias)
+
+    def flops(self) -> int:
+        gate = 0 if self.gate is None else of_linear(self.gate)
+        return gate + 2 * (self.down.numel() + self.core.numel() + self.up.numel())

@@ -27,6 +27,7 @@ from fullrank.data.fields import FieldInfo
 from fullrank.errors import unknown
 from fullrank.rankers import FieldTokens
 from fullrank.rankers.fused import Fused, in_order
+from fullrank.rankers.size import Flops
 from fullrank.spec import Spec
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
@@ -101,6 +102,15 @@ class FieldEmbedding(nn.Module):
     def row_parameters(self) -> list[nn.Parameter]:
         """The tables whose touched rows alone are updated (`update`)."""
         return [] if self.spec.update == "adamw" else [table.table for table in self._all_tables()]
+
+    def looked_up(self) -> int:
+        """Parameters of the look-ups: all but the projections and the bias."""
+        bias = 0 if self.bias is None else 1
+        return sum(p.numel() for p in self.parameters()) - bias - sum(m.numel() for m in self.projections.values())
+
+    def flops(self) -> Flops:
+        """Of one impression: the projections of fields that are stored at another width."""
+        return {"projections": 2 * sum(m.numel() for m in self.projections.values())} if self.projections else {}
 
     def forward(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> FieldTokens:
         tokens = self._tokens(batch)

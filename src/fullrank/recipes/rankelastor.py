@@ -11,10 +11,11 @@ want a GPU. `mixing_*` are Table 3: mixing (full or block transpose) times FFN (
 Cost: not measured yet. Numbers: none recorded yet.
 
 Differs: the ablation shares RankElastor's head, and T = 16 tokens of width 32, which block transpose can divide, where
-the paper's shapes (15, 26) and (16, 24) cannot be transposed. With the paper's hidden widths (r = 3 against D) a block of RankElastor
-has (T^2 + 10 T) D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where RankMixer is three times as wide. So
-the pair and the ladders have T = 8 and share a head whose weights hardly count (`flatten`). The paper stops by validation loss, the code by AUC
-(Criteo) or AUC - LogLoss (Avazu): ours is the code's.
+the paper's shapes (15, 26) and (16, 24) cannot be transposed. With the paper's hidden widths (r = 3 against D) a block
+of RankElastor has (T^2 + 10 T) D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where RankMixer is three
+times as wide. So the pair and the ladders have T = 8 and share a head whose weights hardly count (`flatten`). The
+paper's ladder of width widens the FFNs alone; ours of that name widens the tokens, and the paper's is `hidden`. The
+paper stops by validation loss, the code by AUC (Criteo) or AUC - LogLoss (Avazu): ours is the code's.
 """
 
 from __future__ import annotations
