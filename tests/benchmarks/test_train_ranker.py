@@ -59,7 +59,7 @@ def test_a_pair_that_is_not_matched_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_table_is_shaped_like_movielens() -> None:
     made = table(20_000)
-    assert made["user"].n_unique() > 5000 and made["genre"].n_unique() == 18 and made["zip"].n_unique() > 2000
+    assert made["user"].n_unique() > 4000 and made["genre"].n_unique() == 18 and made["zip"].n_unique() > 1500
     assert (made["genres"].str.split("|").list.first() == made["genre"]).all()
     assert 0.4 < made["label"].mean() < 0.6  # type: ignore[operator]
     assert made.group_by("user").n_unique()["gender"].max() == 1 and made.group_by("item").n_unique()["year"].max() == 1
