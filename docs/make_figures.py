@@ -36,6 +36,25 @@ def sprint_depth() -> Figure:
     return figure
 
 
+def plr_dial() -> Figure:
+    """Accuracy, seconds and distance of the streams by steps, one line for each number of streams that think."""
+    found = json.loads((ROOT / "results/plr/2026-11-21_2cpu_dial.json").read_text())
+    points = [point for point in found["curve"] if not point["adaptive"]]
+    figure, (accuracy, cost, apart) = _panels(3)
+    for streams in sorted({point["streams"] for point in points}):
+        own = sorted((p for p in points if p["streams"] == streams), key=lambda point: point["asked"])
+        steps, style = [point["asked"] for point in own], look(streams - 1)
+        accuracy.plot(steps, [p["metrics"]["ndcg@10"] for p in own], label=f"{streams} of {found['streams']}", **style)
+        cost.plot(steps, [p["seconds"] for p in own], **style)
+    distance = {int(step): value for step, value in found["distance"].items()}
+    apart.plot(list(distance), list(distance.values()), **look(found["streams"] - 1))
+    accuracy.set(xlabel="steps", ylabel="NDCG@10")
+    cost.set(xlabel="steps", ylabel="seconds per 1,000 users", ylim=(0, None))
+    apart.set(xlabel="steps", ylabel=f"squared distance of {found['streams']} streams", ylim=(0, None))
+    accuracy.legend(title="streams")
+    return figure
+
+
 LADDERS = {"width": "width of tokens", "depth": "blocks", "joint": "width and blocks", "hidden": "hidden width of FFNs"}
 NAMES = {"rankelastor": "RankElastor", "rankmixer": "RankMixer"}
 
@@ -88,6 +107,7 @@ def rankelastor_efficiency() -> Figure:
 
 FIGURES = {
     "sprint_depth": sprint_depth,
+    "plr_dial": plr_dial,
     "rankelastor_ladder": rankelastor_ladder,
     "rankelastor_ablation": rankelastor_ablation,
     "rankelastor_efficiency": rankelastor_efficiency,

@@ -11,8 +11,8 @@ MARK = "<!-- below: written by docs/make_map.py -->"
 ROOMS = (
     "", "ops", "data", "data/sources", "items", "attention", "encoders", "reasoning", "objectives", "objectives/tasks",
     "objectives/losses", "objectives/weightings", "regularizers", "rankers", "rankers/mixings",
-    "rankers/feed_forwards", "baselines", "retrieval", "metrics", "evaluation", "training", "diagnostics",
-    "scaling", "recipes", "reports", "cli",
+    "rankers/feed_forwards", "baselines", "retrieval", "metrics", "evaluation", "cascade", "training",
+    "diagnostics", "scaling", "recipes", "reports", "cli",
 )  # fmt: skip
 
 

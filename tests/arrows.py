@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "reasoning rankers",
         "recommender baselines click experiment run evaluation.spec evaluation.clicks_spec retrieval.dial",
         "retrieval",
-        "evaluation grow",
+        "evaluation grow cascade",
         "training",
         "diagnostics scaling serving",
         "recipes reports",

@@ -33,10 +33,13 @@ _WHERE = {
     "diagnose": "fullrank.api",
     "report": "fullrank.api",
     "Watch": "fullrank.diagnostics.callback",
+    "WatchRanks": "fullrank.diagnostics.watch_ranks",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation.judge",
     "predict": "fullrank.api",
+    "predict_file": "fullrank.api",
+    "Cascade": "fullrank.cascade",
     "Click": "fullrank.click",
     "Clicks": "fullrank.evaluation.clicks_spec",
     "sweep": "fullrank.scaling.sweep",
@@ -54,14 +57,26 @@ _WHERE = {
 }
 
 __all__ = [
-    "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender", "Run",
-    "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "compare", "diagnose", "download",
-    "evaluate", "grow_catalog", "oracle_step", "predict", "prepare", "prepare_impressions", "recipe", "recommend",
-    "report", "step_curve", "sweep", "train", "tune",
+    "Cascade", "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender",
+    "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks", "compare",
+    "diagnose", "download", "evaluate", "grow_catalog", "oracle_step", "predict", "predict_file", "prepare",
+    "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import diagnose, evaluate, oracle_step, predict, recipe, recommend, report, step_curve, train
+    from fullrank.api import (
+        diagnose,
+        evaluate,
+        oracle_step,
+        predict,
+        predict_file,
+        recipe,
+        recommend,
+        report,
+        step_curve,
+        train,
+    )
+    from fullrank.cascade import Cascade
     from fullrank.click import Click
     from fullrank.data.download import download
     from fullrank.data.fields import Schema
@@ -70,6 +85,7 @@ if TYPE_CHECKING:
     from fullrank.data.prepare import Prepare, prepare
     from fullrank.data.prepare_impressions import prepare_impressions
     from fullrank.diagnostics.callback import Watch
+    from fullrank.diagnostics.watch_ranks import WatchRanks
     from fullrank.errors import UserError
     from fullrank.evaluation import Evaluation
     from fullrank.evaluation.clicks_spec import Clicks

@@ -19,12 +19,14 @@ from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
-from fullrank.run import Run, weights_hash
+from fullrank.run import Run, store_of
 
 if TYPE_CHECKING:
     import polars as pl
 
     from fullrank.diagnostics.diagnose import Diagnosis
+    from fullrank.evaluation.predict import Predicted
+    from fullrank.reports.click_report import ClickReport
     from fullrank.reports.findings import Tell
     from fullrank.reports.report import Report
     from fullrank.training import Callback
@@ -79,7 +81,7 @@ def evaluate(
     named in the result's protocol. `progress` is called with (users done, users in all); of a click model, impressions.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    store = _its_store(opened, data)
+    store = store_of(opened, data)
     model: Any = opened.model().to(device)
     return judge(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
 
@@ -98,7 +100,7 @@ def oracle_step(
     The arguments are those of `evaluate`; one `Ceiling` for each accuracy metric.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    spec, store = opened.spec.lists.override(*set), _its_store(opened, data)
+    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     model: Any = opened.model().to(device)
     return _oracle_step(model, store, split, spec, device=device, progress=progress)
@@ -120,7 +122,7 @@ def step_curve(
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    spec, store = opened.spec.lists.override(*set), _its_store(opened, data)
+    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     model: Any = opened.model().to(device)
     return _frontier(
@@ -132,27 +134,25 @@ def diagnose(
     run: Run | str | Path,
     split: Literal["validation", "test"] = "test",
     *,
-    data: Store | str | Path | None = None,
+    data: AnyStore | str | Path | None = None,
     users: int | None = None,
+    impressions: int | None = None,
     seed: int = 0,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
-    `.rows` are plain mappings (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. The data is as in
-    `evaluate`; `progress` is called with (thousandths done, 1000).
+    Of a click model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
+    (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. The data is as in `evaluate`; `progress` is called
+    with (done, in all).
     """
-    from fullrank.diagnostics.diagnose import USERS
-    from fullrank.diagnostics.diagnose import diagnose as _diagnose
+    from fullrank.diagnostics.of_run import diagnose_run
 
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    evaluation, store = opened.spec.lists, _its_store(opened, data)
-    assert isinstance(store, Store)
-    model: Any = opened.model().to(device)
-    return _diagnose(
-        model, store, split=split, users=USERS if users is None else users, seed=seed,
-        evaluation=evaluation, weights=weights_hash(opened.path), progress=progress,
+    return diagnose_run(
+        opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed, device=device,
+        progress=progress,
     )  # fmt: skip
 
 
@@ -160,24 +160,27 @@ def report(
     runs: Sequence[Run | str | Path] | Run | str | Path,
     out: str | Path,
     *,
-    data: Store | str | Path | None = None,
+    data: AnyStore | str | Path | None = None,
     split: Literal["validation", "test"] = "test",
     users: int | None = None,
+    impressions: int | None = None,
     set: Sequence[str] = (),
-    evaluations: Mapping[str, Evaluated] | None = None,
+    evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
-) -> Report:
-    """One HTML page about some runs, without network or script, written to `out`.
+) -> Report | ClickReport:
+    """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
 
-    Evaluations and diagnoses that a run folder holds are taken, the rest is measured; `evaluations` are given by the
-    names of the run folders, `set` changes how all runs are evaluated. `tell` is called with what begins and gives
-    what is called with (done, in all). Needs the extra `report`.
+    Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
+    `impressions`); `evaluations` (`Evaluated`, of click models `Clicked`) are given by the names of the run folders,
+    `set` changes how all runs are evaluated. `tell` is called with what begins and gives what is called with (done, in
+    all). Needs the extra `report`.
     """
-    from fullrank.reports.report import report as _report
+    from fullrank.reports.any_report import any_report
 
     several = [runs] if isinstance(runs, Run | str | Path) else runs
-    made = _report(
-        several, data=data, split=split, users=users, settings=set, evaluations=evaluations, tell=tell
+    made = any_report(
+        several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
+        tell=tell,
     )  # fmt: skip
     made.save(out)
     return made
@@ -226,20 +229,36 @@ def predict(
     """
     from fullrank.evaluation.predict import predict as _predict
 
-    opened = Run.open(run) if isinstance(run, str | Path) else run
-    if opened.spec.clicks is None:
-        raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
-    store: Any = _its_store(opened, data)
-    model: Any = opened.model().to(device)
+    model, store = _click_model(run, data, device)
     return _predict(model, store, impressions, column=column, device=device, progress=progress)
 
 
-def _its_store(run: Run, data: AnyStore | str | Path | None) -> AnyStore:
-    """The store that a run was trained on, wherever it is now. Raises `UserError` where it is another one."""
-    store = _store(data if data is not None else run.manifest["data"]["path"])
-    if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
-        raise UserError(f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)")
-    return store
+def predict_file(
+    run: Run | str | Path,
+    impressions: Any,
+    out: str | Path,
+    *,
+    data: AnyStore | str | Path | None = None,
+    column: str = "probability",
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Predicted:
+    """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
+
+    The file appears whole or not at all. The result says how many rows it has, and the mean probability.
+    """
+    from fullrank.evaluation.predict import predict_file as _predict_file
+
+    model, store = _click_model(run, data, device)
+    return _predict_file(model, store, impressions, out, column=column, device=device, progress=progress)
+
+
+def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any]:
+    """A click model and its store. Raises `UserError` for another run."""
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    if opened.spec.clicks is None:
+        raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
+    return opened.model().to(device), store_of(opened, data)
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:

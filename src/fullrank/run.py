@@ -18,6 +18,7 @@ from torch import nn
 
 from fullrank.data.catalog import Catalog
 from fullrank.data.fields import FieldInfo
+from fullrank.data.stores import AnyStore, open_store
 from fullrank.data.stores import is_any_store as is_store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
@@ -89,6 +90,15 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short)."""
         return rows_of(self.path)
+
+
+def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
+    """The store that a run was trained on, wherever it is now (`data`). Raises `UserError` where it is another one."""
+    found = run.manifest["data"]["path"] if data is None else data
+    store = open_store(found) if isinstance(found, str | Path) else found
+    if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
+        raise UserError(f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)")
+    return store
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -77,10 +77,48 @@ def test_the_wrong_store(call: Call, clicks: Path, shop: Path, tmp_path: Path) -
     assert said.code == 2 and "holds impressions" in said.err
     said = call("train", "lr", "--data", shop / "data", "--out", tmp_path / "b")
     assert said.code == 2 and "holds histories" in said.err
-    for verb in ("recommend", "diagnose"):
-        extra = ("--history", "1") if verb == "recommend" else ()
-        said = call(verb, clicks / "lr", *extra)
-        assert said.code == 2 and "ranks no catalogue" in " ".join(said.err.split()), said.err
+    said = call("recommend", clicks / "lr", "--history", "1")
+    assert said.code == 2 and "ranks no catalogue" in " ".join(said.err.split()), said.err
+
+
+def test_diagnose(call: Call, clicks: Path, shop: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    found = call("diagnose", clicks / "rankelastor", "--impressions", 60, "--seed", 1, "--out", rows, "--json").json
+    assert (
+        found["impressions"] == 60 and found["seed"] == 1 and len(rows.read_text().splitlines()) == len(found["rows"])
+    )
+    said = call("diagnose", clicks / "rankelastor", "--impressions", 60, "--out", rows)
+    for word in ("60 impressions of the test split", "mixing_0", "stable", "gain", "left out: rank_theorems"):
+        assert word in " ".join(said.out.split())
+    assert (
+        max(len(line) for line in said.out.splitlines() if str(tmp_path) not in line and str(clicks) not in line) <= 80
+    )
+    said = call("diagnose", clicks / "lr", "--out", rows)
+    assert said.code == 0 and "left out: token_ranks" in said.out
+    assert "give impressions, not users" in call("diagnose", clicks / "lr", "--users", 5).err
+    assert "give users, not impressions" in call("diagnose", shop / "popularity", "--impressions", 5).err
+
+
+def test_report(call: Call, clicks: Path, shop: Path, tmp_path: Path) -> None:
+    words = (clicks / "lr", clicks / "rankelastor", "--impressions", 60, "--out", tmp_path / "p.html")
+    found = call("report", *words, "--json").json
+    assert found["figures"] == ["reliability", "trajectory", "curves", "distribution-B"]
+    assert found["runs"][0]["stable_rank"] is None and found["runs"][1]["stable_rank"] >= 1
+    assert "distribution-A" in found["left_out"] and (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
+    assert call("evaluate", clicks / "lr", "--set", "bins=2", "--out", tmp_path / "kept").code == 0
+    said = call("report", *words, "--evaluation", f"lr={tmp_path / 'kept'}")
+    assert said.code == 0 and "stable rank" in said.out
+    said = call("report", clicks / "lr", shop / "popularity", "--out", tmp_path / "q.html")
+    assert said.code == 2 and "one report of each kind" in " ".join(said.err.split())
+
+
+def test_watch(call: Call, clicks: Path, tmp_path: Path) -> None:
+    tiny = [word for setting in TINY for word in ("--set", setting)]
+    said = call("train", "dcnv2", "--data", clicks / "data", "--out", tmp_path / "run", "--watch", *tiny)
+    assert said.code == 0 and "last layer stable rank" in said.err
+    assert "watch/stable_rank/cross_2" in (tmp_path / "run" / "metrics.jsonl").read_text()
+    said = call("train", "lr", "--data", clicks / "data", "--out", tmp_path / "lr", "--watch", *tiny)
+    assert said.code == 2 and "no rank to watch" in said.err and not (tmp_path / "lr").exists()
 
 
 def test_tune_and_sweep(call: Call, clicks: Path, tmp_path: Path) -> None:

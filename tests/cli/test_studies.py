@@ -102,6 +102,26 @@ def test_the_curve(call: Call, plr: Path) -> None:
     assert "s / 1,000 users" in call("evaluate", plr, "--step-curve", "--metric", "hit@5").out
 
 
+def test_the_whole_dial(call: Call, plr: Path, shop: Path, tmp_path: Path) -> None:
+    found = call("evaluate", plr, "--dial", "--reasoning-steps", 1, "--out", tmp_path, "--json").json["curve"]
+    assert [(row["streams"], row["label"]) for row in found] == [
+        (m, label) for m in (1, 2) for label in ("0", "1", "adaptive, at most 1")
+    ]
+    for row in (found[1], found[4]):
+        words = ("--reasoning-steps", 1, "--reasoning-streams", row["streams"], "--json")
+        one = call("evaluate", plr, *words).json["metrics"]
+        assert row["metrics"]["ndcg@10"] == pytest.approx(one["ndcg@10"])
+    assert found[0]["metrics"] == found[3]["metrics"] and found[1]["metrics"] != found[4]["metrics"]
+    assert json.loads((tmp_path / "dial.json").read_text())["curve"] == found
+    for words, why in (
+        ((plr, "--reasoning-streams", 1), "leave --reasoning-streams out"),
+        ((plr, "--step-curve"), "ask for one at a time"),
+        ((shop / "sasrec",), "does not reason"),
+    ):
+        answer = call("evaluate", *words, "--dial")
+        assert answer.code == 2 and why in " ".join(answer.err.split()), answer.err
+
+
 def test_hidden_events_of_one_run_and_of_two(call: Call, shop: Path, plr: Path, tmp_path: Path) -> None:
     found = call("evaluate", plr, "--drop", "0.3,0.1", "--out", tmp_path, "--json").json["shares"]
     assert [row["drop"] for row in found] == [0.0, 0.1, 0.3]

@@ -57,6 +57,22 @@ def test_p_sees_a_planted_difference() -> None:
     assert sign_flip(np.zeros(10), 100, seed=0) == 1.0
 
 
+def test_seeds_count_as_their_mean_user_by_user() -> None:
+    ours, theirs = [run(seed) for seed in (0, 1, 2)], [run(seed) for seed in (3, 4)]
+    found = compare(ours, theirs, "ndcg@5")
+    means = [np.mean([one.per_user.values["ndcg@5"] for one in side], axis=0) for side in (ours, theirs)]
+    gap = means[1] - means[0]
+    assert found.difference == pytest.approx(gap.mean()) and found.users == 80
+    assert found.p == sign_flip(gap, 10_000, seed=0)
+    one = compare(ours[0], theirs[0], "ndcg@5")
+    assert found.interval[1] - found.interval[0] < one.interval[1] - one.interval[0]
+    assert compare([ours[0]], [theirs[0]], "ndcg@5") == one
+    with pytest.raises(UserError, match="at least one evaluation"):
+        compare([], theirs, "ndcg@5")
+    with pytest.raises(UserError, match="protocols differ"):
+        compare([ours[0], run(1, SPEC.override("seen=keep"))], theirs, "ndcg@5")
+
+
 def test_equal_runs_do_not_differ() -> None:
     for metric in ("ndcg@5", "gini@5"):
         found = compare(run(0), run(0), metric)

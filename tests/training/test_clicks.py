@@ -227,8 +227,6 @@ def test_what_ranks_items_is_refused_on_a_click_model(store: ImpressionStore, tm
             ask()
     with pytest.raises(UserError, match="watching collapse"):
         train(tiny("training.max_epochs=1"), store, tmp_path / "w", progress=False, callbacks=(fr.Watch(),))
-    with pytest.raises(UserError, match="cannot start from another run"):
-        fr.train(tiny(), store, tmp_path / "c", init_from=run, progress=False)
 
 
 def test_model_and_evaluation_go_together() -> None:

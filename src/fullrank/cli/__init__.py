@@ -37,6 +37,7 @@ VERBS = (
     "evaluate",
     "recommend",
     "predict",
+    "cascade",
     "diagnose",
     "report",
 )

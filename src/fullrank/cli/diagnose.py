@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, RunFolder, chosen, find_store
+from fullrank.cli.options import AsJson, Impressions, RunFolder, chosen, find_store
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
@@ -26,31 +26,36 @@ def diagnose(
         Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
     ] = None,
     split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Whose histories are read.")
+        str, typer.Option("--split", metavar="validation|test", help="Whose histories or impressions are read.")
     ] = "test",
     users: Annotated[
         int | None, typer.Option("--users", metavar="N", help="Users of the sample.  [default: 4096]")
     ] = None,
+    impressions: Impressions = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Which sample is drawn.", min=0)] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the rows there.  [default: RUN/diagnosis.jsonl]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure where in a model popularity bias arises.
+    """Measure where a model's popularity bias, or collapse, arises.
 
     How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who
     is attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block. What a
     model does not have is left out. Of a run that reasons: whether its streams differ, what gate and steps are worth,
-    where it looks. The rows go into the run folder, where `fullrank report` finds them.
+    where it looks. Of a click model: how many directions an impression's tokens use behind each layer (effective
+    rank). The rows go into the run folder, where `fullrank report` finds them.
 
     \b
     fullrank diagnose runs/sasrec
     fullrank diagnose runs/sasrec --users 20000 --split validation --json
+    fullrank diagnose runs/rankelastor --impressions 20000
     """
     part = chosen("--split", split, ("validation", "test"))
     if out is not None and out.suffix != ".jsonl":
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl")
     from fullrank import api
+    from fullrank.cli import diagnose_clicks
     from fullrank.diagnostics.diagnose import NAME
     from fullrank.run import Run
 
@@ -59,14 +64,20 @@ def diagnose(
     opened = Run.open(run)
     store = find_store(opened, data)
     with screen.progress(f"diagnose {run}") as tick:
-        found = api.diagnose(opened, part, data=store, users=users, progress=tick)
+        found = api.diagnose(
+            opened, part, data=store, users=users, impressions=impressions, seed=seed, progress=tick
+        )  # fmt: skip
     where = out or opened.path / NAME
     found.save(where)
     spent = time.perf_counter() - begun
     about = found.about()
-    screen.say(f"{run}: {opened.spec.recipe}, {about['users']:,} users of the {split} split, in {seconds(spent)}")
+    what = "users" if opened.spec.clicks is None else "impressions"
+    screen.say(f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {split} split, in {seconds(spent)}")
     screen.say()
-    _print(screen, found)
+    if opened.spec.clicks is None:
+        _print(screen, found)
+    else:
+        diagnose_clicks.show(screen, found)
     screen.say(f"rows written to {where}", wrap=False)
     screen.say(f"as a page: fullrank report {run} --out report.html", wrap=False)
     screen.finish({

@@ -71,6 +71,9 @@ def evaluate(
     curve: Annotated[
         bool, typer.Option("--step-curve", help="Accuracy and seconds per 1,000 users after 0, 1, ... reasoning steps.")
     ] = False,
+    whole_dial: Annotated[
+        bool, typer.Option("--dial", help="The step curve in 1, 2, ... streams: the whole dial of a reasoner.")
+    ] = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,7 +108,7 @@ def evaluate(
     if _of_clicks(run):
         from fullrank.cli import evaluate_clicks
 
-        if drop is not None or oracle or curve or any(value for value in dial.values()):
+        if drop is not None or oracle or curve or whole_dial or any(value for value in dial.values()):
             raise UserError(
                 f"{run} is a click model: it has no histories to drop and no steps; leave these options out"
             )
@@ -114,10 +117,10 @@ def evaluate(
     evaluated, paired = (metrics or [], []) if other is None else _split(metrics or [])
     if metrics:
         changes.append(f"metrics=[{', '.join(evaluated)}]")
-    if drop is not None or oracle or curve:
+    if drop is not None or oracle or curve or whole_dial:
         from fullrank.cli.studies import study
 
-        asked = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve}
+        asked = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": whole_dial}
         runs = [run] if other is None else [run, other]
         study(
             screen, asked, runs, shares=drop, split=split, data=data, changes=changes, device=_device(device), out=out

@@ -36,6 +36,10 @@ Adaptive = Annotated[
 Patience = Annotated[
     int | None, typer.Option("--patience", metavar="N", help="Steps that --adaptive wants without a change.")
 ]
+Impressions = Annotated[
+    int | None,
+    typer.Option("--impressions", metavar="N", help="Impressions of the sample, of click models.  [default: 4096]"),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
 
 

@@ -12,7 +12,6 @@ from fullrank.cli.options import AsJson, RunFolder, chosen, find_store
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
-WRITERS = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
 SHOWN = 10
 """Rows printed where there is no --out."""
 
@@ -39,33 +38,38 @@ def predict(
     """Predict click probabilities of new impressions.
 
     All columns of the table are kept. A value that training did not see counts as unknown, an empty one as missing.
+    With --out the table may be larger than memory, and the file appears whole or not at all.
 
     \b
     fullrank predict runs/rankelastor today.parquet --out predictions.parquet
     fullrank predict runs/rankelastor today.csv --column ctr
     """
+    from fullrank.data.growing import SUFFIXES
+
     chosen("--device", device, ("cpu", "cuda"))
-    if out is not None and out.suffix not in WRITERS:
-        raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(WRITERS)}")
+    if out is not None and out.suffix not in SUFFIXES:
+        raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}")
     from fullrank import api
     from fullrank.run import Run
 
     screen = Screen(as_json)
     begun = time.perf_counter()
     opened = Run.open(run)
+    where = find_store(opened, data)
     with screen.progress(f"predict {impressions}") as tick:
-        found = api.predict(
-            opened, impressions, data=find_store(opened, data), column=column, device=device, progress=tick
-        )  # fmt: skip
-    result = {"run": run, "rows": len(found), "mean": found[column].mean() if len(found) else None, "out": out}
+        if out is not None:
+            done = api.predict_file(
+                opened, impressions, out, data=where, column=column, device=device, progress=tick
+            )  # fmt: skip
+        else:
+            found = api.predict(opened, impressions, data=where, column=column, device=device, progress=tick)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        getattr(found, WRITERS[out.suffix])(out)
-        screen.say(f"{len(found):,} probabilities written to {out} in {seconds(time.perf_counter() - begun)}")
-        screen.finish(result)
+        screen.say(f"{done.rows:,} probabilities written to {out} in {seconds(time.perf_counter() - begun)}")
+        screen.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": out})
         return
     shown = found.head(SHOWN)
     screen.table(shown.columns, [list(row) for row in shown.rows()])
     if len(found) > SHOWN:
         screen.say(f"... and {len(found) - SHOWN:,} more; --out FILE keeps them all")
-    screen.finish({**result, "predictions": found.to_dicts()})
+    mean = found[column].mean() if len(found) else None
+    screen.finish({"run": run, "rows": len(found), "mean": mean, "out": None, "predictions": found.to_dicts()})

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings, chosen
+from fullrank.cli.options import AsJson, Impressions, Settings, chosen
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.evaluation import Evaluated
+    from fullrank.evaluation.clicks_result import Clicked
+    from fullrank.reports.click_report import ClickReport
     from fullrank.reports.report import Report
 
 
@@ -35,6 +37,7 @@ def report(
     users: Annotated[
         int | None, typer.Option("--users", metavar="N", help="Users that the diagnosis reads.  [default: 4096]")
     ] = None,
+    impressions: Impressions = None,
     evaluations: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,7 +49,7 @@ def report(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw runs on one HTML page: accuracy, fairness, bias.
+    """Draw runs on one HTML page: accuracy, fairness, bias; of click models accuracy, calibration, effective rank.
 
     The page needs no network and runs no script. What a run folder holds already (evaluation.json, diagnosis.jsonl) is
     taken, the rest is measured. --set changes how the runs are evaluated. Needs the extra: pip install
@@ -55,6 +58,7 @@ def report(
     \b
     fullrank report runs/sasrec --out report.html
     fullrank report runs/* --out report.html --set seen=exclude
+    fullrank report runs/rankmixer runs/rankelastor --out clicks.html
     """
     part = chosen("--split", split, ("validation", "test"))
     if out.suffix not in (".html", ".htm"):
@@ -65,7 +69,7 @@ def report(
     begun = time.perf_counter()
     with _bars(screen) as tell:
         found = api.report(
-            runs, out, data=data, split=part, users=users,
+            runs, out, data=data, split=part, users=users, impressions=impressions,
             set=settings or (), evaluations=_loaded(evaluations or []), tell=tell,
         )  # fmt: skip
     _print(screen, found, out, time.perf_counter() - begun)
@@ -83,23 +87,60 @@ def _bars(screen: Screen) -> Iterator[Callable[[str], Callable[[int, int], None]
         yield tell
 
 
-def _loaded(words: list[str]) -> dict[str, Evaluated]:
+def _loaded(words: list[str]) -> dict[str, Evaluated | Clicked]:
     from fullrank.evaluation import Evaluated
+    from fullrank.evaluation.clicks_result import Clicked
 
-    found: dict[str, Evaluated] = {}
+    found: dict[str, Evaluated | Clicked] = {}
     for word in words:
         name, equals, folder = word.partition("=")
         if not equals or not name or not folder:
             raise UserError(f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec")
         if name in found:
             raise UserError(f"--evaluation is given twice for {name!r}; keep one")
-        found[name] = Evaluated.load(folder)
+        of_clicks = (Path(folder) / "per_row.parquet").is_file()
+        found[name] = Clicked.load(folder) if of_clicks else Evaluated.load(folder)
     return found
 
 
-def _print(screen: Screen, found: Report, out: Path, spent: float) -> None:
-    from fullrank.diagnostics.ablation import FAIRNESS
+def _print(screen: Screen, found: Report | ClickReport, out: Path, spent: float) -> None:
     from fullrank.reports import Figure, Missing, plural
+    from fullrank.reports.click_report import ClickReport
+
+    rows = _clicks(screen, found) if isinstance(found, ClickReport) else _lists(screen, found)
+    missing = [figure for figure in found.figures if isinstance(figure, Missing)]
+    for figure in missing:
+        screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
+    screen.say(f"{out}: {plural(len(found.figures) - len(missing), 'figure')}, in {seconds(spent)}", wrap=False)
+    screen.finish({
+        "out": out, "runs": rows, "figures": [figure.name for figure in found.figures if isinstance(figure, Figure)],
+        "left_out": {figure.name: figure.why for figure in missing}, "seconds": round(spent, 3),
+    })  # fmt: skip
+
+
+def _clicks(screen: Screen, found: ClickReport) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {
+            "key": one.key,
+            "run": one.run.path,
+            "recipe": one.run.spec.recipe,
+            "metrics": one.evaluated.dump()["metrics"],
+            "stable_rank": one.last("stable_rank"),
+            "entropy_rank": one.last("entropy_rank"),
+        }
+        for one in found.findings
+    ]
+    names = ("auc", "logloss", "ece")
+    cells = [
+        [row["key"], one.name, *(one.metric(name) for name in names), row["stable_rank"]]
+        for one, row in zip(found.findings, rows, strict=True)
+    ]
+    screen.table(("", "run", *names, "stable rank"), cells)
+    return rows
+
+
+def _lists(screen: Screen, found: Report) -> list[dict[str, Any]]:
+    from fullrank.diagnostics.ablation import FAIRNESS
 
     rows: list[dict[str, Any]] = [
         {
@@ -117,11 +158,4 @@ def _print(screen: Screen, found: Report, out: Path, spent: float) -> None:
     ]
     accuracies = {one.accuracy for one in found.findings}
     screen.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
-    missing = [figure for figure in found.figures if isinstance(figure, Missing)]
-    for figure in missing:
-        screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    screen.say(f"{out}: {plural(len(found.figures) - len(missing), 'figure')}, in {seconds(spent)}", wrap=False)
-    screen.finish({
-        "out": out, "runs": rows, "figures": [figure.name for figure in found.figures if isinstance(figure, Figure)],
-        "left_out": {figure.name: figure.why for figure in missing}, "seconds": round(spent, 3),
-    })  # fmt: skip
+    return rows

@@ -42,7 +42,7 @@ def study(
     elif given == ["--oracle-step"]:
         found = _oracle(screen, runs[0], stores[0], changes, how)
     else:
-        found = _curve(screen, runs[0], stores[0], changes, how)
+        found = _curve(screen, runs[0], stores[0], changes, how, every=given == ["--dial"])
     if out is not None and parts is None:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / f"{given[0].strip('-').replace('-', '_')}.json", json.dumps(plain(found), indent=2) + "\n")
@@ -127,14 +127,30 @@ def _oracle(screen: Screen, run: Run, store: Path, changes: list[str], how: dict
     return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
 
 
-def _curve(screen: Screen, run: Run, store: Path, changes: list[str], how: dict[str, Any]) -> dict[str, Any]:
+def _curve(
+    screen: Screen, run: Run, store: Path, changes: list[str], how: dict[str, Any], *, every: bool
+) -> dict[str, Any]:
+    """Over the steps, in the streams that are set; with `every` in one stream, in two, and so on to those trained."""
     from fullrank import api
 
     named = [change.partition("=")[2] for change in changes if change.partition("=")[0].strip() == "metrics"]
     own = run.spec.lists.override(*changes)
     names = [str(name) for name in own.names()] if named else [own.selection]
-    with screen.progress(f"evaluate {run.path} over its steps") as tick:
-        found = api.step_curve(run, data=store, set=changes, metrics=names, progress=tick, **how)
-    cells = [[one.label, one.steps, *(one.metrics[name] for name in names), one.seconds] for one in found]
-    screen.table(("steps", "taken", *names, "s / 1,000 users"), cells)
+    found: list[Any] = []
+    for counted in _streams(run, changes) if every else [[]]:
+        with screen.progress(f"evaluate {run.path} over its steps{', '.join(['', *counted])}") as tick:
+            asked = [*changes, *counted]
+            found += api.step_curve(run, data=store, set=asked, metrics=names, progress=tick, **how)
+    cells = [[one.streams, one.label, one.steps, *(one.metrics[name] for name in names), one.seconds] for one in found]
+    screen.table(("streams", "steps", "taken", *names, "s / 1,000 users"), cells)
     return {"curve": [one.dump() | {"label": one.label} for one in found]}
+
+
+def _streams(run: Run, changes: list[str]) -> list[list[str]]:
+    """One setting for each number of streams that the run can answer with."""
+    if any(change.partition("=")[0].strip() == "reasoning.streams" for change in changes):
+        raise UserError("--dial goes through the numbers of streams itself: leave --reasoning-streams out")
+    reasoner: Any = getattr(run.spec.model, "reasoner", None)
+    if reasoner is None:
+        raise UserError(f"{run.path} does not reason, so it has no dial; give a run with a reasoner")
+    return [[f"reasoning.streams={count}"] for count in range(1, getattr(reasoner, "streams", 1) + 1)]

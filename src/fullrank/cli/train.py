@@ -48,7 +48,11 @@ def train(
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Measure popularity collapse after each epoch, and raise an alarm when it comes."),
+        typer.Option(
+            "--watch",
+            help="Measure popularity collapse after each epoch, and raise an alarm when it comes; of a click model, "
+            "the effective rank behind each layer.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -46,6 +46,11 @@ class Chunks:
     def __iter__(self) -> Iterator[tuple[int, pl.DataFrame]]:
         return self.of(self._columns)
 
+    @property
+    def empty(self) -> pl.DataFrame:
+        """The columns without rows."""
+        return self._whole.clear() if self._whole is not None else self._read(0, self._columns).clear()
+
     def of(self, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
         """The chunks with some of the columns."""
         chosen = list(dict.fromkeys(columns))

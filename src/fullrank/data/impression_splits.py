@@ -5,16 +5,17 @@ A rule gives every row a part: 0 train, 1 validation, 2 test. It sees a table in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int64
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from fullrank.data.values import refuse
+from fullrank.data.values import moment, refuse
 from fullrank.errors import UserError, unknown
 from fullrank.spec import Spec
 
@@ -50,9 +51,43 @@ class RandomSplit(_Shared):
 
 
 class TemporalSplit(_Shared):
-    """The earliest rows are trained on, the latest tested. Rows of equal time keep input order, also at the borders."""
+    """The earliest rows are trained on, the latest tested. Rows of equal time keep input order, also at the borders.
+
+    The borders are shares of the rows, or two moments, such as those by which a store of events was split.
+    """
 
     kind: Literal["temporal"] = "temporal"
+    validation_from: int | str | None = None
+    """The first moment of validation, seconds since 1970 or an ISO 8601 date; None goes by `shares`."""
+    test_from: int | str | None = None
+    """The first moment of the test, likewise."""
+
+    @field_validator("validation_from", "test_from", mode="before")
+    @classmethod
+    def _text(cls, given: Any) -> Any:
+        return given.isoformat() if isinstance(given, (datetime.date, datetime.datetime)) else given
+
+    @model_validator(mode="after")
+    def _sound(self) -> TemporalSplit:
+        if (self.validation_from is None) != (self.test_from is None):
+            raise ValueError("validation_from and test_from go together: give both moments, or neither")
+        if self.moments is not None:
+            if self.shares != type(self).model_fields["shares"].default:
+                raise ValueError("shares has no effect with validation_from and test_from; leave it out")
+            if self.moments[0] >= self.moments[1]:
+                raise ValueError(
+                    f"validation_from={self.validation_from!r} is not before test_from={self.test_from!r}; the test "
+                    "must begin later than validation"
+                )
+        return self
+
+    @property
+    def moments(self) -> tuple[int, int] | None:
+        """The first seconds of validation and of the test, where they are given."""
+        if self.validation_from is None or self.test_from is None:
+            return None
+        first, second = (moment(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
+        return first, second
 
 
 class GivenSplit(Spec):
@@ -163,6 +198,11 @@ class TimeParts:
 
     def __init__(self, borders: list[tuple[int, int]]):
         self._left = [[np.uint64(key), ties] for key, ties in borders]
+
+    @classmethod
+    def at(cls, moments: Sequence[int]) -> TimeParts:
+        """The rule that each part begins at its moment; asked with whole seconds."""
+        return cls([(int(key), 0) for key in _sortable(np.array(moments, np.int64))])
 
     def parts(self, times: np.ndarray) -> np.ndarray:
         """int8 [R]."""

@@ -22,7 +22,7 @@ from fullrank.data.chunks import Chunks
 from fullrank.data.encoding import Encoder, labels
 from fullrank.data.fields import Schema
 from fullrank.data.fitting import Fit
-from fullrank.data.impression_splits import PARTS, Cuts, GivenSplit, RandomSplit, TimeParts
+from fullrank.data.impression_splits import PARTS, Cuts, GivenSplit, RandomSplit, TemporalSplit, TimeParts
 from fullrank.data.values import seconds
 from fullrank.data.vocabulary import Vocabulary, canonical
 
@@ -88,7 +88,10 @@ class _Parter:
     def __init__(self, chunks: Chunks, schema: Schema, typed: bool, scratch: Path):
         self.chunks, self.schema, self.typed = chunks, schema, typed
         self.cut: TimeParts | None = None
-        if schema.split.kind == "temporal":
+        self.moments = schema.split.moments if isinstance(schema.split, TemporalSplit) else None
+        if self.moments is not None:
+            self.cut = TimeParts.at(self.moments)
+        elif isinstance(schema.split, TemporalSplit):
             assert schema.time is not None
             cuts = Cuts(scratch / "times")
             for start, frame in chunks.of([schema.time]):
@@ -109,7 +112,8 @@ class _Parter:
         name = self.schema.time
         assert name is not None
         what = f"column {name!r} of {_where(self.chunks, start, frame)}"
-        return seconds(frame[name], what, self.schema.time_unit, typed=self.typed)[1]
+        whole, exact = seconds(frame[name], what, self.schema.time_unit, typed=self.typed)
+        return exact if self.moments is None else whole
 
 
 class _Files:

@@ -17,12 +17,13 @@ import numpy as np
 import polars as pl
 
 from fullrank.data import impression_manifest as manifests
-from fullrank.data.encoding import Encoder, Lookup, labels, owner
+from fullrank.data.encoding import Encoder, Lookup, owner
 from fullrank.data.fields import FieldInfo, Numeric, Schema
 from fullrank.data.frames import Source, unreadable
+from fullrank.data.fresh import fresh, require_fields
 from fullrank.data.manifest import damaged, mapped
 from fullrank.data.manifest import verify as compare
-from fullrank.data.vocabulary import FIRST, Hashed, Vocabulary, canonical
+from fullrank.data.vocabulary import Hashed, Vocabulary
 from fullrank.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -147,21 +148,11 @@ class ImpressionStore:
         their columns without gaps; a new group gets a number behind the known ones. Raises `UserError` for a missing
         column and for values that the schema does not allow.
         """
-        from fullrank.data.tensors import tensors
-
         source, schema = Source(impressions, "impressions"), self.schema
-        for field in schema.fields:
-            source.require(field.name, "the model reads it: add it (a column of nulls says that it is missing)")
+        require_fields(source, schema)
         extra = [name for name in (schema.label, schema.group) if name is not None and name in source.columns]
         frame = source.read([*(field.name for field in schema.fields), *extra])
-        encoded = self.encoder.encode(frame, source.name)
-        bags = [(bag.ids, bag.lengths) for bag in encoded.bags]
-        given = frame[schema.label] if schema.label in extra and frame[schema.label].null_count() == 0 else None
-        truth = None if given is None else labels(given, schema.label_threshold, f"column {schema.label!r}")
-        groups = self._new_groups(frame[schema.group]) if schema.group in extra and schema.group is not None else None
-        return tensors(
-            encoded.categorical, encoded.numeric, bags, labels=truth, groups=groups, rows=np.arange(len(frame))
-        )
+        return fresh(self, frame, source.name)
 
     def __repr__(self) -> str:
         return f"ImpressionStore({str(self.path)!r}: {len(self):,} rows, {len(self.fields)} fields)"
@@ -187,20 +178,6 @@ class ImpressionStore:
         if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
             raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
         return found, lengths
-
-    def _new_groups(self, column: pl.Series) -> np.ndarray | None:
-        group = canonical(column, f"column {column.name!r}").cast(pl.String)
-        if group.null_count():
-            return None
-        known = self._groups.ids(group) - FIRST
-        new = known < 0
-        fresh = group.filter(pl.Series(new)).rank("dense").to_numpy().astype(np.int32)
-        known[new] = self.num_groups + fresh - 1
-        return known
-
-    @cached_property
-    def _groups(self) -> Vocabulary:
-        return Vocabulary(self.group_values.cast(pl.String))
 
 
 def _lookups(folder: Path, schema: Schema) -> dict[str, Lookup]:

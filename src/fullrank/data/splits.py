@@ -10,11 +10,11 @@ import datetime
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import polars as pl
 from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator
 
-from fullrank.data.values import iso
+from fullrank.data.values import dated
+from fullrank.data.values import moment as as_seconds
 from fullrank.errors import UserError, unknown
 from fullrank.spec import Spec
 
@@ -70,16 +70,16 @@ class GlobalTime(Spec):
         first, second = _resolve(self.validation_from, times), _resolve(self.test_from, times)
         if first >= second:
             raise UserError(
-                f"validation_from={self.validation_from!r} is {_date(first)} and test_from={self.test_from!r} is "
-                f"{_date(second)}; the test must begin later than validation"
+                f"validation_from={self.validation_from!r} is {dated(first)} and test_from={self.test_from!r} is "
+                f"{dated(second)}; the test must begin later than validation"
             )
         bounds = np.stack([offsets[:-1] + _before(offsets, times, moment) for moment in (first, second)], axis=1)
         sizes = {"training": int((times < first).sum()), "test": int((times >= second).sum())}
         for part, size in sizes.items():
             if size == 0:
                 raise UserError(
-                    f"global_time leaves no {part} events: they span {_date(int(times.min()))} to "
-                    f"{_date(int(times.max()))}, validation begins {_date(first)} and the test {_date(second)}"
+                    f"global_time leaves no {part} events: they span {dated(int(times.min()))} to "
+                    f"{dated(int(times.max()))}, validation begins {dated(first)} and the test {dated(second)}"
                 )
         return bounds, {"validation_from_seconds": int(first), "test_from_seconds": int(second), "leak": None}
 
@@ -135,19 +135,11 @@ def _before(offsets: np.ndarray, times: np.ndarray, moment: int) -> np.ndarray:
 
 def _resolve(moment: float | int | str, times: np.ndarray) -> int:
     if isinstance(moment, str):
-        found = iso(pl.Series([moment]))
-        if found.null_count():
-            raise UserError(f"{moment!r} is not an ISO 8601 date (2014-06-01 or 2014-06-01T12:00:00Z)")
-        return int(found.to_physical()[0]) // 10**6
+        return as_seconds(moment)
     if isinstance(moment, float):
         at = min(int(moment * len(times)), len(times) - 1)
         return int(np.partition(times, at)[at])
     return moment
-
-
-def _date(seconds: int) -> str:
-    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if abs(seconds) < 1e11 else None
-    return f"{seconds}" + (f" ({moment:%Y-%m-%d})" if moment else "")
 
 
 def _later_share(offsets: np.ndarray, bounds: np.ndarray, times: np.ndarray) -> float:

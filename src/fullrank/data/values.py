@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -127,6 +128,20 @@ def iso(text: pl.Series) -> pl.Series:
             found = parse()
             moments = found if moments.null_count() == len(moments) else moments.zip_with(moments.is_not_null(), found)
     return moments
+
+
+def moment(text: str) -> int:
+    """Seconds since 1970 of an ISO 8601 date. Raises `UserError` for other text."""
+    found = iso(pl.Series([text]))
+    if found.null_count():
+        raise UserError(f"{text!r} is not an ISO 8601 date (2014-06-01 or 2014-06-01T12:00:00Z)")
+    return int(found.to_physical()[0]) // 10**6
+
+
+def dated(seconds: int) -> str:
+    """Seconds since 1970 as a person reads them: with the date, where it is one of a calendar."""
+    day = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if abs(seconds) < 1e11 else None
+    return f"{seconds}" + (f" ({day:%Y-%m-%d})" if day else "")
 
 
 def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str) -> None:

@@ -6,7 +6,8 @@ A row is a plain mapping with the keys of `row`: which diagnostic, the name of t
 head, index, label) and its value. Layers and heads count from 0. What does not apply to a model (a baseline has no
 layers) is left out with a row named `left_out` that says why.
 
-An `Observer` sees each batch of one pass over a bounded sample of users (`reading.py`) and then gives its rows.
+An `Observer` sees each batch of one pass over a bounded sample of users (`reading.py`) and then gives its rows. Click
+models have a pass over impressions (`click_reading.py`) and a list of their own (`diagnose_clicks.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     fr.train("sasrec", data, "runs/a", callbacks=[Watch()])
 
-Implements `training.Callback`. It changes nothing of the training: no random number is drawn, no weight is touched.
+Implements `training.Callback`. Of a click model, which scores no catalogue, it watches the effective rank instead
+(`watch_ranks.py`). It changes nothing of the training: no random number is drawn, no weight is touched.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+from torch import nn
+
 from fullrank.batch import Model
 from fullrank.data.pack import Store
+from fullrank.data.stores import AnyStore
 from fullrank.diagnostics import Row
 from fullrank.diagnostics.reading import readings, sample
 from fullrank.diagnostics.spectrum import Layers, Scores
+from fullrank.diagnostics.watch_ranks import LAST, WatchRanks
 from fullrank.errors import UserError
 from fullrank.run import rows_of
 from fullrank.training import Moment
@@ -34,7 +39,7 @@ class Watch:
     alarm: float = 0.8
     """Collapse share from which on the alarm is raised: a line on stderr and a row `alarm` in metrics.jsonl."""
 
-    headline: ClassVar[str] = SHARE
+    headline: ClassVar[tuple[str, ...]] = (SHARE, LAST)
 
     def __post_init__(self) -> None:
         if not 0 < self.alarm <= 1:
@@ -42,11 +47,22 @@ class Watch:
         if self.users < 2:
             raise UserError(f"a sample needs at least 2 users, not {self.users}")
 
+    def check(self, model: nn.Module, store: AnyStore) -> None:
+        """Raise `UserError` where there is nothing to watch, or a setting would have no effect."""
+        if isinstance(store, Store):
+            return
+        if self != Watch():
+            raise UserError(
+                "users and alarm are of runs that recommend: watch a click model with Watch(), or with "
+                "WatchRanks(impressions=N)"
+            )
+        WatchRanks().check(model, store)
+
     def on_epoch(self, moment: Moment) -> dict[str, Any]:
         """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
-        begun = time.perf_counter()
         if not isinstance(moment.store, Store):
-            raise UserError("watching collapse reads scores of a catalogue, and a click model has none: leave it out")
+            return WatchRanks().on_epoch(moment)
+        begun = time.perf_counter()
         figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, moment.model), moment.store)}
         share = figures.get(SHARE)
         if share is not None and share >= self.alarm and not self._raised(moment):

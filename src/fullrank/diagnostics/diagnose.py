@@ -48,7 +48,7 @@ class Diagnosis:
     rows: tuple[Row, ...]
 
     def about(self) -> dict[str, Any]:
-        """Split, users, seed, fingerprint, and where known the weights' hash."""
+        """Split, users (of a click model: impressions), seed, fingerprint, and where known the weights' hash."""
         return {one["name"]: one["value"] if one["label"] is None else one["label"] for one in self.of("about")}
 
     def of(self, diagnostic: str, name: str | None = None) -> list[Row]:
@@ -111,7 +111,7 @@ def diagnose(
     for reading in readings(model, some, tick.part(0.0, 0.4)):
         for observer in observers:
             observer.see(reading)
-    found: list[Row] = list(_about(split, len(some), seed, store.fingerprint, weights))
+    found: list[Row] = list(about_rows("users", split, len(some), seed, store.fingerprint, weights))
     for observer in observers:
         found += observer.rows()
     found += norm_rows(model)
@@ -132,9 +132,10 @@ def _targets(some: Sample, split: str) -> Int[np.ndarray, "U"] | None:
     return None if split == "train" else some.histories.items[some.histories.ends]
 
 
-def _about(split: str, users: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:
+def about_rows(what: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:
+    """What all figures of a diagnosis depend on; `what` was counted (users, impressions)."""
     yield row("about", "split", None, label=split)
-    yield row("about", "users", users)
+    yield row("about", what, count)
     yield row("about", "seed", seed)
     yield row("about", "fingerprint", None, label=fingerprint)
     if weights is not None:

@@ -1,7 +1,8 @@
-"""Two models on the same users: is the difference real?"""
+"""Two models, or the seeds of two models, on the same users: is the difference real?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,26 +55,38 @@ def check_alike(a: Evaluation, b: Evaluation) -> None:
 
 
 def compare(
-    a: Evaluated, b: Evaluated, metric: str, *, samples: int = 10_000, level: float = 0.95, seed: int = 0
+    a: Evaluated | Sequence[Evaluated],
+    b: Evaluated | Sequence[Evaluated],
+    metric: str,
+    *,
+    samples: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> Comparison:
     """The paired difference b - a of one metric, its bootstrap interval and a p value.
+
+    Several evaluations of a side, one for each seed of a model, count as their mean, user by user. The interval is then
+    about other users and these trained models: how far seeds lie apart has to be told beside it.
 
     p is that of a sign-flip permutation test of the users' differences; for metrics of all lists together (gini,
     coverage) of the differences of their influences. `bqs_like@k` (see there) has `a` as its reference, at 0.5. Raises
     `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
-    _same_protocol(a, b)
+    ours, theirs = ([side] if isinstance(side, Evaluated) else list(side) for side in (a, b))
+    if not ours or not theirs:
+        raise UserError("there is nothing to compare: give at least one evaluation of each side")
     read = bqs_like.quality(metric)
     name = parse(metric) if read is None else read
-    for side in (a, b):
+    for side in (*ours, *theirs):
+        _same_protocol(ours[0], side)
         if str(name) not in side.metrics:
             raise unknown("metric of this evaluation", str(name), side.metrics)
     if samples < 1:
         raise UserError(f"samples must be at least 1, not {samples}")
-    before, after = a.metrics[str(name)], b.metrics[str(name)]
-    gap = _column(b, name) - _column(a, name)
+    before, after = (float(np.mean([one.metrics[str(name)] for one in side])) for side in (ours, theirs))
+    gap = _mean_column(theirs, name) - _mean_column(ours, name)
     if read is not None:
-        return _stand_in(a, gap, name.k, samples, level, seed)
+        return _stand_in(ours[0], gap, name.k, samples, level, seed)
     drawn = resample(gap[:, None], samples=min(samples, RESAMPLED), seed=seed)[:, 0]
     test = f"paired sign-flip permutation of {'values' if name.per_user else 'influences'}, {samples} flips"
     p = sign_flip(gap, samples, seed)
@@ -112,6 +125,10 @@ def sign_flip(gap: Float[np.ndarray, "U"], samples: int, seed: int) -> float:
 
 def _column(side: Evaluated, name: Name) -> Float[np.ndarray, "U"]:
     return column(name, side.per_user.values, side.per_user.lists, side.protocol["items"])
+
+
+def _mean_column(sides: Sequence[Evaluated], name: Name) -> Float[np.ndarray, "U"]:
+    return np.mean([_column(side, name) for side in sides], axis=0)
 
 
 def _same_protocol(a: Evaluated, b: Evaluated) -> None:

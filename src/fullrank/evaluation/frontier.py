@@ -32,6 +32,8 @@ class Point:
     """Steps that may be taken."""
     adaptive: bool
     """Every user stops when their list has settled."""
+    streams: int
+    """Streams that were thought in."""
     steps: float
     """Steps taken, mean over users."""
     metrics: dict[str, float]
@@ -93,4 +95,5 @@ def _point(setting: Evaluation, found: Any, seconds: float) -> Point:
     asked: int = found.protocol["reasoning"]["steps"]
     adaptive = setting.reasoning.adaptive is not None
     steps = found.mean_steps if adaptive else float(asked)
-    return Point(asked, adaptive, steps, found.metrics, 1000 * seconds / found.protocol["users"])
+    streams: int = found.protocol["reasoning"]["streams"]
+    return Point(asked, adaptive, streams, steps, found.metrics, 1000 * seconds / found.protocol["users"])

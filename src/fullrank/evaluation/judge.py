@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,8 +39,8 @@ def judge(
 
 
 def compare(
-    a: Evaluated | Clicked,
-    b: Evaluated | Clicked,
+    a: Evaluated | Clicked | Sequence[Evaluated],
+    b: Evaluated | Clicked | Sequence[Evaluated],
     metric: str,
     *,
     samples: int | None = None,
@@ -48,10 +49,11 @@ def compare(
 ) -> Comparison:
     """The paired difference b - a of one metric, on the same users or the same impressions, an interval and a p value.
 
+    Several evaluations of lists, one for each seed of a model, count as their mean, user by user.
     `samples`: permutations of users (None is 10,000), or bootstrap samples of impressions (None is 1,000).
     """
     if isinstance(a, Clicked) and isinstance(b, Clicked):
         return compare_clicks(a, b, metric, samples=1000 if samples is None else samples, level=level, seed=seed)
-    if isinstance(a, Evaluated) and isinstance(b, Evaluated):
+    if not isinstance(a, Clicked) and not isinstance(b, Clicked):
         return compare_lists(a, b, metric, samples=10_000 if samples is None else samples, level=level, seed=seed)
     raise UserError("one run ranks items and the other predicts clicks; compare two of the same kind")

@@ -1,7 +1,11 @@
-"""New impressions in, their click probabilities out, beside the columns that they came with."""
+"""New impressions in, their click probabilities out, beside the columns that they came with; in chunks."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +13,26 @@ import polars as pl
 import torch
 
 from fullrank.click import ClickModel
+from fullrank.data.chunks import Chunks
 from fullrank.data.frames import Source
+from fullrank.data.fresh import fresh, require_fields
+from fullrank.data.growing import Growing
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
 from fullrank.evaluation.clicks import Progress, probable
 
-ROWS = 1 << 16
-"""Rows encoded and scored at once."""
+ROWS = 1 << 14
+"""Rows encoded and scored at once: as many as evaluation takes."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What was written."""
+
+    out: Path
+    rows: int
+    mean: float | None
+    """Of the probabilities; None without rows."""
 
 
 def predict(
@@ -28,13 +45,64 @@ def predict(
     progress: Progress | None = None,
 ) -> pl.DataFrame:
     """The table with one more column. Raises `UserError` where a field is missing or the column is there already."""
+    with tempfile.TemporaryDirectory() as scratch:
+        chunks = _opened(store, impressions, column, Path(scratch))
+        return pl.concat(list(_predicted(model, store, chunks, column, device, progress)))
+
+
+def predict_file(
+    model: ClickModel,
+    store: ImpressionStore,
+    impressions: Any,
+    out: str | Path,
+    *,
+    column: str = "probability",
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> Predicted:
+    """The same, written to a file (.parquet, .csv or .jsonl) that appears whole or not at all.
+
+    Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does, and where the file
+    cannot be written; one that was there stays then.
+    """
+    place = Path(out)
+    growing = Growing(place)
+    total = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        chunks = _opened(store, impressions, column, Path(scratch))
+        with growing:
+            for frame in _predicted(model, store, chunks, column, device, progress):
+                growing.add(frame)
+                total += float(frame[column].sum())
+    return Predicted(place, growing.rows, total / growing.rows if growing.rows else None)
+
+
+def _opened(store: ImpressionStore, impressions: Any, column: str, scratch: Path) -> Chunks:
     source = Source(impressions, "impressions")
     if column in source.columns:
         raise UserError(f"the impressions have a column {column!r} already: name another one for the probabilities")
-    frame = source.read(list(source.columns))
-    parts = [np.empty(0)]
-    for low in range(0, len(frame), ROWS):
-        parts.append(probable(model, store.encode(frame.slice(low, ROWS)), device))
-        if progress is not None:
-            progress(min(low + ROWS, len(frame)), len(frame))
-    return frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))
+    require_fields(source, store.schema)
+    return Chunks(source, source.columns, scratch)
+
+
+def _predicted(
+    model: ClickModel,
+    store: ImpressionStore,
+    chunks: Chunks,
+    column: str,
+    device: torch.device | str,
+    progress: Progress | None,
+) -> Iterator[pl.DataFrame]:
+    """The chunks with their probabilities; one without rows where the table has none."""
+    if chunks.rows == 0:
+        yield chunks.empty.with_columns(pl.Series(column, [], pl.Float64))
+    for start, frame in chunks:
+        parts = []
+        for low in range(0, len(frame), ROWS):
+            some = frame.slice(low, ROWS)
+            last = start + low + len(some) - 1
+            what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
+            parts.append(probable(model, fresh(store, some, what, truth=False), device))
+            if progress is not None:
+                progress(start + low + len(some), chunks.rows)
+        yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

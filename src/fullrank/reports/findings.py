@@ -69,7 +69,7 @@ def collect(
     split: str = "test",
     users: int | None = None,
     settings: Sequence[str] = (),
-    evaluations: Mapping[str, Evaluated] | None = None,
+    evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
 ) -> list[Finding]:
     """A finding per run, in the order given.
@@ -102,7 +102,7 @@ def collect(
     for place, (name, run, (store, one)) in enumerate(zip(names, runs, evaluated, strict=True)):
         accuracy = wanted if shared else run.spec.evaluation.selection
         diagnosis = _diagnosed(run, store, split, users, _as_measured(run, one, accuracy), tell)
-        found.append(Finding(_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy))
+        found.append(Finding(key_of(place), name, run, one, diagnosis, tuple(run.rows()), accuracy))
     return found
 
 
@@ -140,7 +140,7 @@ def _protocol(finding: Finding) -> dict[str, Any]:
     return {key: value for key, value in finding.evaluated.protocol.items() if key not in FREE}
 
 
-def _key(place: int) -> str:
+def key_of(place: int) -> str:
     """A ... Z, A1 ... Z1, ..."""
     turn, letter = divmod(place, len(ascii_uppercase))
     return ascii_uppercase[letter] + (str(turn) if turn else "")
@@ -176,8 +176,10 @@ def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell
     return evaluate(model, store, split, _spec(run, settings), progress=tick)
 
 
-def _fits(found: Evaluated, run: Run, store: Store, split: str) -> bool:
+def _fits(found: Any, run: Run, store: Store, split: str) -> bool:
     """Whether an evaluation is of this split and has what the page shows."""
+    if not isinstance(found, Evaluated):
+        return False
     there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
     there = there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
     return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint

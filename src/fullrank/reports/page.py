@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fullrank.errors import UserError
+from fullrank.ops.safe_files import write_text
 
 TEMPLATE = "page.html.j2"
 WORDS = (
@@ -39,7 +43,30 @@ WORDS = (
 """What a reader may not know."""
 
 
-def render(content: Mapping[str, Any]) -> str:
+@dataclass(frozen=True)
+class Page:
+    """One page, as HTML."""
+
+    html: str
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, whole or not at all."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_text(Path(path), self.html)
+
+
+def check_extra() -> None:
+    """Raise `UserError` naming the extra where matplotlib or jinja2 is not installed."""
+    for package in ("matplotlib", "jinja2"):
+        try:
+            __import__(package)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] != package:
+                raise
+            raise UserError(f"a report needs the package {package!r}: pip install 'fullrank[report]'") from None
+
+
+def render(content: Mapping[str, Any], words: tuple[tuple[str, str], ...] = WORDS) -> str:
     """The page. `content` has what the template names; a name that is missing raises."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -48,7 +75,7 @@ def render(content: Mapping[str, Any]) -> str:
         trim_blocks=False, keep_trailing_newline=True,
     )  # fmt: skip
     room.filters["shown"] = shown
-    return room.get_template(TEMPLATE).render(**content, words=WORDS)
+    return room.get_template(TEMPLATE).render(**content, words=words)
 
 
 def shown(value: Any) -> str:

@@ -10,14 +10,11 @@ from typing import Any
 from fullrank import __version__
 from fullrank.data.pack import Store
 from fullrank.diagnostics.ablation import FAIRNESS
-from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated
-from fullrank.ops.safe_files import write_text
 from fullrank.reports import Figure, Missing, listed, plural
 from fullrank.reports import figures as drawings
 from fullrank.reports.draw import look
 from fullrank.reports.findings import Finding, Tell, collect, comparable, readable
-from fullrank.reports.page import render
+from fullrank.reports.page import Page, check_extra, render
 from fullrank.run import Run
 
 COLLAPSED = 0.8
@@ -27,17 +24,11 @@ MORE = ("recall@10", "lift@10", "gini@10", "coverage@10")
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Page):
     """A page and what is on it."""
 
     findings: tuple[Finding, ...]
     figures: tuple[Figure | Missing, ...]
-    html: str
-
-    def save(self, path: str | Path) -> None:
-        """Write the page, whole or not at all."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_text(Path(path), self.html)
 
 
 def report(
@@ -47,14 +38,14 @@ def report(
     split: str = "test",
     users: int | None = None,
     settings: Sequence[str] = (),
-    evaluations: Mapping[str, Evaluated] | None = None,
+    evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
 ) -> Report:
     """One page about some runs. The arguments are those of `findings.collect`.
 
     Raises `UserError` naming the extra where matplotlib or jinja2 is not installed.
     """
-    _check_extra()
+    check_extra()
     opened = [Run.open(run) if isinstance(run, str | Path) else run for run in runs]
     store = Path(data) if isinstance(data, str | Path) else data
     findings = collect(
@@ -79,17 +70,7 @@ def report(
         "foot": f"Written by fullrank {__version__}. The numbers behind each figure can be unfolded below it.",
     })  # fmt: skip
     figures = [*joint, *(figure for some in single.values() for figure in some)]
-    return Report(tuple(findings), tuple(figures), html)
-
-
-def _check_extra() -> None:
-    for package in ("matplotlib", "jinja2"):
-        try:
-            __import__(package)
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] != package:
-                raise
-            raise UserError(f"a report needs the package {package!r}: pip install 'fullrank[report]'") from None
+    return Report(html, tuple(findings), tuple(figures))
 
 
 def _short(findings: Sequence[Finding]) -> Iterator[str]:

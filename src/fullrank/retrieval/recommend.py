@@ -5,32 +5,28 @@ No user table is needed, and the ranking is the one that evaluation measures: bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import polars as pl
-from torch import nn
+from jaxtyping import Float, Int
 
 from fullrank.data import values
 from fullrank.data.catalog import Catalog
-from fullrank.errors import UserError, nearest
+from fullrank.errors import UserError
 from fullrank.metrics import Ranking
 from fullrank.retrieval.dial import Reasoning, dialled, used
+from fullrank.retrieval.histories import Asked, Histories, named, read
 from fullrank.retrieval.rank import Histories as Flat
 from fullrank.retrieval.rank import rank
 from fullrank.retrieval.seen import checked
 from fullrank.retrieval.settle import rank_settled
 
-Histories = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
-"""{user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item columns."""
-STEP = 86_400
-"""Seconds between events whose times are not known, where those are taken as even."""
-
 
 def recommend(
-    model: nn.Module,
+    model: Any,
     catalog: Catalog,
     histories: Histories,
     *,
@@ -54,79 +50,81 @@ def recommend(
     where `titles` is asked for and known; polars unless a frame was given. `reasoning` is how much a reasoner thinks
     (an error for a model without one); with adaptive stopping a column `steps` says how long for each user.
     """
+    check(k, seen, empty)
+    asked = read(
+        histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
+        timed=getattr(model, "reads_times", False),
+    )  # fmt: skip
+    dial = reasoning or Reasoning()
+    found = lists(model, catalog, asked, k=k, seen=seen, empty=empty, dial=dial)
+    taken = None if dial.adaptive is None else found.steps
+    return asked.give(long(asked.users, found.ids, found.scores, catalog, titles, taken))
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The best items of each user; empty places hold -1 / -inf."""
+
+    ids: Int[np.ndarray, "U K"]
+    scores: Float[np.ndarray, "U K"]
+    steps: Int[np.ndarray, "U"]
+    """Reasoning steps where stopping is adaptive, else 0."""
+
+
+def check(k: int, seen: str, empty: str) -> None:
+    """Raise `UserError` for policies that there are not."""
     if k < 1:
         raise UserError(f"k must be at least 1, not {k}")
     checked(seen)
-    _named("unknown", unknown, ("skip", "error"))
-    _named("empty", empty, ("popular", "error"))
-    _named("untimed", untimed, ("error", "even"))
-    reads = getattr(model, "reads_times", False)
-    users, lengths, items, times, give = _flat(histories, columns, catalog, time_unit if reads else None)
-    if reads and times is None and lengths.any():
-        times = _even(lengths, columns, untimed)
-    known = items >= 0
-    if unknown == "error" and not known.all():
-        raise UserError(
-            f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out"
-        )
-    owner = np.repeat(np.arange(len(users)), lengths)
-    kept = np.bincount(owner[known], minlength=len(users))
-    flat, ends = items[known].astype(np.int64), np.cumsum(kept)
-    times = None if times is None else times[known]
-    bare = kept == 0
+    named("empty", empty, ("popular", "error"))
+
+
+def lists(
+    model: Any, catalog: Catalog, asked: Asked, *, k: int, seen: str, empty: str, dial: Reasoning, device: str = "cpu"
+) -> Lists:
+    """The k best items of each user, or as many as there are; policies as in `recommend`."""
+    bare = asked.ends == asked.starts
     if bare.any() and empty == "error":
         raise UserError(
-            f"{int(bare.sum())} of {len(users)} histories hold no item that the model knows; "
+            f"{int(bare.sum())} of {len(asked)} histories hold no item that the model knows; "
             "empty='popular' answers them"
         )
     k_in = min(k, catalog.size)
-    ids = np.full((len(users), k_in), -1, dtype=np.int64)
-    scores = np.full((len(users), k_in), -np.inf, dtype=np.float32)
-    steps = np.zeros(len(users), dtype=np.int64)
-    dial = reasoning or Reasoning()
+    ids = np.full((len(asked), k_in), -1, dtype=np.int64)
+    scores = np.full((len(asked), k_in), -np.inf, dtype=np.float32)
+    steps = np.zeros(len(asked), dtype=np.int64)
     able = np.flatnonzero(~bare | getattr(model, "allows_empty", False))
     with dialled(model, dial):
         if len(able):
-            asked = Flat(flat, (ends - kept)[able], ends[able], times)
-            found, steps[able] = _ranked(model, asked, k_in, seen, dial)
+            flat = Flat(asked.items, asked.starts[able], asked.ends[able], asked.times)
+            found, steps[able] = _ranked(model, flat, k_in, seen, dial, device)
             ids[able], scores[able] = found.ids, found.scores
     rest = np.setdiff1d(np.flatnonzero(bare), able)
     if len(rest):
         order = np.argsort(-catalog.popularity, kind="stable")[:k_in]
         ids[rest], scores[rest] = order, catalog.popularity[order]
-    taken = None if dial.adaptive is None else steps
-    return give(_long(users, ids, scores, catalog, titles, taken))
+    return Lists(ids, scores, steps)
 
 
-def _ranked(model: Any, h: Flat, k: int, seen: str, dial: Reasoning) -> tuple[Ranking, np.ndarray | int]:
+def _ranked(model: Any, h: Flat, k: int, seen: str, dial: Reasoning, device: str) -> tuple[Ranking, np.ndarray | int]:
     """The lists, and each user's steps where stopping is adaptive."""
     how = used(model, dial)
     if how is None or dial.adaptive is None:
-        return rank(model, h.items, h.starts, h.ends, k=k, seen=seen, times=h.times), 0
+        return rank(model, h.items, h.starts, h.ends, k=k, seen=seen, times=h.times, device=device), 0
     return rank_settled(
-        model, h, k=k, length=how["adaptive"], most=how["steps"], patience=how["patience"], seen=seen
+        model, h, k=k, length=how["adaptive"], most=how["steps"], patience=how["patience"], seen=seen, device=device
     )  # fmt: skip
 
 
-def _named(name: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise UserError(f"{name}={given!r}{nearest(given, allowed)} (allowed: {', '.join(allowed)})")
-
-
-def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
-    """Times a day apart, where that is asked for."""
-    if untimed == "error":
-        name = columns[2] if len(columns) > 2 else "timestamp"
-        raise UserError(
-            "this model reads when events happened and these histories have no times: give a table with a column "
-            f"{name!r}, or have events taken as a day apart by untimed='even' (on the command line, --untimed even)"
-        )
-    return np.concatenate([np.arange(n, dtype=np.int64) * STEP for n in lengths])
-
-
-def _long(
-    users: pl.Series, ids: np.ndarray, scores: np.ndarray, catalog: Catalog, titles: bool, steps: np.ndarray | None
+def long(
+    users: pl.Series,
+    ids: Int[np.ndarray, "U K"],
+    scores: Float[np.ndarray, "U K"],
+    catalog: Catalog,
+    titles: bool,
+    steps: Int[np.ndarray, "U"] | None = None,
 ) -> pl.DataFrame:
+    """A row for each filled place: user, item, score, rank, and steps and title where they are given and asked for."""
     k = ids.shape[1]
     filled = ids.ravel() >= 0
     place = np.repeat(np.arange(len(users)), k)[filled]
@@ -142,72 +140,3 @@ def _long(
     if titles and catalog.titles is not None:
         frame = frame.with_columns(title=catalog.titles.gather(pl.Series(internal, dtype=pl.UInt32)))
     return frame
-
-
-def _flat(
-    histories: Histories, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
-) -> tuple[pl.Series, np.ndarray, np.ndarray, np.ndarray | None, Any]:
-    """Users, events of each, internal item ids of all (-1: unknown), seconds, and how to give a polars frame back.
-
-    The seconds are None where there are none, or where no `unit` says that somebody reads them.
-    """
-    if isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str)):
-        given = dict(histories) if isinstance(histories, Mapping) else dict(enumerate(histories))
-        lists = [[items] if isinstance(items, str) else list(items) for items in given.values()]
-        if not lists:
-            raise UserError("there are no histories; give at least one")
-        users = pl.Series("user", list(given), strict=False)
-        flat = [item for items in lists for item in items]
-        return users, np.array([len(items) for items in lists]), catalog.lookup(flat), None, lambda frame: frame
-    return _from_frame(histories, columns, catalog, unit)
-
-
-def _from_frame(
-    table: Any, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
-) -> tuple[pl.Series, np.ndarray, np.ndarray, np.ndarray | None, Any]:
-    try:
-        given = nw.from_native(table)
-    except TypeError:
-        raise UserError(
-            f"histories are a mapping, a list of lists or a DataFrame, not {type(table).__name__}"
-        ) from None
-    lazy = isinstance(given, nw.LazyFrame)
-    native = given.implementation
-    names = given.collect_schema().names()
-    for name in columns[:2]:
-        if name not in names:
-            raise UserError(f"histories have no column {name!r}{nearest(name, names)} (columns: {', '.join(names)})")
-    wanted = given.select([name for name in columns if name in names])
-    frame = pl.DataFrame((wanted.collect() if isinstance(wanted, nw.LazyFrame) else wanted).to_arrow())
-    if missing := frame[columns[0]].null_count():
-        raise UserError(f"{missing} of {len(frame)} events have no user in the column {columns[0]!r}; drop them")
-    frame = frame.with_row_index("__place")
-    timed = len(columns) > 2 and columns[2] in names
-    if timed and unit is not None:
-        frame = frame.with_columns(__seconds=_seconds(frame[columns[2]], unit))
-    if timed:
-        frame = frame.sort(columns[2], "__place")
-    users = frame[columns[0]].unique(maintain_order=False).sort()
-    frame = frame.with_columns(__user=frame[columns[0]].rank("dense").cast(pl.Int64) - 1).sort(
-        "__user", maintain_order=True
-    )
-    lengths = np.bincount(frame["__user"].to_numpy(), minlength=len(users))
-
-    def give(result: pl.DataFrame) -> Any:
-        if lazy or native is nw.Implementation.POLARS:
-            return result
-        return nw.from_arrow(result.to_arrow(), backend=native).to_native()
-
-    times = frame["__seconds"].to_numpy() if "__seconds" in frame.columns else None
-    return users.alias("user"), lengths, catalog.lookup(frame[columns[1]]), times, give
-
-
-def _seconds(column: pl.Series, unit: values.Unit) -> pl.Series:
-    """The time column as the store's seconds."""
-    found, _ = values.seconds(column, f"column {column.name!r} of the histories", unit)
-    if unit == "s" and len(found) and int(found.max()) > 10**11:
-        raise UserError(
-            f"times in column {column.name!r} lie after the year 5000 as seconds; are they milliseconds? "
-            "then say time_unit='ms' (on the command line, --time-unit ms)"
-        )
-    return pl.Series(found)

@@ -27,7 +27,10 @@ class Moment:
 
 @runtime_checkable
 class Callback(Protocol):
-    """An attribute `headline`, where it has one, names the figure that the epoch's line shows."""
+    """What else it may have: `headline`, the name of the figure (or names, of which one is there) that the epoch's line
+    shows; `check(model, store)`, asked before anything is written, which raises `UserError` where it cannot serve;
+    `every`, optimizer steps between rows `watch` inside an epoch, whose figures `on_epoch` gives too (None is none).
+    """
 
     def on_epoch(self, moment: Moment) -> dict[str, Any]:
         """Figures for this epoch's row of metrics.jsonl; called after validation, on the first process."""

@@ -77,6 +77,8 @@ class Conductor(lightning.Callback):
                 rate = trainer.optimizers[0].param_groups[0]["lr"]
                 figures = {"loss": loss, **terms, "lr": rate}
                 self.journal.add("step", step, step / self.loader.steps_per_epoch, figures)
+            if inside:  # an epoch's end has a row of its own
+                self._watch(module, step, epoch)
         if inside == 0:
             self._close_epoch(trainer, module, step, epoch)
         elif time.perf_counter() - self.written >= 60 * self.experiment.training.checkpoint_minutes:
@@ -117,6 +119,15 @@ class Conductor(lightning.Callback):
                 write_weights(self.out, module.model)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
+    def _watch(self, module: FitModule, step: int, epoch: int) -> None:
+        """A row for each callback whose turn it is inside an epoch."""
+        moment = Moment(module.model, self.material.store, self.out, step, epoch)
+        for callback in self.callbacks:
+            every = getattr(callback, "every", None)
+            if every is not None and step % every == 0:
+                self.journal.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(moment))
+                self.begun = time.perf_counter()  # watching is not training
+
     def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
         """Validation metrics; the best weights so far are written as the run's weights."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
@@ -151,9 +162,11 @@ def _objective(terms: dict[str, float], penalties: set[str]) -> tuple[float, flo
 
 
 def _headline(callback: Callback, figures: dict[str, Any]) -> str:
-    name: str = getattr(callback, "headline", "")
-    value = figures.get(name)
-    return "" if value is None else f"  {name.rsplit('/')[-1].replace('_', ' ')} {value:.3f}"
+    names: str | tuple[str, ...] = getattr(callback, "headline", "")
+    found = ((name, figures.get(name)) for name in ([names] if isinstance(names, str) else names))
+    return "".join(
+        f"  {name.rsplit('/')[-1].replace('_', ' ')} {value:.3f}" for name, value in found if value is not None
+    )
 
 
 def _paced(name: str, value: float) -> str:

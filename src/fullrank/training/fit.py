@@ -48,7 +48,8 @@ def train(
     """Train `experiment` on `store` and return the run folder `out`, opened.
 
     `resume` continues a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU,
-    with one thread count). `init_from` starts from the weights of an earlier run; items are matched by external id.
+    with one thread count). `init_from` starts from the weights of an earlier run; items, and values of
+    a click model's fields, are matched by external id.
     """
     folder = Path(out)
     if _rank() == 0:  # the others may come when it has begun to write
@@ -62,6 +63,9 @@ def train(
     gradient = isinstance(model, RecommenderModel | ClickModel)
     if not gradient and (loggers or callbacks or init_from is not None):
         raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
+    for callback in callbacks:
+        if callable(getattr(callback, "check", None)):
+            callback.check(model, store)  # type: ignore[attr-defined]
     kept = read_checkpoint(folder) if resume else None
     source = first_source(folder) if resume else init_from
     if source is not None and kept is None:

@@ -21,6 +21,7 @@ from fullrank.evaluation.clicks_spec import Clicks
 from fullrank.experiment import Experiment
 from fullrank.run import Run
 from fullrank.training.distributed import Place, gather
+from fullrank.training.warm_start_clicks import copy_click_weights
 
 
 class Shuffled:
@@ -85,9 +86,7 @@ class Shown:
         return Shuffled(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)
 
     def warm_start(self, model: ClickModel, source: Run) -> None:
-        raise UserError(
-            f"{source.path}: a click model cannot start from another run, whose ids mean other values; leave out --from"
-        )
+        copy_click_weights(model, self.store, source)
 
     def score(self, model: Any, device: torch.device, place: Place) -> float:
         rows = rows_of(self.store, "validation")[place.rank :: place.world]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fullrank.reports import Figure, Missing
+from fullrank.reports.click_findings import ClickFinding
 from fullrank.reports.draw import legend, look, panel, whole_numbers
 from fullrank.reports.findings import Finding
 
+Trained = Finding | ClickFinding
+COLLAPSE = {"watch/collapse_share": "collapse share"}
+RANKS = {
+    "watch/last_layer_stable_rank": "stable rank behind the last layer",
+    "watch/last_layer_entropy_rank": "entropy rank behind the last layer",
+}
 
-def curves(findings: Sequence[Finding]) -> Figure | Missing:
-    """One panel for each figure that any run has."""
+
+def curves(findings: Sequence[Trained], watched: Mapping[str, str] = COLLAPSE) -> Figure | Missing:
+    """One panel for each figure that any run has; `watched` are those that `--watch` adds, with their words."""
     name, title = "curves", "How training went"
     there = [one for one in findings if one.epochs]
     absent = tuple(
@@ -22,7 +30,7 @@ def curves(findings: Sequence[Finding]) -> Figure | Missing:
     figures = {
         **{f"validation/{metric}": f"validation {metric}" for metric in dict.fromkeys(one.selected for one in there)},
         "train/loss": "training loss (without penalties)",
-        "watch/collapse_share": "collapse share",
+        **watched,
     }
     kept = {key: word for key, word in figures.items() if any(_points(one, key) for one in there)}
     panels = []
@@ -47,8 +55,8 @@ def curves(findings: Sequence[Finding]) -> Figure | Missing:
         "Each run after every pass over the data. The weights of the epoch with the best validation metric are the "
         "ones that a run keeps. Losses of different kinds cannot be compared."
     )
-    if "watch/collapse_share" not in kept:
-        caption += " No run was watched: train with --watch to see the collapse share here."
+    if not set(watched) & set(kept):
+        caption += f" No run was watched: train with --watch to see the {next(iter(watched.values()))} here."
     rows = tuple(
         (f"{one.key} {one.name}", row["epoch"], *(_number(row.get(key)) for key in kept))
         for one in there for row in one.epochs
@@ -56,11 +64,13 @@ def curves(findings: Sequence[Finding]) -> Figure | Missing:
     return Figure(name, title, caption, tuple(panels), ("run", "epoch", *kept.values()), rows, absent)
 
 
-def _points(one: Finding, key: str) -> list[tuple[float, float]]:
+def _points(one: Trained, key: str) -> list[tuple[float, float]]:
     return [
         (row["epoch"], value)
-        for row in one.epochs
-        if isinstance(row.get("epoch"), int | float) and (value := _number(row.get(key))) is not None
+        for row in one.journal
+        if row.get("event") in ("epoch", "watch")
+        and isinstance(row.get("epoch"), int | float)
+        and (value := _number(row.get(key))) is not None
     ]
 
 

@@ -1,0 +1,207 @@
+"""Cascade: a retriever's candidates in a ranker's order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+from torch import nn
+
+from fullrank.cascade import order
+from fullrank.cascade.evaluate import Reranked, before_and_after
+from fullrank.cascade.features import Side, encoded
+from fullrank.cascade.ordering import Ordering
+from fullrank.cascade.plan import Plan, id_column, planned
+from fullrank.cascade.stages import Ranker, Retriever
+from fullrank.cascade.tables import Context, Keyed
+from fullrank.data.stores import AnyStore
+from fullrank.data.values import Unit
+from fullrank.data.vocabulary import UNKNOWN, canonical
+from fullrank.errors import UserError
+from fullrank.retrieval.dial import Reasoning
+from fullrank.retrieval.histories import Asked, Histories, named, read
+from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.recommend import check, lists, long
+from fullrank.run import Run
+
+
+class Cascade:
+    """A retriever and a ranker, opened once.
+
+    `retriever` and `ranker` are run folders, runs, or `Retriever` and `Ranker` of models in memory. `users` and `items`
+    are tables (a path or a DataFrame) with a row per id and the columns that the ranker reads; without them those of
+    the retriever's store and catalogue are taken. `user` and `item` name the columns of the ranker's schema that hold
+    the ids (else the group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has that name or
+    the usual one. `store` and `impressions` are the two stores, where they were moved since the training.
+    Raises `UserError` where one of these is not what it should be.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever | Run | str | Path,
+        ranker: Ranker | Run | str | Path,
+        *,
+        users: Any = None,
+        items: Any = None,
+        user: str | None = None,
+        item: str | None = None,
+        store: AnyStore | str | Path | None = None,
+        impressions: AnyStore | str | Path | None = None,
+        device: str = "cpu",
+    ):
+        self.retriever, self.ranker, self.device = (
+            Retriever.of(retriever, store),
+            Ranker.of(ranker, impressions),
+            device,
+        )
+        self.encoder = self.ranker.store.encoder
+        schema = self.encoder.schema
+        self.user, self.item = id_column(schema, "user", user), id_column(schema, "item", item)
+        if self.user == self.item:
+            raise UserError(f"user={self.user!r} and item={self.item!r} are the same column; name two")
+        self._user_keys = tuple(dict.fromkeys([self.user, "user_id", "user"]))
+        self.users = None
+        if users is not None:
+            self.users = Keyed(users, "users", self._user_keys)
+        elif self.retriever.store is not None:
+            self.users = Keyed(self.retriever.store.users.drop("user"), "users", ("user_id",))
+        if items is not None:
+            self.items = Keyed(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
+        else:
+            self.items = Keyed(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
+        for model in (self.retriever.model, self.ranker.model):
+            if isinstance(model, nn.Module):
+                model.to(device)
+        self._sides: dict[tuple[str, ...], Side] = {}
+
+    def recommend(
+        self,
+        histories: Histories | None = None,
+        *,
+        users: Sequence[Any] | pl.Series | None = None,
+        k: int = 10,
+        candidates: int = 100,
+        context: Any = None,
+        blend: float = 0.0,
+        bare: str = "error",
+        seen: str = "exclude",
+        unknown: str = "skip",
+        empty: str = "popular",
+        untimed: str = "error",
+        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        time_unit: Unit = "s",
+        titles: bool = False,
+        reasoning: Mapping[str, int] | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
+        """The ranker's k best of each user's `candidates` best items: user, item, score, rank, as `fr.recommend` gives.
+
+        Histories as in `fr.recommend`, and so are the policies from `seen` on; or `users`, ids of the retriever's
+        store, with all their events there. In a list of item lists nobody is named: what is read of users is missing.
+        `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
+        user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order (`order`).
+        Users for whom the retriever finds nothing are an error, or skipped (`bare`).
+        """
+        order.check(k, candidates, blend)
+        check(candidates, seen, empty)
+        named("bare", bare, ("error", "skip"))
+        if (histories is None) == (users is None):
+            raise UserError("give histories, or users= of the retriever's store: one of the two")
+        model, catalog = self.retriever.model, self.retriever.catalog
+        asked = self._stored(users) if users is not None else read(
+            histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
+            timed=getattr(model, "reads_times", False),
+        )  # fmt: skip
+        rank, dial = self.ordering(context), Reasoning(**(reasoning or {}))
+        everybody = asked.users if asked.named else pl.Series("user", [None] * len(asked), dtype=pl.String)
+        rank.require_some(everybody)
+        ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
+        for low, high in order.blocks(len(asked), candidates):
+            part = asked.part(low, high)
+            found = lists(
+                model, catalog, part, k=candidates, seen=seen, empty=empty, dial=dial, device=self.device
+            )  # fmt: skip
+            if bare == "error":
+                _refuse_bare(part, found.ids)
+            best, value = order.best(rank(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
+            ids.append(_filled(best, k, -1))
+            scores.append(_filled(value, k, -np.inf))
+            if progress is not None:
+                progress(high, len(asked))
+        return asked.give(long(asked.users, np.concatenate(ids), np.concatenate(scores), catalog, titles))
+
+    def evaluate(
+        self,
+        split: Literal["validation", "test"] = "test",
+        *,
+        candidates: int = 100,
+        context: Any = None,
+        blend: float = 0.0,
+        set: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> Reranked:
+        """The retriever's lists, and those lists re-ranked, on the same users; the paired difference and its interval.
+
+        `set` changes the retriever's evaluation (`"ks=[10]"`), the rest is as in `recommend`. Warns where the ranker
+        may have been trained on what is asked (`leak`).
+        """
+        return before_and_after(self, split, candidates, context, blend, set, progress)
+
+    def ordering(self, context: Any) -> Ordering:
+        """What gives candidates their scores, in this context. Raises `UserError` where a field has no source."""
+        names = [field.name for field in self.encoder.schema.fields]
+        now = Context(context, names, self._user_keys)
+        plan = planned(self.encoder.schema, self.user, self.item, self.users, self.items, now.columns)
+        if plan.items not in self._sides:
+            self._sides[plan.items] = self._item_side(plan)
+        return Ordering(self.ranker, self.users, self.user, plan, now, self._sides[plan.items], self.device)
+
+    def _item_side(self, plan: Plan) -> Side:
+        """The catalogue, encoded."""
+        ids = self.retriever.catalog.ids
+        columns = self.items.gather([name for name in plan.items if name != self.item], ids)
+        if columns:
+            self.items.require_some(ids, "items of the catalogue")
+        own = [ids.alias(self.item)] if self.item in plan.items else []
+        if own:
+            field = next(field for field in self.encoder.schema.fields if field.name == self.item)
+            if not (self.encoder.lookup(field).ids(canonical(ids, "items")) > UNKNOWN).any():
+                raise UserError(
+                    f"none of the {len(ids):,} items of {self.retriever.name} (such as {ids[0]!r}) is known to "
+                    f"{self.ranker.name}; are the item ids of the same kind?"
+                )
+        return encoded(self.encoder, [*own, *columns], len(ids), "the items")
+
+    def _stored(self, users: Any) -> Asked:
+        """Users of the store with all their events. Raises `UserError` for one that is not there."""
+        store = self.retriever.known()
+        given = users if isinstance(users, pl.Series) else pl.Series("user", list(users), strict=False)
+        keys = Keyed(store.users.select("user", "user_id"), "users of the store", ("user_id",))
+        place = keys.rows(given)
+        if bool((place < 0).any()):
+            lost = given.filter(pl.Series(place < 0))
+            raise UserError(
+                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}, the first is {lost[0]!r}: "
+                "give their histories instead"
+            )
+        at = store.users["user"].to_numpy()[place].astype(np.int64)
+        return Asked(given.alias("user"), store.items, store.offsets[at], store.offsets[at + 1], store.times)
+
+
+def _refuse_bare(asked: Asked, ids: Int[np.ndarray, "B C"]) -> None:
+    without = ~(ids >= 0).any(1)
+    if without.any():
+        first = asked.users.filter(pl.Series(without))[0]
+        raise UserError(
+            f"the retriever has no candidates for {int(without.sum()):,} users, the first is {first!r} (they have seen "
+            "every item): seen='keep' recommends those again, bare='skip' leaves these users out"
+        )
+
+
+def _filled(values: np.ndarray, k: int, rest: float) -> np.ndarray:
+    """[B, k]: with empty places where the catalogue has fewer items."""
+    return np.pad(values, ((0, 0), (0, k - values.shape[1])), constant_values=rest)

@@ -1,0 +1,113 @@
+"""What a ranker adds to a retriever: both lists of the same users, measured alike, and their paired difference."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fullrank.cascade import order
+from fullrank.cascade.leak import overlap
+from fullrank.errors import UserError
+from fullrank.evaluation.asked import asked
+from fullrank.evaluation.compare import Comparison, compare
+from fullrank.evaluation.dropped import Forgetful
+from fullrank.evaluation.measure import of_lists, ranked
+from fullrank.evaluation.result import Evaluated, merge
+from fullrank.metrics import match
+from fullrank.ops.safe_files import write_text
+from fullrank.retrieval.dial import dialled
+from fullrank.retrieval.rank import Progress
+
+if TYPE_CHECKING:
+    from fullrank.cascade.cascade import Cascade
+
+
+@dataclass(frozen=True)
+class Reranked:
+    """Before and after. `facts`: candidates, blend, where the fields came from, and the times of `leak`."""
+
+    before: Evaluated
+    """The retriever's own lists."""
+    after: Evaluated
+    """The ranker's order of the candidates."""
+    differences: dict[str, Comparison]
+    """after - before on the same users: recall and nDCG at every k."""
+    ceiling: float
+    """Recall of all the candidates: what a perfect ranker would reach at k = candidates."""
+    facts: dict[str, Any]
+    notes: tuple[str, ...]
+    """Reasons to doubt the numbers."""
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data without per-user rows."""
+        return {
+            **self.facts, "ceiling": self.ceiling, "notes": list(self.notes),
+            "differences": {name: found.dump() for name, found in self.differences.items()},
+            "before": self.before.dump(), "after": self.after.dump(),
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        return json.dumps(self.dump(), indent=2) + "\n"
+
+    def save(self, folder: Path | str) -> None:
+        """Writes `cascade.json`, and both evaluations into `before` and `after` (`Evaluated.load` reads them)."""
+        self.before.save(Path(folder) / "before")
+        self.after.save(Path(folder) / "after")
+        write_text(Path(folder) / "cascade.json", self.to_json())
+
+
+def before_and_after(
+    cascade: Cascade,
+    split: str,
+    candidates: int,
+    context: Any,
+    blend: float,
+    settings: Sequence[str],
+    progress: Progress | None,
+) -> Reranked:
+    """See `Cascade.evaluate`."""
+    model, store = cascade.retriever.model, cascade.retriever.known()
+    spec = cascade.retriever.evaluation.override(*settings)
+    if spec.protocol != "full":
+        raise UserError("a cascade ranks the whole catalogue first: leave protocol at 'full'")
+    deepest = max(name.k for name in spec.names())
+    order.check(deepest, candidates, blend)
+    whole = asked(model, store, split, spec)
+    rank = cascade.ordering(context)
+    facts, doubt = overlap(store, split, cascade.ranker.store)
+    names = store.user_ids
+    rank.require_some(names[whole.users])
+    teller = Forgetful(model, spec.drop, spec.seed) if spec.drop else model
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    reached = bare = 0.0
+    for low, high in order.blocks(len(whole.users), candidates):
+        part = whole.part(slice(low, high))
+        with dialled(model, spec.reasoning):
+            found, steps = ranked(teller, part.histories(store), spec, candidates, cascade.device, None)
+        scores = rank(names[part.users], found.ids, found.scores, blend)
+        best, _ = order.best(scores, found.ids, deepest)
+        for kept, ids in zip(parts, (found.ids[:, :deepest], best), strict=True):
+            kept.append(of_lists(part, store, spec, ids.astype(np.int32), steps))
+        truth = part.truth(store)
+        reached += float((match(found.ids, truth).sum(1) / truth.counts).sum())
+        bare += float((~(found.ids >= 0).any(1)).sum())
+        if progress is not None:
+            progress(high, len(whole.users))
+    before, after = (merge(kept) for kept in parts)
+    facts = {
+        "split": split, "candidates": candidates, "blend": blend, "users": len(whole.users),
+        "users_without_candidates": int(bare),
+        "fields": {"users": rank.plan.users, "items": rank.plan.items, "context": rank.plan.context}, **facts,
+    }  # fmt: skip
+    if doubt is not None:
+        warnings.warn(doubt, UserWarning, stacklevel=3)
+    compared = [name for name in before.metrics if name.split("@")[0] in ("recall", "ndcg")]
+    found_gaps = {name: compare(before, after, name, level=spec.level) for name in compared}
+    notes = () if doubt is None else (doubt,)
+    return Reranked(before, after, found_gaps, reached / max(len(whole.users), 1), facts, notes)

@@ -1,0 +1,61 @@
+"""The scores by which candidates are ordered, in one context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Int
+
+from fullrank.cascade import order
+from fullrank.cascade.features import Pairs, Side, encoded
+from fullrank.cascade.plan import Plan
+from fullrank.cascade.stages import Ranker
+from fullrank.cascade.tables import Context, Keyed
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """A ranker, where it reads users, and the catalogue as it reads items."""
+
+    ranker: Ranker
+    users: Keyed | None
+    user: str
+    """The schema's column of user ids."""
+    plan: Plan
+    context: Context
+    items: Side
+    device: str
+
+    def __call__(
+        self, users: pl.Series, ids: Int[np.ndarray, "B C"], scores: Float[np.ndarray, "B C"], blend: float
+    ) -> Float[np.ndarray, "B C"]:
+        """Of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
+
+        `users` are external ids, null where nobody is named.
+        """
+        found = order.probabilities(self.ranker.model, self.pairs(users), ids, self.device)
+        return order.blended(found, scores, blend)
+
+    def require_some(self, users: pl.Series) -> None:
+        """Raise `UserError` where a table that is read knows none of these users: asked once, for all of them."""
+        self.context.require_some(users)
+        if self.users is not None and self._names:
+            self.users.require_some(users, "users")
+
+    def pairs(self, users: pl.Series) -> Pairs:
+        """The features of these users with every item."""
+        columns = self.context.gather(users)
+        if self._names:
+            assert self.users is not None
+            columns += self.users.gather(self._names, users)
+        if self.user in self.plan.users:
+            columns.append(users.alias(self.user))
+        encoder = self.ranker.store.encoder
+        return Pairs(encoder, encoded(encoder, columns, len(users), "the users"), self.items)
+
+    @property
+    def _names(self) -> list[str]:
+        """The columns read of the users' table."""
+        return [name for name in self.plan.users if name != self.user]

@@ -1,0 +1,86 @@
+"""The two stages of a cascade, from run folders or from models in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fullrank.click import ClickModel
+from fullrank.data.catalog import Catalog
+from fullrank.data.impressions import ImpressionStore
+from fullrank.data.pack import Store
+from fullrank.data.stores import AnyStore
+from fullrank.errors import UserError
+from fullrank.evaluation.spec import Evaluation
+from fullrank.run import Run, store_of
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """A model that ranks a catalogue, and the store that it was trained on where that is needed."""
+
+    model: Any
+    catalog: Catalog
+    store: Store | None = None
+    """Asked for known users, for their columns, and for evaluation."""
+    evaluation: Evaluation = Evaluation()
+    name: str = "the retriever"
+    lacking: str = "there is none"
+    """Why there is no store."""
+
+    @classmethod
+    def of(cls, given: Retriever | Run | str | Path, data: AnyStore | str | Path | None = None) -> Retriever:
+        """Opened. Raises `UserError` for a click model, and for a store given as `data` that is not the run's."""
+        if isinstance(given, Retriever):
+            return given
+        run = given if isinstance(given, Run) else Run.open(given)
+        if run.spec.clicks is not None:
+            raise UserError(
+                f"{run.path} predicts clicks, so it finds no candidates: the retriever of a cascade is a run that "
+                "recommends items (`fullrank list recipes`), and this one its ranker"
+            )
+        store: Any = None
+        lacking = ""
+        try:
+            store = store_of(run, data)
+        except UserError as error:  # many questions need no store
+            if data is not None:
+                raise
+            lacking = str(error)
+        return cls(run.model(), run.catalog, store, run.spec.lists, str(run.path), lacking)
+
+    def known(self) -> Store:
+        """The store. Raises `UserError` where it is not there."""
+        if self.store is None:
+            raise UserError(
+                f"this needs the store that {self.name} was trained on ({self.lacking}): name it by store=FOLDER"
+            )
+        return self.store
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """A click model, and the store of impressions whose encoding it reads."""
+
+    model: ClickModel
+    store: ImpressionStore
+    name: str = "the ranker"
+
+    @classmethod
+    def of(cls, given: Ranker | Run | str | Path, data: AnyStore | str | Path | None = None) -> Ranker:
+        """Opened. Raises `UserError` for a run that is no click model, and where its store is not there."""
+        if isinstance(given, Ranker):
+            return given
+        run = given if isinstance(given, Run) else Run.open(given)
+        if run.spec.clicks is None:
+            raise UserError(
+                f"{run.path} recommends items, so it cannot be a cascade's ranker: that is a click model "
+                "(`fullrank list rankers`)"
+            )
+        where = run.manifest["data"]["path"]
+        if data is None and not Path(where).is_dir():
+            raise UserError(f"the store {where} that {run.path} was trained on is not there; name it by impressions=")
+        model, store = run.model(), store_of(run, data)
+        assert isinstance(model, ClickModel) and isinstance(store, ImpressionStore)
+        return cls(model, store, str(run.path))

@@ -1,0 +1,141 @@
+"""A cascade equals its slow twin: candidates joined with every table, predicted row by row, and sorted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import fullrank as fr
+from fullrank.cascade import Cascade, order
+from fullrank.evaluation.predict import predict
+from fullrank.retrieval.recommend import recommend
+from tests.cascade.pieces import BEGIN, ITEMS, USERS, goods, people, ranker, retriever, stores
+
+HISTORIES = {f"u{u}": [int(i) for i in np.random.default_rng(u).integers(ITEMS, size=1 + u % 5)] for u in range(USERS)}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[fr.Store, fr.ImpressionStore]:
+    return stores(tmp_path_factory.mktemp("cascade"))
+
+
+@pytest.fixture
+def cascade(both: tuple[fr.Store, fr.ImpressionStore]) -> Cascade:
+    return Cascade(retriever(both[0]), ranker(both[1]), users=people(), items=goods())
+
+
+def slowly(cascade: Cascade, histories: Any, candidates: int, context: dict[str, Any], users: Any, items: Any) -> Any:
+    """Every candidate with its probability, in the ranker's order; equal ones in the retriever's."""
+    stage = cascade.retriever
+    found = recommend(stage.model, stage.catalog, histories, k=candidates)
+    pairs = found.join(users, on="user", how="left", maintain_order="left")
+    pairs = pairs.join(items, on="item", how="left", maintain_order="left")
+    pairs = pairs.with_columns(**{name: pl.lit(value) for name, value in context.items()})
+    scored = predict(cascade.ranker.model, cascade.ranker.store, pairs)
+    return scored.sort(["user", "probability", "rank"], descending=[False, True, False], maintain_order=True)
+
+
+@pytest.mark.parametrize("context", [{"hour": 3}, {"hour": None}, {"hour": 3, "price": 7.5, "tags": "a|zebra"}])
+def test_it_equals_the_joined_table(cascade: Cascade, context: dict[str, Any]) -> None:
+    items = goods().drop([name for name in context if name != "hour"])
+    expected = slowly(cascade, HISTORIES, 12, context, people(), items)
+    found = cascade.recommend(HISTORIES, k=12, candidates=12, context=context).sort("user", maintain_order=True)
+    assert found["user"].to_list() == expected["user"].to_list()
+    assert found["item"].to_list() == expected["item"].to_list()
+    assert np.allclose(found["score"], expected["probability"], rtol=1e-6)
+    assert found["score"].n_unique() > 200 and found.columns == ["user", "item", "score", "rank"]
+    top = cascade.recommend(HISTORIES, k=3, candidates=12, context=context).sort("user", maintain_order=True)
+    assert top.equals(found.filter(pl.col("rank") <= 3))
+
+
+def test_blocks_and_batches_change_nothing(cascade: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no block holds more pairs than it may: memory does not grow with the number of users."""
+    whole = cascade.recommend(HISTORIES, k=5, candidates=11, context={"hour": 1})
+    seen: list[int] = []
+    plain = order.probabilities
+
+    def counted(*given: Any) -> np.ndarray:
+        seen.append(given[2].size)
+        return plain(*given)
+
+    monkeypatch.setattr(order, "PAIRS", 40)
+    monkeypatch.setattr(order, "BATCH", 7)
+    monkeypatch.setattr(order, "probabilities", counted)
+    told: list[tuple[int, int]] = []
+    parts = cascade.recommend(
+        HISTORIES, k=5, candidates=11, context={"hour": 1}, progress=lambda *done: told.append(done)
+    )
+    assert parts["item"].equals(whole["item"]) and np.allclose(parts["score"], whole["score"], rtol=1e-6)
+    assert max(seen) <= 40 and len(seen) == -(-USERS // 3) and told[-1] == (USERS, USERS)
+
+
+def test_unknown_users_and_nobody(cascade: Cascade, both: tuple[fr.Store, fr.ImpressionStore]) -> None:
+    """A user whom nobody knows is unknown (id 1) with missing features (id 0); in a bare list all of it is missing."""
+    asked = {"u1": [3, 4], "stranger": [3, 4], "u24": [3, 4]}
+    users = people().filter(pl.col("user") != "stranger")
+    expected = slowly(cascade, asked, 9, {"hour": 2}, users, goods())
+    found = cascade.recommend(asked, k=9, candidates=9, context={"hour": 2}).sort("user", maintain_order=True)
+    assert found["item"].to_list() == expected["item"].to_list()
+    nobody = cascade.recommend([[3, 4]], k=9, candidates=9, context={"hour": 2})
+    assert nobody["user"].to_list() == [0] * 9
+    nulls = pl.DataFrame({"user": [0]}).join(people().with_columns(user=pl.lit(-1)), on="user", how="left")
+    twin = slowly(cascade, [[3, 4]], 9, {"hour": 2}, nulls, goods()).drop("probability")
+    again = predict(cascade.ranker.model, both[1], twin.with_columns(user=pl.lit(None)))
+    assert np.allclose(np.sort(nobody["score"]), np.sort(again["probability"]), rtol=1e-6)
+
+
+def test_a_context_for_each_user(cascade: Cascade, tmp_path: Path) -> None:
+    hours = pl.DataFrame({"user": [f"u{u}" for u in range(USERS)], "hour": [u % 24 for u in range(USERS)], "x": 1})
+    found = cascade.recommend(HISTORIES, k=4, candidates=9, context=hours)
+    for user in ("u3", "u17"):
+        alone = cascade.recommend({user: HISTORIES[user]}, k=4, candidates=9, context={"hour": int(user[1:]) % 24})
+        part = found.filter(pl.col("user") == user)
+        assert part["item"].equals(alone["item"]) and np.allclose(part["score"], alone["score"], rtol=1e-6)
+    hours.write_csv(tmp_path / "hours.csv")
+    assert cascade.recommend(HISTORIES, k=4, candidates=9, context=tmp_path / "hours.csv")["item"].equals(found["item"])
+
+
+def test_tables_of_the_store_are_the_default(both: tuple[fr.Store, fr.ImpressionStore], tmp_path: Path) -> None:
+    """Columns that were prepared with the events need no tables; ids of the store need no histories."""
+    old = both[0]
+    everything = [("u0", item, BEGIN) for item in range(ITEMS)] + [(user, 1, BEGIN + 9) for user in HISTORIES]
+    store = fr.prepare(
+        pl.DataFrame(everything, schema=["user_id", "item_id", "timestamp"], orient="row"),
+        tmp_path / "store", items=goods().rename({"item": "item_id"}), users=people().rename({"user": "user_id"}),
+    )  # fmt: skip
+    bare = Cascade(retriever(store), ranker(both[1]))
+    told = Cascade(retriever(store), ranker(both[1]), users=people(), items=goods())
+    how: dict[str, Any] = {"k": 5, "candidates": 9, "context": {"hour": 4}}
+    one, two = (c.recommend(users=["u3", "u0"], bare="skip", **how) for c in (bare, told))
+    assert one.equals(two) and one["user"].unique().to_list() == ["u3"], "u0 has seen everything"
+    three = told.recommend({"u3": [1]}, **how)
+    assert three["item"].equals(one["item"]) and len(old.catalog.ids) == ITEMS
+
+
+def test_equal_scores_keep_the_retrievers_order(both: tuple[fr.Store, fr.ImpressionStore]) -> None:
+    flat = Cascade(retriever(both[0]), ranker(both[1], scale=0.0), users=people(), items=goods())
+    found = flat.recommend(HISTORIES, k=7, candidates=20, context={"hour": 4})
+    own = recommend(flat.retriever.model, flat.retriever.catalog, HISTORIES, k=7)
+    assert found.drop("score").equals(own.drop("score"))
+
+
+def test_a_blend_goes_from_one_order_to_the_other(cascade: Cascade) -> None:
+    how: dict[str, Any] = {"k": 8, "candidates": 8, "context": {"hour": 4}}
+    own = recommend(cascade.retriever.model, cascade.retriever.catalog, HISTORIES, k=8)
+    lists = {blend: cascade.recommend(HISTORIES, blend=blend, **how) for blend in (0.0, 1e-9, 0.5, 1.0)}
+    assert lists[1.0]["item"].equals(own["item"]) and lists[1e-9]["item"].equals(lists[0.0]["item"])
+    assert not lists[0.5]["item"].equals(own["item"]) and not lists[0.5]["item"].equals(lists[0.0]["item"])
+    mixed = lists[0.5].group_by("user").agg(pl.col("score").mean())
+    assert np.allclose(mixed["score"], 0, atol=1e-6), "standardised over each user's candidates"
+
+
+def test_the_callers_type_of_frame_comes_back(cascade: Cascade) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"user_id": ["u1", "u1", "u2"], "item_id": [1, 2, 3]})
+    found = cascade.recommend(frame, k=2, candidates=5, context={"hour": 4})
+    assert isinstance(found, pd.DataFrame) and list(found["user"]) == ["u1", "u1", "u2", "u2"]

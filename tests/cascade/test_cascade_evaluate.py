@@ -1,0 +1,170 @@
+"""Before and after on the same users: the retriever's own evaluation, the lists of `recommend`, and an honest doubt."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import fullrank as fr
+from fullrank.cascade import Cascade, Reranked, order
+from fullrank.cli import main
+from fullrank.errors import UserError
+from fullrank.evaluation import Evaluated, evaluate
+from tests.cascade.pieces import SCHEMA, goods, people, ranker, retriever, stores
+from tests.training.clicks import tiny
+
+HOW: dict[str, Any] = {"candidates": 15, "context": {"hour": 5}, "set": ["ks=[3,10]", "bootstrap=20"]}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[fr.Store, fr.ImpressionStore]:
+    return stores(tmp_path_factory.mktemp("cascade"))
+
+
+@pytest.fixture
+def cascade(both: tuple[fr.Store, fr.ImpressionStore]) -> Cascade:
+    return Cascade(retriever(both[0]), ranker(both[1]), users=people(), items=goods())
+
+
+@pytest.fixture
+def found(cascade: Cascade) -> Reranked:
+    return cascade.evaluate("test", **HOW)
+
+
+def test_before_is_the_retrievers_own_evaluation(cascade: Cascade, found: Reranked) -> None:
+    stage = cascade.retriever
+    alone = evaluate(stage.model, stage.known(), "test", stage.evaluation.override(*HOW["set"]))
+    assert found.before.metrics == alone.metrics and found.before.protocol == alone.protocol
+    assert np.array_equal(found.before.per_user.lists, alone.per_user.lists)
+
+
+def test_after_is_the_list_of_recommend(cascade: Cascade, found: Reranked) -> None:
+    """Asked for the histories of the split; and the metrics are those of these lists, by hand."""
+    store = cascade.retriever.known()
+    users, starts, ends, stops = store.histories("test")
+    names, ids = store.user_ids, store.catalog.ids
+    asked = {names[int(u)]: ids.gather(store.items[a:b]).to_list() for u, a, b in zip(users, starts, ends, strict=True)}
+    lists = cascade.recommend(asked, k=10, candidates=15, context={"hour": 5}, bare="skip").group_by(
+        "user", maintain_order=True
+    )
+    own = {user[0]: part["item"].to_list() for user, part in lists}
+    recall, ndcg, reached = [], [], []
+    wide = cascade.recommend(asked, k=15, candidates=15, context={"hour": 5}, bare="skip")
+    assert found.facts["users_without_candidates"] == 1, "u0 has seen everything"
+    for row, (user, end, stop) in enumerate(zip(users, ends, stops, strict=True)):
+        name = names[int(user)]
+        truth = set(ids.gather(store.items[end:stop]).to_list())
+        given = found.after.per_user.lists[row]
+        assert ids.gather(given[given >= 0]).to_list() == own.get(name, [])
+        hits = np.array([item in truth for item in own.get(name, [-1] * 10)])
+        recall.append(hits.sum() / len(truth))
+        discounts = 1 / np.log2(np.arange(2, 12))
+        ndcg.append((hits * discounts).sum() / discounts[: len(truth)].sum())
+        reached.append(len(truth & set(wide.filter(pl.col("user") == name)["item"])) / len(truth))
+    assert found.after.metrics["recall@10"] == pytest.approx(np.mean(recall))
+    assert found.after.metrics["ndcg@10"] == pytest.approx(np.mean(ndcg))
+    assert found.ceiling == pytest.approx(np.mean(reached)) and len(set(recall)) > 2
+
+
+def test_differences_are_paired(found: Reranked) -> None:
+    assert set(found.differences) == {"recall@3", "recall@10", "ndcg@3", "ndcg@10"}
+    for name, gap in found.differences.items():
+        assert gap == fr.compare(found.before, found.after, name)
+        assert gap.difference == found.after.metrics[name] - found.before.metrics[name]
+        assert gap.interval[0] <= gap.difference <= gap.interval[1]
+
+
+def test_blocks_change_nothing(cascade: Cascade, found: Reranked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "PAIRS", 60)
+    monkeypatch.setattr(order, "BATCH", 11)
+    again = cascade.evaluate("test", **HOW)
+    assert again.after.metrics == found.after.metrics and again.ceiling == found.ceiling
+    assert again.before.protocol == found.before.protocol
+
+
+def test_it_is_saved_and_read_back(found: Reranked, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    found.save(tmp_path / "out")
+    tree = json.loads((tmp_path / "out" / "cascade.json").read_text())
+    assert tree["differences"]["ndcg@10"]["a"] == found.before.metrics["ndcg@10"]
+    assert tree["fields"]["context"] == ["hour"] and tree["candidates"] == 15 and tree["ceiling"] == found.ceiling
+    assert Evaluated.load(tmp_path / "out" / "after").metrics == found.after.metrics
+
+
+def test_what_cannot_be_evaluated(cascade: Cascade) -> None:
+    with pytest.raises(UserError, match="k=20 items cannot be chosen from candidates=15"):
+        cascade.evaluate("test", candidates=15, context={"hour": 5})
+    with pytest.raises(UserError, match="leave protocol at 'full'"):
+        cascade.evaluate("test", **(HOW | {"set": ["protocol=sampled"]}))
+
+
+def test_the_same_moments_are_no_reason_to_doubt(cascade: Cascade) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for split in ("validation", "test"):
+            found = cascade.evaluate(split, **HOW)  # type: ignore[arg-type]
+            assert found.notes == () and found.facts["targets_not_later"] == 0
+            assert found.facts["ranker_trained_until"] == SCHEMA["split"]["validation_from"] - 1
+
+
+def test_a_ranker_that_was_trained_on_the_targets_is_told(both: Any, tmp_path: Path) -> None:
+    """Later moments for the ranker, beside a store of the earlier ones and a leave-one-out store; no times at all."""
+    from tests.cascade.pieces import BEGIN, log
+
+    later = {"kind": "temporal", "validation_from": BEGIN + 320, "test_from": BEGIN + 340}
+    columns = {"user": "user", "item": "item", "time": "when"}
+    left_out = fr.prepare(log(), tmp_path / "loo", spec=fr.Prepare.parse({"columns": columns}))
+    late = fr.prepare_impressions(log(), tmp_path / "late", schema=SCHEMA | {"split": later})
+    for store in (both[0], left_out):
+        cascade = Cascade(retriever(store), ranker(late), users=people(), items=goods())
+        with pytest.warns(UserWarning, match="may have been trained on them: split both stores at the same moments"):
+            found = cascade.evaluate("test", **HOW)
+        _, _, ends, stops = store.histories("test")
+        times = np.concatenate([store.times[a:b] for a, b in zip(ends, stops, strict=True)])
+        assert found.facts["targets_not_later"] == int((times <= BEGIN + 319).sum()) > 0
+    shown = fr.prepare_impressions(log(), tmp_path / "timeless", schema=SCHEMA | {"split": "random", "time": None})
+    cascade = Cascade(retriever(both[0]), ranker(shown), users=people(), items=goods())
+    with pytest.warns(UserWarning, match="the ranker's store has no times"):
+        assert cascade.evaluate("test", **HOW).facts["targets_not_later"] is None
+
+
+@pytest.fixture(scope="module")
+def parity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Even users like even items: a popularity retriever knows nothing of it, a trained ranker all."""
+    home = tmp_path_factory.mktemp("parity")
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(20, size=4000), rng.integers(30, size=4000)
+    frame = pl.DataFrame({"user": user, "item": item, "when": np.arange(4000)})
+    frame = frame.with_columns(label=((pl.col("user") + pl.col("item")) % 2 == 0).cast(pl.Int8))
+    moments = {"validation_from": 3800, "test_from": 3850}
+    columns = {"user": "user", "item": "item", "time": "when", "rating": "label"}
+    spec = {"columns": columns, "min_rating": 1, "split": {"kind": "global_time", **moments}}
+    store = fr.prepare(frame, home / "events", spec=fr.Prepare.parse(spec))
+    schema = {"fields": ["user", "item"], "time": "when", "split": {"kind": "temporal", **moments}}
+    shown = fr.prepare_impressions(frame, home / "impressions", schema=schema)
+    fr.train("popularity", store, home / "popularity", progress=False)
+    fr.train(tiny("evaluation.selection=auc"), shown, home / "ranker", progress=False)
+    return home
+
+
+def test_a_ranker_that_knows_more_brings_recall(parity: Path) -> None:
+    found = fr.Cascade(parity / "popularity", parity / "ranker").evaluate(candidates=30, set=["seen=keep"])
+    gap = found.differences["recall@10"]
+    assert gap.interval[0] > 0.1 and gap.b > 1.5 * gap.a and found.ceiling == 1.0
+
+
+def test_the_command_line(parity: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["cascade", parity / "popularity", parity / "ranker", "--candidates", 30, "--set", "seen=keep"]
+    assert main([str(word) for word in [*words, "--out", tmp_path / "out", "--json"]]) == 0
+    tree = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert tree["differences"]["ndcg@10"]["difference"] > 0.1 and (tmp_path / "out" / "cascade.json").is_file()
+    assert main([str(word) for word in [*words, "--blend", 1]]) == 0
+    said = capsys.readouterr().out
+    assert "recall of the 30 candidates" in said and "+0.0000" in said
+    assert main([str(word) for word in [*words, "--context", "hour=3"]]) == 2

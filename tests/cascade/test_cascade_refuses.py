@@ -1,0 +1,119 @@
+"""What a cascade cannot do is said in one sentence, before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import fullrank as fr
+from fullrank.cascade import Cascade, Ranker, Retriever
+from fullrank.errors import UserError
+from tests.cascade.pieces import ITEMS, SCHEMA, goods, log, people, ranker, retriever, stores
+
+ASK: dict[str, Any] = {"k": 2, "candidates": 5, "context": {"hour": 1}}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[fr.Store, fr.ImpressionStore]:
+    return stores(tmp_path_factory.mktemp("cascade"))
+
+
+def made(both: tuple[fr.Store, fr.ImpressionStore], **settings: Any) -> Cascade:
+    given: dict[str, Any] = {"users": people(), "items": goods()} | settings
+    return Cascade(retriever(both[0]), ranker(both[1]), **given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"item": "itm"}, "column of items in the ranker's schema 'itm'; did you mean 'item'"),
+        ({"user": "price"}, "'price' is numeric, and an id is categorical"),
+        ({"user": "item"}, "are the same column"),
+        ({"items": goods().rename({"item": "sku"})}, "no id column 'item' or 'item_id' .*rename the one"),
+    ],
+)
+def test_tables_and_columns(both: Any, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        made(both, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ask", "says"),
+    [
+        ({"items": goods().drop("price")}, {}, "reads 'price', which neither the users .* nor the items .* have"),
+        ({"users": people().drop("age", "town")}, {}, "reads 'town', 'age', which neither"),
+        ({}, {"context": None}, "reads 'hour'.*context={'hour': VALUE}"),
+        ({"users": people().with_columns(price=1.0)}, {}, "'price', which both the users and the items have"),
+        ({"users": pl.concat([people(), people().head(2)])}, {}, "4 repeated ids"),
+        ({"users": people().with_columns(user=pl.lit(None))}, {}, "missing ids"),
+        ({"users": people().with_columns(user=pl.col("user") + "x")}, {}, "has none of the 1 users"),
+        ({"items": goods().with_columns(item=pl.col("item") + 1000)}, {}, "has none of the 40 items of the catalogue"),
+        ({"items": goods().with_columns(price=pl.lit("cheap"))}, {}, "column 'price' of the items .*no finite numbers"),
+        ({}, {"context": {"hour": 1, "hours": 2}}, "did you mean 'hour'"),
+        ({}, {"context": {"hour": 1, "user": "me"}}, "the cascade fills itself"),
+        ({}, {"context": pl.DataFrame({"hour": [1]})}, "no id column 'user'"),
+        ({}, {"context": pl.DataFrame({"user": ["u1"], "hr": [1]})}, "no column that the ranker reads"),
+        ({}, {"context": pl.DataFrame({"user": ["v1"], "hour": [1]})}, "has none of the 1 users"),
+        ({}, {"k": 6}, "k=6 items cannot be chosen from candidates=5"),
+        ({}, {"blend": 1.5}, "not between 0"),
+        ({}, {"seen": "hide"}, "seen-items policy"),
+        ({}, {"bare": "leave"}, "allowed: error, skip"),
+        ({}, {"reasoning": {"steps": 2}}, "does not reason"),
+        ({}, {"unknown": "error", "histories": {"u1": [1, 999]}}, "the model does not know"),
+        ({}, {"users": ["u1"]}, "one of the two"),
+        ({}, {"histories": None, "users": ["u1", "zed"]}, "1 of 2 users are not in .*'zed'"),
+        ({}, {"histories": {"u1": list(range(ITEMS))}}, "no candidates for 1 users, the first is 'u1'.*bare='skip'"),
+    ],
+)
+def test_questions(both: Any, settings: dict[str, Any], ask: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        made(both, **settings).recommend(**({"histories": {"u1": [1, 2]}} | ASK | ask))
+
+
+def test_schemas_without_users_or_items(both: Any, tmp_path: Path) -> None:
+    for fields, group, says in (
+        (["item", "hour"], None, "no user column"),
+        (["user", "hour"], None, "no item column"),
+        (["user", "item"], "town", None),
+    ):
+        schema = SCHEMA | {"fields": fields, "group": group}
+        store = fr.prepare_impressions(log().with_columns(town=pl.lit("x")), tmp_path / "store", schema=schema)
+        if says is None:
+            assert Cascade(retriever(both[0]), ranker(store), user="user").user == "user"
+            continue
+        with pytest.raises(UserError, match=says):
+            Cascade(retriever(both[0]), ranker(store))
+
+
+def test_a_ranker_that_reads_nothing_of_items(both: Any, tmp_path: Path) -> None:
+    store = fr.prepare_impressions(log(), tmp_path / "store", schema=SCHEMA | {"fields": ["user", "hour"]})
+    with pytest.raises(UserError, match="no item column"):
+        Cascade(retriever(both[0]), ranker(store))
+
+
+def test_items_of_another_kind(both: Any, tmp_path: Path) -> None:
+    other = log().with_columns(item=pl.col("item") + 5000)
+    store = fr.prepare_impressions(other, tmp_path / "store", schema=SCHEMA)
+    cascade = Cascade(retriever(both[0]), ranker(store), users=people(), items=goods())
+    with pytest.raises(UserError, match="none of the 40 items .* is known to the ranker"):
+        cascade.recommend({"u1": [1, 2]}, **ASK)
+
+
+def test_stages_the_wrong_way_round(both: Any, tmp_path: Path) -> None:
+    store, shown = both
+    found = fr.train("popularity", store, tmp_path / "popularity", progress=False)
+    small = ["training.max_epochs=1", "evaluation.bootstrap=0", "model.embedding.l2=0"]
+    ctr = fr.train("lr", shown, tmp_path / "lr", set=small, progress=False)
+    with pytest.raises(UserError, match="predicts clicks, so it finds no candidates"):
+        Cascade(ctr, ctr)
+    with pytest.raises(UserError, match="recommends items, so it cannot be a cascade's ranker"):
+        Cascade(found, found)
+    with pytest.raises(UserError, match="not the split that .* was trained on"):
+        Cascade(found, ctr, store=shown)
+    cascade = Cascade(Retriever(found.model(), found.catalog), Ranker.of(ctr), users=people(), items=goods())
+    with pytest.raises(UserError, match="name it by store=FOLDER"):
+        cascade.recommend(users=["u1"], **ASK)
+    assert len(cascade.recommend({"u1": [1]}, **ASK)) == 2
