@@ -21,13 +21,13 @@ import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
 from fullrank.batch import Batch
 from fullrank.data.catalog import Catalog
 from fullrank.experiment import Training
 from fullrank.items.table import Table
+from fullrank.ops import flop_count
 from fullrank.reasoning.rearec import ReaRec
 from fullrank.recipes.plr import cds
 from fullrank.recommender import Recommender, RecommenderModel
@@ -44,8 +44,6 @@ PAPER = {"base": 1.3448e8, "rearec": 1.3810e8, "plr": 1.4150e8}
 PAPER_ITEMS = 87_969
 SHAPES = {"base": (0, 0), "rearec": (2, 1), "plr": (2, 2)}
 """Steps and streams."""
-
-FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 Answer = Callable[[RecommenderModel, Batch], Tensor]
 
@@ -93,16 +91,13 @@ def flops(steps: int, streams: int, *, items: int = PAPER_ITEMS) -> float:
 
 def counted(model: RecommenderModel, batch: Batch) -> float:
     """Products of one row's answer as torch counts them while they run."""
-    counter = FlopCounterMode(display=False, custom_mapping={FUSED: _fused})
-    with torch.inference_mode(), model.frozen(), counter:
+
+    def run() -> None:
         answer = model.answer(batch)
         answer.block(0, answer.size)
-    return counter.get_total_flops() / len(batch.lengths)
 
-
-def _fused(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """The fused attention of the CPU, which torch's counter does not know, in its convention: the whole square."""
-    return int(sdpa_flop_count(q, k, v))
+    with torch.inference_mode(), model.frozen():
+        return flop_count.counted(run) / len(batch.lengths)
 
 
 def fast(model: RecommenderModel, batch: Batch) -> Tensor:

@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from fullrank.reports.draw import STYLE, look
+from fullrank.reports.draw import COLOURS, STYLE, look
 
 ROOT = Path(__file__).parents[1]
 WIDTH, HEIGHT = 3.1, 2.7
@@ -55,12 +55,87 @@ def plr_dial() -> Figure:
     return figure
 
 
-FIGURES = {"sprint_depth": sprint_depth, "plr_dial": plr_dial}
+LADDERS = {"width": "width of tokens", "depth": "blocks", "joint": "width and blocks", "hidden": "hidden width of FFNs"}
+NAMES = {"rankelastor": "RankElastor", "rankmixer": "RankMixer"}
 
 
-def _panels(count: int) -> tuple[Figure, list[Any]]:
+def rankelastor_ladder() -> Figure:
+    """Test AUC by dense parameters, a panel for each ladder (RankElastor's Figures 7 and 8)."""
+    rows = _rows("rankelastor", "ladder")
+    figure, panels = _panels(len(LADDERS), sharey=True)
+    for axes, (ladder, title) in zip(panels, LADDERS.items(), strict=True):
+        for place, method in enumerate(NAMES):
+            cells = {row["cell"] for row in rows if row["cell"].startswith((f"{method}-{ladder}-", f"{method}-base"))}
+            points = sorted(_point(rows, cell, "dense_parameters") for cell in cells)
+            axes.plot(*zip(*points, strict=True), label=NAMES[method], **look(place))
+        axes.set(xlabel="dense parameters", title=title, xscale="log")
+    panels[0].set_ylabel("test AUC")
+    panels[0].legend()
+    return figure
+
+
+def rankelastor_ablation() -> Figure:
+    """Test AUC of mixing times FFN (RankElastor's Table 3): every seed, and their mean."""
+    rows = _rows("rankelastor", "ablation")
+    figure, (axes,) = _panels(1)
+    cells = {"transpose_gelu": "transpose\nGELU", "transpose_glu": "transpose\nGLU", "full_gelu": "full\nGELU"}
+    for place, cell in enumerate([*cells, "full_glu"]):
+        found = _aucs(rows, cell)
+        axes.plot([place] * len(found), found, "o", color=COLOURS[place], alpha=0.5)
+        axes.plot([place - 0.25, place + 0.25], [sum(found) / len(found)] * 2, color=COLOURS[place])
+    axes.set(ylabel="test AUC", xticks=range(4), xticklabels=[*cells.values(), "full\nGLU"])
+    return figure
+
+
+def rankelastor_efficiency() -> Figure:
+    """Test AUC of every ranker by FLOPs of an impression and by dense parameters (in place of Figure 4's seconds)."""
+    rows = _rows("rankelastor", "headline")
+    figure, panels = _panels(2, sharey=True)
+    cells = dict.fromkeys(row["cell"] for row in rows)
+    for axes, (key, label) in zip(
+        panels, {"flops": "FLOPs an impression", "dense_parameters": "dense parameters"}.items(), strict=True
+    ):
+        for place, cell in enumerate(cells):
+            x, y = _point(rows, cell, key)
+            axes.plot([x], [y], label=NAMES.get(cell, cell), **{**look(place), "linestyle": ""})
+        axes.set(xlabel=label)
+        axes.set_xscale("symlog", linthresh=1e4)  # lr and fm have no product and no dense weight
+    panels[0].set_ylabel("test AUC")
+    panels[1].legend(fontsize=7, ncols=2)
+    return figure
+
+
+FIGURES = {
+    "sprint_depth": sprint_depth,
+    "plr_dial": plr_dial,
+    "rankelastor_ladder": rankelastor_ladder,
+    "rankelastor_ablation": rankelastor_ablation,
+    "rankelastor_efficiency": rankelastor_efficiency,
+}
+
+
+def _rows(folder: str, name: str) -> list[dict[str, Any]]:
+    """The rows without an error of the newest results/FOLDER/<date>_<hardware>_NAME.json."""
+    files = sorted((ROOT / "results" / folder).glob(f"*_{name}.json"))
+    if not files:
+        raise FileNotFoundError(f"results/{folder}/*_{name}.json")
+    return [row for row in json.loads(files[-1].read_text())["rows"] if not row.get("error")]
+
+
+def _aucs(rows: list[dict[str, Any]], cell: str) -> list[float]:
+    return [row["metrics"]["test"]["auc"] for row in rows if row["cell"] == cell]
+
+
+def _point(rows: list[dict[str, Any]], cell: str, key: str) -> tuple[int, float]:
+    """A figure of a cell's size, and its mean test AUC over seeds."""
+    found = _aucs(rows, cell)
+    size: int = next(row["size"][key] for row in rows if row["cell"] == cell)
+    return size, sum(found) / len(found)
+
+
+def _panels(count: int, **shared: Any) -> tuple[Figure, list[Any]]:
     figure = Figure(figsize=(WIDTH * count, HEIGHT))
-    return figure, list(figure.subplots(1, count))
+    return figure, list(figure.subplots(1, count, squeeze=False, **shared)[0])
 
 
 def main() -> None:
@@ -68,7 +143,10 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     with matplotlib.rc_context(STYLE):
         for name, draw in FIGURES.items():
-            FigureCanvasSVG(draw()).print_svg(folder / f"{name}.svg", metadata={"Date": None})
+            try:
+                FigureCanvasSVG(draw()).print_svg(folder / f"{name}.svg", metadata={"Date": None})
+            except FileNotFoundError as error:
+                print(f"{name}: not drawn, there is no {error}")
 
 
 if __name__ == "__main__":

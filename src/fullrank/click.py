@@ -20,6 +20,7 @@ from fullrank.errors import UserError
 from fullrank.rankers import RankerOutput, reads
 from fullrank.rankers.dcnv2 import DCNv2
 from fullrank.rankers.embedding import Embedding
+from fullrank.rankers.size import Counted, Size
 from fullrank.spec import Room, Spec
 
 
@@ -76,6 +77,13 @@ class ClickModel(nn.Module):
     def probabilities(self, batch: Impressions) -> Float[Tensor, "B"]:
         """In double precision: large logits stay apart."""
         return torch.sigmoid(self.output(batch).logits.double())
+
+    def size(self) -> Size:
+        """Parameters by kind, and the FLOPs of one impression."""
+        embedding = self.embedding.looked_up()
+        dense = sum(p.numel() for p in self.parameters()) - embedding
+        ranker = self.ranker.flops() if isinstance(self.ranker, Counted) else {"ranker": None}
+        return Size(embedding, dense, {**self.embedding.flops(), **ranker})
 
     def row_parameters(self) -> list[nn.Parameter]:
         """Tables whose gradients are sparse, updated row by row."""

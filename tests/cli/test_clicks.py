@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+import yaml
 
 from fullrank.cli import main
 from tests.training.clicks import shop as store_of
@@ -134,3 +135,19 @@ def test_tune_and_sweep(call: Call, clicks: Path, tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text("cells: [lr]\nseeds: [0, 1]\nset: {training.max_epochs: 1}\n")
     said = call("sweep", tmp_path / "grid.yaml", "--data", clicks / "data", "--out", tmp_path / "s", *settings)
     assert said.code == 0 and "logloss" in said.out and "gauc" in said.out
+
+
+def test_show_counts_the_size(call: Call, clicks: Path, shop: Path) -> None:
+    """Of a run and of a recipe on a store, as comments that YAML passes over; the run's row holds the same."""
+    found = call("show", clicks / "rankelastor", "--json").json
+    size = found["size"]
+    assert size == found["manifest"]["size"] and size["flops"] == sum(size["flops_by_component"].values())
+    assert size["embedding_parameters"] + size["dense_parameters"] == found["manifest"]["parameters"]
+    smaller = call("show", clicks / "rankelastor", "--set", "model.ranker.blocks=2", "--json").json["size"]
+    assert smaller["dense_parameters"] > size["dense_parameters"]
+    said = call("show", "lr", "--data", clicks / "data").out
+    assert "parameters in tables, 1 dense" in said and "\n# 0 FLOPs" in said
+    assert yaml.safe_load(said) == call("show", "lr", "--json").json["spec"]
+    assert "size" not in call("show", shop / "sasrec", "--json").json
+    assert "leave out --data" in call("show", "sasrec", "--data", clicks / "data").err
+    assert "leave out --data" in call("show", "lr", "--data", shop / "data").err

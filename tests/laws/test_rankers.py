@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from discover import Pair
+from fullrank.ops.flop_count import counted
 from fullrank.rankers import EVERY, FieldTokens, RankerOutput, reads
 from fullrank.rankers.fm import FM, FMRanker
 from fullrank.spec import Spec
@@ -38,6 +39,13 @@ def check_taps(spec: Spec, ranker: Any) -> None:
         assert next(iter(whole.taps)) == "embedding" and torch.equal(whole.taps["embedding"], x.tokens)
     for key, tap in whole.taps.items():
         assert tap.ndim == 3 and list(ranker(replace(x, wanted=frozenset({key}))).taps) == [key]
+
+
+def check_flops(spec: Spec, ranker: Any) -> None:
+    """What it says an impression costs is what torch counts."""
+    x = tokens(spec)
+    said = ranker.flops()
+    assert counted(lambda: ranker(x)) == 9 * sum(said.values()), said
 
 
 def check_learns(spec: Spec, ranker: Any) -> None:
@@ -70,7 +78,7 @@ def check_bf16(spec: Spec, ranker: Any) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("check", [check_rows, check_taps, check_learns, check_bf16])
+@pytest.mark.parametrize("check", [check_rows, check_taps, check_flops, check_learns, check_bf16])
 def test_laws(pair: Pair, check: Callable[[Spec, Any], None]) -> None:
     for spec, ranker in every(pair):
         try:

@@ -3,6 +3,7 @@
 The room's contract: a Spec whose ``build(fields, dim)`` gives a module that satisfies `Ranker`; `fields` are the
 `FieldInfo`s in the order of the schema (one token each) and `dim` the width of a token. A property `reads` of the Spec
 says which parts of `FieldTokens` it needs: `tokens`, `linear` or both (without it, `tokens`); only those are made.
+A method `flops` of the module (`size.py`) says what an impression costs; without it, runs record none.
 
 Letters, beside those of `batch.py`: F fields, E width of a field's vector, T tokens, D width of a token.
 """

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fullrank.data.fields import FieldInfo
 from fullrank.rankers import FieldTokens, RankerOutput, several
 from fullrank.rankers.deep import Deep, xavier
+from fullrank.rankers.size import Flops, of_linear
 from fullrank.spec import Spec
 
 
@@ -65,6 +66,7 @@ class AutoInt(Spec):
 class AutoIntRanker(nn.Module):
     def __init__(self, fields: int, dim: int, spec: AutoInt):
         super().__init__()
+        self.fields = fields
         widths = [dim] + [spec.width] * spec.layers
         self.layers = nn.ModuleList(FieldAttention(width, spec) for width in widths[:-1])
         self.head = xavier(nn.Linear(fields * spec.width, 1))
@@ -80,6 +82,15 @@ class AutoIntRanker(nn.Module):
         if self.deep is not None and self.deep_head is not None:
             logits = logits + self.deep_head(self.deep(x.tokens.flatten(1))).squeeze(-1)
         return RankerOutput(logits if x.linear is None else logits + x.linear, notes)
+
+    def flops(self) -> Flops:
+        found: Flops = {}
+        for number, layer in enumerate(self.layers):
+            found[f"attention_{number}"] = layer.flops(self.fields)  # type: ignore[operator]
+        head = of_linear(self.head)
+        if self.deep is not None and self.deep_head is not None:
+            found["deep"], head = self.deep.flops(), head + of_linear(self.deep_head)
+        return {**found, "head": head}
 
 
 class FieldAttention(nn.Module):
@@ -105,3 +116,8 @@ class FieldAttention(nn.Module):
         if self.residual is not None:
             out = out + self.residual(x)
         return F.relu(out if self.norm is None else self.norm(out))
+
+    def flops(self, fields: int) -> int:
+        """Projections of every field, then scores and mixtures of every pair."""
+        maps = [self.query, self.key, self.value, *([] if self.residual is None else [self.residual])]
+        return sum(of_linear(one, fields) for one in maps) + 2 * 2 * fields * fields * self.query.out_features

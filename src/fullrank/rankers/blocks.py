@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fullrank.data.fields import FieldInfo
 from fullrank.rankers import FieldTokens, RankerOutput
 from fullrank.rankers.deep import xavier
+from fullrank.rankers.size import Flops, of_linear, of_part
 from fullrank.rankers.tokeniser import Tokeniser
 from fullrank.spec import Room, Spec
 
@@ -83,6 +84,12 @@ class BlocksRanker(nn.Module):
                 aux[name] = aux[name] + value if name in aux else value
         return RankerOutput(self.head(tokens), notes, aux)
 
+    def flops(self) -> Flops:
+        found: Flops = {"tokens": self.tokenise.flops()}
+        for number, (mixing, feed_forward) in enumerate(zip(self.mixings, self.feed_forwards, strict=True)):
+            found |= {f"mixing_{number}": of_part(mixing), f"ffn_{number}": of_part(feed_forward)}
+        return {**found, "head": self.head.flops()}
+
 
 class Head(nn.Module):
     """[B, T, D] -> [B]."""
@@ -102,3 +109,6 @@ class Head(nn.Module):
             return x.mean((1, 2))
         out: Tensor = self.map(x.mean(1) if self.kind == "mean" else x.flatten(1))
         return torch.squeeze(out, -1)
+
+    def flops(self) -> int:
+        return sum(of_linear(layer) for layer in self.modules() if isinstance(layer, nn.Linear))

@@ -16,13 +16,16 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.data.fields import FieldInfo
+from fullrank.ops.cross import cross
 from fullrank.rankers import FieldTokens, RankerOutput
 from fullrank.rankers.deep import Deep, xavier
+from fullrank.rankers.size import Flops, of_linear, of_part
 from fullrank.spec import Spec
 
 
@@ -69,16 +72,21 @@ class DCNv2Ranker(nn.Module):
     def forward(self, x: FieldTokens) -> RankerOutput:
         notes = x.notes()
         first = crossed = x.tokens.flatten(1)
-        for number, cross in enumerate(self.crosses):
-            crossed = cross(first, crossed)
+        for number, layer in enumerate(self.crosses):
+            crossed = layer(first, crossed)
             notes(f"cross_{number}", crossed.view(x.tokens.shape))
-        if self.deep is None:
-            out = crossed
-        elif self.stacked:
-            out = self.deep(crossed)
-        else:
-            out = torch.cat([crossed, self.deep(first)], -1)
-        return RankerOutput(self.head(out).squeeze(-1), notes)
+        if self.deep is None or self.stacked:
+            logits = self.head(crossed if self.deep is None else self.deep(crossed))
+        else:  # the head of both sides behind each other, without a copy of the two
+            sides = self.head.weight.split([crossed.shape[1], self.deep.out], 1)
+            logits = F.linear(crossed, sides[0], self.head.bias) + F.linear(self.deep(first), sides[1])
+        return RankerOutput(logits.squeeze(-1), notes)
+
+    def flops(self) -> Flops:
+        found: Flops = {f"cross_{number}": of_part(layer) for number, layer in enumerate(self.crosses)}
+        if self.deep is not None:
+            found["deep"] = self.deep.flops()
+        return {**found, "head": of_linear(self.head)}
 
 
 class Cross(nn.Module):
@@ -89,7 +97,10 @@ class Cross(nn.Module):
         self.linear = xavier(nn.Linear(width, width))
 
     def forward(self, first: Float[Tensor, "B W"], x: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
-        return torch.addcmul(x, first, self.linear(x))
+        return cross(first, x, self.linear.weight, self.linear.bias)
+
+    def flops(self) -> int:
+        return of_linear(self.linear)
 
 
 class LowRankCross(nn.Module):
@@ -112,3 +123,7 @@ class LowRankCross(nn.Module):
         if self.gate is not None:
             inner = inner * self.gate(x).softmax(-1)[..., None]  # before the widest product, which is linear
         return torch.addcmul(x, first, torch.einsum("ber,erw->bw", inner, self.up) + self.bias)
+
+    def flops(self) -> int:
+        gate = 0 if self.gate is None else of_linear(self.gate)
+        return gate + 2 * (self.down.numel() + self.core.numel() + self.up.numel())

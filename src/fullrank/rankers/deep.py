@@ -6,6 +6,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.rankers.size import of_linear
 from fullrank.spec import Spec
 
 
@@ -50,6 +51,9 @@ class Perceptron(nn.Module):
     def forward(self, x: Float[Tensor, "B W"]) -> Float[Tensor, "B H"]:
         out: Tensor = self.layers(x)
         return out
+
+    def flops(self) -> int:
+        return sum(of_linear(layer) for layer in self.layers if isinstance(layer, nn.Linear))
 
 
 def xavier(linear: nn.Linear) -> nn.Linear:

@@ -14,6 +14,7 @@ from torch import nn
 from fullrank.data.fields import FieldInfo
 from fullrank.rankers import FieldTokens, RankerOutput
 from fullrank.rankers.deep import Deep, xavier
+from fullrank.rankers.size import Flops, of_linear
 from fullrank.spec import Spec
 
 
@@ -42,3 +43,6 @@ class DNNRanker(nn.Module):
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         return RankerOutput(self.head(self.deep(x.tokens.flatten(1))).squeeze(-1), x.notes())
+
+    def flops(self) -> Flops:
+        return {"deep": self.deep.flops(), "head": of_linear(self.head)}

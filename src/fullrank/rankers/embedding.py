@@ -26,7 +26,8 @@ from fullrank.batch import Impressions
 from fullrank.data.fields import FieldInfo
 from fullrank.errors import unknown
 from fullrank.rankers import FieldTokens
-from fullrank.rankers.fused import Fused
+from fullrank.rankers.fused import Fused, in_order
+from fullrank.rankers.size import Flops
 from fullrank.spec import Spec
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
@@ -102,6 +103,15 @@ class FieldEmbedding(nn.Module):
         """The tables whose touched rows alone are updated (`update`)."""
         return [] if self.spec.update == "adamw" else [table.table for table in self._all_tables()]
 
+    def looked_up(self) -> int:
+        """Parameters of the look-ups: all but the projections and the bias."""
+        bias = 0 if self.bias is None else 1
+        return sum(p.numel() for p in self.parameters()) - bias - sum(m.numel() for m in self.projections.values())
+
+    def flops(self) -> Flops:
+        """Of one impression: the projections of fields that are stored at another width."""
+        return {"projections": 2 * sum(m.numel() for m in self.projections.values())} if self.projections else {}
+
     def forward(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> FieldTokens:
         tokens = self._tokens(batch)
         return FieldTokens(tokens, None if self.linear_table is None else self._linear(batch), wanted)
@@ -117,21 +127,11 @@ class FieldEmbedding(nn.Module):
     def _tokens(self, batch: Impressions) -> Float[Tensor, "B F E"]:
         if not len(self.tables) and self.numeric is None:
             return batch.numeric.new_zeros(len(batch.categorical), len(self.fields), 0)
-        found: dict[int, Tensor] = {}
-        parts: list[tuple[list[int], Tensor]] = []
-        for table in self.tables:
-            parts += table(batch)
+        parts = [part for table in self.tables for part in table(batch)]
         if self.numeric is not None:
             places = [p for p, field in enumerate(self.fields) if field.kind == "numeric"]
             parts.append((places, self.numeric(batch.numeric, batch.missing)))
-        order = [place for places, _ in parts for place in places]
-        if not self.projections and order == list(range(len(self.fields))):
-            return torch.cat([part for _, part in parts], 1) if len(parts) > 1 else parts[0][1]
-        for places, part in parts:
-            found |= dict(zip(places, part.unbind(1), strict=True))
-        for place, matrix in self.projections.items():
-            found[int(place)] = found[int(place)] @ matrix
-        return torch.stack([found[place] for place in range(len(self.fields))], 1)
+        return in_order(parts, dict(self.projections.items()))
 
     def _linear(self, batch: Impressions) -> Float[Tensor, "B"]:
         assert self.linear_table is not None and self.bias is not None

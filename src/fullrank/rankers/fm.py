@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fullrank.data.fields import FieldInfo
 from fullrank.rankers import FieldTokens, RankerOutput, several
+from fullrank.rankers.size import Flops
 from fullrank.spec import Spec
 
 
@@ -34,6 +35,9 @@ class FMRanker(nn.Module):
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
         return RankerOutput(x.linear + pairs(x.tokens), x.notes())
+
+    def flops(self) -> Flops:
+        return {}
 
 
 def pairs(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:

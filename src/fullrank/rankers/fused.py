@@ -5,7 +5,7 @@ A field that shares another's table has that one's offset.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fullrank.batch import Bag, Impressions
 from fullrank.data.fields import FieldInfo
+from fullrank.ops.distinct import distinct
 
 Found = list[tuple[list[int], Tensor]]
 """Vectors [B, n, E] with the places of their n fields in the schema."""
@@ -62,7 +63,7 @@ class Fused(nn.Module):
         """The rows that occur in a batch, each once."""
         ids = [self._ids(batch).flatten()] if self.places else []
         ids += [flattened(batch.bags[number])[0] + start for number, _, start in self.bags]
-        return F.embedding(torch.unique(torch.cat(ids)), self.table, sparse=self.sparse)
+        return F.embedding(distinct(torch.cat(ids), len(self.table)), self.table, sparse=self.sparse)
 
     def _ids(self, batch: Impressions) -> Int[Tensor, "B C"]:
         ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]
@@ -95,6 +96,33 @@ def flattened(bag: Bag) -> tuple[Int[Tensor, "n"], Int[Tensor, "B"]]:
     ids = bag.ids if bag.ids.shape[1] else bag.ids.new_zeros(len(lengths), 1)
     ids = torch.where(bag.lengths[:, None] > 0, ids, 0)
     return ids[inside].long(), (lengths.cumsum(0) - lengths).long()
+
+
+def in_order(found: Found, projections: Mapping[str, Tensor]) -> Float[Tensor, "B F E"]:
+    """The vectors in the order of the schema; the field at place p is first multiplied by `projections[str(p)]`.
+
+    Fields that stand side by side are copied together: one field at a time is slow.
+    """
+    pieces: dict[int, Tensor] = {}
+    for places, vectors in found:
+        runs = _runs(places, projections)
+        for run, piece in zip(runs, vectors.split([len(run) for run in runs], 1), strict=True):
+            matrix = projections.get(str(run[0]))
+            pieces[run[0]] = piece if matrix is None else piece @ matrix
+    whole = [pieces[place] for place in sorted(pieces)]
+    return torch.cat(whole, 1) if len(whole) > 1 else whole[0]
+
+
+def _runs(places: Sequence[int], alone: Collection[str]) -> list[list[int]]:
+    """Rising places cut wherever one is missing, and around those that stand alone."""
+    runs: list[list[int]] = []
+    for place in places:
+        joins = runs and runs[-1][-1] == place - 1 and not {str(place), str(place - 1)} & set(alone)
+        if joins:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return runs
 
 
 def _starts(fields: Sequence[FieldInfo], names: Collection[str]) -> tuple[dict[str, int], int]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from fullrank.data.fields import FieldInfo
 from fullrank.rankers import FieldTokens, RankerOutput
+from fullrank.rankers.size import Flops
 from fullrank.spec import Spec
 
 
@@ -34,3 +35,6 @@ class LRRanker(nn.Module):
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
         return RankerOutput(x.linear)
+
+    def flops(self) -> Flops:
+        return {}

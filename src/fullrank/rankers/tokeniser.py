@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fullrank.errors import UserError
 from fullrank.rankers.deep import xavier
+from fullrank.rankers.size import of_linear
 from fullrank.spec import Spec
 
 HIDDEN = {"matrix": 500, "vector": 800}
@@ -87,3 +88,6 @@ class Tokens(nn.Module):
                 x = F.dropout(x, self.dropout)
             x = self.down(x)
         return x.reshape(-1, self.tokens, self.width)
+
+    def flops(self) -> int:
+        return of_linear(self.up, self.chunks) + of_linear(self.down, self.chunks) if self.chunks else 0

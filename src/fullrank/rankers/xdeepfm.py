@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fullrank.data.fields import FieldInfo
 from fullrank.rankers import FieldTokens, RankerOutput, several
 from fullrank.rankers.deep import Deep, xavier
+from fullrank.rankers.size import Flops, of_linear
 from fullrank.spec import Spec
 
 
@@ -49,6 +50,7 @@ class XDeepFM(Spec):
 class XDeepFMRanker(nn.Module):
     def __init__(self, fields: int, dim: int, spec: XDeepFM):
         super().__init__()
+        self.dim = dim
         maps = (fields, *spec.cin)
         self.cin = nn.ModuleList(
             xavier(nn.Linear(fields * before, after, bias=False))
@@ -69,6 +71,15 @@ class XDeepFMRanker(nn.Module):
         if self.deep is not None and self.head is not None:
             logits = logits + self.head(self.deep(x.tokens.flatten(1))).squeeze(-1)
         return RankerOutput(logits, notes)
+
+    def flops(self) -> Flops:
+        found: Flops = {}
+        for number, layer in enumerate(self.cin):
+            found[f"cin_{number}"] = of_linear(layer, self.dim)  # type: ignore[arg-type]
+        head = of_linear(self.pooled)
+        if self.deep is not None and self.head is not None:
+            found["deep"], head = self.deep.flops(), head + of_linear(self.head)
+        return {**found, "head": head}
 
 
 def interact(

@@ -49,6 +49,7 @@ def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, p
         "stderr": {split: result["stderr"] for split, result in found.items()},
         **training_figures(run, job),
         "parameters": run.manifest["parameters"],
+        **({"size": run.manifest["size"]} if "size" in run.manifest else {}),
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "estimated_seconds": None if cost is None else round(cost.total, 2),
         "resumed_at_step": first if resume else None,

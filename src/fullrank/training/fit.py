@@ -188,6 +188,7 @@ def _manifest(model: nn.Module, material: Material, init_from: Run | None) -> di
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "parameters": sum(p.numel() for p in model.parameters()),
+        **({"size": model.size().dump()} if isinstance(model, ClickModel) else {}),
         "init_from": None if init_from is None else str(init_from.path.resolve()),
         "data": describe(material),
     }

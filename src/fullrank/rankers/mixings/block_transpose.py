@@ -46,6 +46,9 @@ class BlockTransposeMixing(nn.Module):
         mixed = x + transposed(x)
         return mixed, self.norm(mixed)
 
+    def flops(self) -> int:
+        return 0
+
 
 def transposed(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
     """The transpose of the grid of blocks."""

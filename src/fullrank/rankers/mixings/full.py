@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fullrank.errors import UserError
 from fullrank.rankers.deep import xavier
+from fullrank.rankers.size import of_linear
 from fullrank.spec import Spec
 
 
@@ -59,6 +60,9 @@ class FullMixing(nn.Module):
         moved = self.linear(flat) if self.factor == 1 else kronecker(self.linear.weight, flat, self.factor)
         mixed = x + moved.view(x.shape)
         return mixed, self.after(mixed)
+
+    def flops(self) -> int:
+        return of_linear(self.linear, self.factor)
 
 
 def kronecker(weight: Float[Tensor, "N N"], x: Float[Tensor, "B M"], factor: int) -> Float[Tensor, "B M"]:

@@ -1,0 +1,23 @@
+"""The distinct ones of many ids, in rising order, without sorting them.
+
+Marking the ids in a table of truth values and reading it takes time linear in its size, which is less than a sort while
+the table has not many more rows than there are ids.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+ROWS_PER_ID = 64
+"""Rows of the table for each id, above which sorting is faster (200 measured on a CPU; memory counts too)."""
+
+
+def distinct(ids: Int[Tensor, "n"], size: int) -> Int[Tensor, "m"]:
+    """The ids that occur, each once; all are in 0 .. size - 1."""
+    if size > ROWS_PER_ID * len(ids):
+        return torch.unique(ids)
+    seen = torch.zeros(size, dtype=torch.bool, device=ids.device)
+    seen[ids] = True
+    return seen.nonzero().squeeze(1)

@@ -1,0 +1,68 @@
+"""The recipes of RankElastor: equally many dense parameters where they say so, and ladders that are ladders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fullrank.data.fields import FieldInfo
+from fullrank.experiment import Experiment, named
+from fullrank.recipes import rankelastor as recipes
+from fullrank.scaling.grid import Grid
+
+GRID = Path(__file__).parents[2] / "results" / "rankelastor" / "ladder.yaml"
+ML1M = tuple(FieldInfo(f"field{n}", "categorical", 20) for n in range(11))
+FRAPPE = ML1M[:10]
+FUNCTIONS = [f for name, f in vars(recipes).items() if name.startswith(("matched_", "ladder_", "mixing_"))]
+
+
+def dense(made: Experiment, fields: tuple[FieldInfo, ...] = ML1M) -> int:
+    with torch.device("meta"):
+        model: Any = made.model.build(fields)  # type: ignore[attr-defined]
+    return int(model.size().dense)
+
+
+@pytest.mark.parametrize("recipe", FUNCTIONS)
+def test_every_function_round_trips(recipe: Any) -> None:
+    made = named(f"fullrank.recipes.rankelastor:{recipe.__name__}")
+    assert Experiment.from_text(made.to_yaml()) == made and made.recipe == recipe.__name__
+
+
+@pytest.mark.parametrize("fields", [ML1M, FRAPPE], ids=["ml-1m", "frappe"])
+@pytest.mark.parametrize("kind", ["matched", "ladder"])
+def test_the_pair_has_equally_many_dense_parameters(kind: str, fields: tuple[FieldInfo, ...]) -> None:
+    one, other = (
+        dense(named(f"fullrank.recipes.rankelastor:{kind}_{r}"), fields) for r in ("rankelastor", "rankmixer")
+    )
+    assert max(one, other) / min(one, other) <= 1.05
+    wider = named(f"fullrank.recipes.rankelastor:{kind}_rankmixer").override("model.ranker.width=160")
+    assert dense(wider, fields) / one > 1.05
+
+
+def test_the_pair_differs_in_mixing_ffn_and_width_alone() -> None:
+    one, other = recipes.matched_rankelastor().dump(), recipes.matched_rankmixer().dump()
+    for tree in (one, other):
+        del tree["recipe"]
+        for key in ("kind", "width", "mixing", "feed_forward"):
+            del tree["model"]["ranker"][key]
+    assert one == other
+
+
+def test_rungs_rise_and_meet_their_twins() -> None:
+    cells = {cell.name: cell for cell in Grid.read(GRID).expand()}
+    sizes = {
+        name: dense(named(cell.recipe).override(*(f"{k}={v}" for k, v in cell.set.items())))
+        for name, cell in cells.items()
+    }
+    for ladder in ("width", "depth", "joint", "hidden"):
+        rungs = {
+            method: [size for name, size in sizes.items() if name.startswith(f"{method}-{ladder}-")]
+            for method in ("rankelastor", "rankmixer")
+        }
+        assert all(len(some) == 4 and some == sorted(some) for some in rungs.values())
+        assert all(abs(a / b - 1) < 0.09 for a, b in zip(*rungs.values(), strict=True)), rungs
+        assert rungs["rankelastor"][-1] > 7 * sizes["rankelastor-base"]
+    assert min(sizes.values()) < 15_000 and 9e5 < max(sizes.values()) < 1.1e6
