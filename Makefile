@@ -12,7 +12,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # Two test processes with one thread each: more threads on the same cores slow each other down.
 WORKERS ?= 2
 TESTS ?= tests
-CODE := $(wildcard src tests benchmarks docs)
+CODE := $(wildcard src tests benchmarks docs examples)
 PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
 
 .PHONY: help install demo test test-slow check bench docs clean
