@@ -5,6 +5,7 @@ What can drift is said: how much worse the codebooks describe the new items than
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def _source(old: Codes, vectors: str | Path | None) -> Spec:
         raise UserError(
             f"the vectors of {str(old.path)!r} are made from text; a file of others would not fit its codebooks"
         )
-    return old.spec.vectors.override(f"path={str(vectors)!r}")
+    return old.spec.vectors.override(f"path={json.dumps(str(vectors))}")
 
 
 def _seen(old: Codes, raw: Float[Tensor, "V D"]) -> Float[Tensor, "V R"]:

@@ -5,15 +5,16 @@ from principal components with variance spread evenly over the parts (their OPQ_
 by k-means and the rotation by Procrustes (OPQ_NP).
 
 Differs: RPG reads the codes of faiss's index `OPQ{K},IVF1,PQ{K}x8`, whose rotation starts at random; ours starts as
-above in both engines. `faiss` (extra `codes`) learns in C++; `torch` is the fallback, and the only engine for sizes
-that are no power of two. Both use one thread: faiss brings a thread pool of its own, and two pools on the same cores
-slow each other down. Codes are assigned by the library's own code in either case.
+above in both engines. `faiss` (extra `codes`) learns the rotation in C++; `torch` is the fallback, and the only engine
+for sizes that are no power of two. The last codebooks are the library's own k-means in either case: faiss draws first
+codewords blindly, and some never win a vector. faiss uses one thread: two thread pools on the same cores slow each
+other down.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -24,10 +25,14 @@ from torch import Tensor
 
 from fullrank.errors import UserError
 from fullrank.items.codes.kmeans import assign, kmeans, lloyd
-from fullrank.items.codes.quantisers import Product
+from fullrank.items.codes.quantisers import Product, sized
 from fullrank.items.codes.training import enough, some
 from fullrank.items.vectors import Tick
 from fullrank.spec import Spec
+
+FIRST = 10
+"""Rounds of k-means before the first improvement of the rotation."""
+Done = Callable[[int], None]
 
 
 class Opq(Spec):
@@ -59,11 +64,17 @@ class Opq(Spec):
         mean = x.double().mean(0).float()
         sample = some(x, max(self.points, self.size), generator) - mean
         rotation = start(sample, self.levels)
-        learn = _faiss if self.chosen() == "faiss" else _torch
-        return Product(*learn(sample, rotation, self, generator, tick), mean)
+        steps = self.rounds + 1
+        turn = _faiss if self.chosen() == "faiss" else _torch
+        rotation = turn(sample, rotation, self, generator, lambda done: tick(done, steps))
+        words = kmeans(parts(sample, rotation, self.levels), self.size, self.iterations, generator)
+        tick(steps, steps)
+        return Product(words, rotation, mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Product:
-        return Product.restore(tensors)
+        found = Product.restore(tensors)
+        sized(found.codebooks, self.levels, self.size)
+        return found
 
     def chosen(self) -> str:
         """The engine that will learn. Raises `UserError` where the one asked for cannot."""
@@ -94,53 +105,49 @@ def start(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D"]:
     return directions[:, [place for part in parts for place in part]].float()
 
 
-def _torch(
-    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Tick
-) -> tuple[Float[Tensor, "K C d"], Float[Tensor, "D D"]]:
-    def parts() -> Float[Tensor, "K N d"]:
-        return (x @ rotation).unflatten(1, (spec.levels, -1)).transpose(0, 1).contiguous()
+def parts(x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K N d"]:
+    """The parts of the rotated vectors that the levels describe."""
+    return (x @ rotation).unflatten(1, (levels, -1)).transpose(0, 1).contiguous()
 
-    words = kmeans(parts(), spec.size, min(10, spec.iterations), generator)
+
+def _torch(
+    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+) -> Float[Tensor, "D D"]:
+    """The rotation after some rounds of: codebooks by one step of k-means, rotation by Procrustes (OPQ_NP)."""
+    words = kmeans(parts(x, rotation, spec.levels), spec.size, FIRST, generator) if spec.rounds else None
     for done in range(spec.rounds):
-        turned = parts()
+        assert words is not None
+        turned = parts(x, rotation, spec.levels)
         words = lloyd(turned, words, 1)
         code, _ = assign(turned, words)
         described = words.gather(1, code[..., None].expand(-1, -1, words.shape[2])).transpose(0, 1).flatten(1)
         u, _, v = torch.linalg.svd((x.T @ described).double())
         rotation = (u @ v).float()
-        tick(done + 1, spec.rounds + 1)
-    words = lloyd(parts(), words, spec.iterations)
-    tick(spec.rounds + 1, spec.rounds + 1)
-    return words, rotation
+        tick(done + 1)
+    return rotation
 
 
 def _faiss(
-    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Tick
-) -> tuple[Float[Tensor, "K C d"], Float[Tensor, "D D"]]:
+    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+) -> Float[Tensor, "D D"]:
+    """The rotation that faiss's OPQMatrix learns from the same start."""
     import faiss
 
-    bits, width = spec.size.bit_length() - 1, x.shape[1]
-    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
-    rows = np.ascontiguousarray(x.numpy())
+    if not spec.rounds:
+        return rotation
+    width = x.shape[1]
+    learner = faiss.OPQMatrix(width, spec.levels)
+    learner.niter, learner.niter_pq, learner.niter_pq_0, learner.max_train_points = spec.rounds, 4, FIRST, len(x)
+    inner = faiss.ProductQuantizer(width, spec.levels, spec.size.bit_length() - 1)
+    inner.cp.seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+    inner.cp.min_points_per_centroid = 1  # silences a warning: `enough` has looked
+    learner.pq = inner
+    faiss.copy_array_to_vector(np.ascontiguousarray(rotation.T.numpy()).ravel(), learner.A)
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
-        if spec.rounds:
-            turn = faiss.OPQMatrix(width, spec.levels)
-            turn.niter, turn.niter_pq, turn.niter_pq_0, turn.max_train_points = spec.rounds, 4, 10, len(rows)
-            inner = faiss.ProductQuantizer(width, spec.levels, bits)
-            inner.cp.seed, inner.cp.min_points_per_centroid = seed, 1
-            turn.pq = inner
-            faiss.copy_array_to_vector(np.ascontiguousarray(rotation.T.numpy()).ravel(), turn.A)
-            turn.train(rows)
-            rotation = torch.from_numpy(faiss.vector_to_array(turn.A).reshape(width, width).T.copy())
-        tick(1, 2)
-        last = faiss.ProductQuantizer(width, spec.levels, bits)
-        last.cp.seed, last.cp.niter, last.cp.max_points_per_centroid = seed, spec.iterations, len(rows)
-        last.cp.min_points_per_centroid = 1
-        last.train(np.ascontiguousarray((x @ rotation).numpy()))
-        tick(2, 2)
-        words = faiss.vector_to_array(last.centroids).reshape(spec.levels, spec.size, width // spec.levels)
+        learner.train(np.ascontiguousarray(x.numpy()))
     finally:
         faiss.omp_set_num_threads(before)
-    return torch.from_numpy(words.copy()), rotation
+    tick(spec.rounds)
+    return torch.from_numpy(faiss.vector_to_array(learner.A).reshape(width, width).T.copy())

@@ -79,6 +79,12 @@ class Residual:
         return cls(words, mean)
 
 
+def sized(books: Float[Tensor, "K C d"], levels: int, size: int) -> None:
+    """Raises `UserError` unless these are the codebooks that the learner's spec speaks of."""
+    if tuple(books.shape[:2]) != (levels, size):
+        raise UserError(f"it holds {books.shape[0]} levels of {books.shape[1]} codes, the spec says {levels} of {size}")
+
+
 def wanted(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) -> list[Tensor]:
     """These tensors, each float32, finite and of so many dimensions. Raises `UserError` for what is not."""
     found = []

@@ -144,7 +144,13 @@ class Codes:
     @cached_property
     def reduction(self) -> Reduction | None:
         """From vectors as they were read to those that the learner saw; None where these are the same."""
-        return Reduction.load(self.tensors)
+        try:
+            found = Reduction.load(self.tensors)
+            if found is not None and found.matrix.shape[1] != self.quantiser.dim:
+                raise UserError(f"the reduction to {found.matrix.shape[1]} dimensions and the codebooks do not fit")
+        except UserError as error:
+            raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+        return found
 
     def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
         """The vectors that codes describe, in the space of the vectors that were read (text)."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fullrank.items.codes.kmeans import kmeans
 from fullrank.items.codes.nearest import nearest
-from fullrank.items.codes.quantisers import Residual
+from fullrank.items.codes.quantisers import Residual, sized
 from fullrank.items.codes.training import enough, some
 from fullrank.items.vectors import Tick
 from fullrank.spec import Spec
@@ -48,4 +48,6 @@ class RqKmeans(Spec):
         return Residual(torch.stack(books), mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Residual:
-        return Residual.restore(tensors)
+        found = Residual.restore(tensors)
+        sized(found.codebooks, self.levels, self.size)
+        return found

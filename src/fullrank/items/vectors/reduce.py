@@ -39,10 +39,18 @@ class Reduction:
 
     @classmethod
     def load(cls, tensors: Mapping[str, Tensor]) -> Reduction | None:
-        """What `tensors` wrote; None where there is none of it."""
-        if "reduce.matrix" not in tensors:
+        """What `tensors` wrote; None where there is none of it. Raises `UserError` where it does not fit together."""
+        if not any(name.startswith("reduce.") for name in tensors):
             return None
-        return cls(tensors["reduce.mean"], tensors["reduce.matrix"], tensors["reduce.back"])
+        found = [tensors.get(f"reduce.{name}") for name in ("mean", "matrix", "back")]
+        mean, matrix, back = found
+        if mean is None or matrix is None or back is None or matrix.ndim != 2:
+            raise UserError("the reduction lacks its mean, its matrix or the way back")
+        if mean.shape != matrix.shape[:1] or back.shape != matrix.mT.shape:
+            raise UserError(f"the reduction's matrix {tuple(matrix.shape)}, mean and way back do not fit together")
+        if not all(one.dtype == torch.float32 and bool(one.isfinite().all()) for one in (mean, matrix, back)):
+            raise UserError("the reduction holds values that are not finite float32")
+        return cls(mean, matrix, back)
 
 
 def fit(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Reduction | None:
