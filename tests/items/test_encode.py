@@ -113,6 +113,7 @@ def test_reduced_and_whitened(vector_file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "advice"),
     [
+        (("limits.perplexity=1",), r"has the perplexity \d+\.\d of 16 codes, .* limits.perplexity=0"),
         (("limits.collisions=0",), "the codes of an item with another vector, .* limits.collisions=1"),
         (("limits.neighbours=1",), "nearest by codes, .* limits.neighbours=0"),
     ],

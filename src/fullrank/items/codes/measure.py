@@ -29,6 +29,8 @@ class Limits(Spec):
 
     use: float = Field(0.5, ge=0, le=1)
     """Least share of a level's codes that some item has."""
+    perplexity: float = Field(0.1, ge=0, le=1)
+    """Least perplexity of a level, as a share of its size: a level may use every code and give most items a few."""
     collisions: float = Field(0.2, ge=0, le=1)
     """Largest share of items that have the codes of an item with another vector, after the policy."""
     neighbours: float = Field(0.1, ge=0, le=1)
@@ -111,6 +113,15 @@ def check(report: dict[str, Any], limits: Limits) -> None:
             f"level {worst['level']} uses {worst['use']:.1%} of its {worst['size']:,} codes (perplexity "
             f"{worst['perplexity']:.1f}), the limit is {limits.use:.1%}: the codebook has collapsed; set a smaller "
             "learner.size or whiten=true, or allow it with limits.use=0"
+        )
+    least = min(
+        (level for level in report["levels"] if level["learned"]), key=lambda one: one["perplexity"] / one["size"]
+    )
+    if least["perplexity"] < limits.perplexity * least["size"]:
+        raise UserError(
+            f"level {least['level']} has the perplexity {least['perplexity']:.1f} of {least['size']:,} codes, the limit "
+            f"is {limits.perplexity:.1%} of them: most items have a few of its codes; set fewer learner.levels or fewer "
+            "dimensions (pca), or allow it with limits.perplexity=0"
         )
     shared = report["collisions"]["after"]["different"]
     if shared > limits.collisions:
