@@ -119,9 +119,9 @@ def check(report: dict[str, Any], limits: Limits) -> None:
     )
     if least["perplexity"] < limits.perplexity * least["size"]:
         raise UserError(
-            f"level {least['level']} has the perplexity {least['perplexity']:.1f} of {least['size']:,} codes, the limit "
-            f"is {limits.perplexity:.1%} of them: most items have a few of its codes; set fewer learner.levels or fewer "
-            "dimensions (pca), or allow it with limits.perplexity=0"
+            f"level {least['level']} has the perplexity {least['perplexity']:.1f} of {least['size']:,} codes, the "
+            f"limit is {limits.perplexity:.1%} of them: most items have a few of its codes; set fewer learner.levels "
+            "or fewer dimensions (pca), or allow it with limits.perplexity=0"
         )
     shared = report["collisions"]["after"]["different"]
     if shared > limits.collisions:
