@@ -19,6 +19,7 @@ from fullrank.data.prepare import Prepare
 from fullrank.errors import UserError
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, named
+from fullrank.items.codes.spec import Encode
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.search import Search
 from fullrank.spec import find, kinds
@@ -75,6 +76,8 @@ def check_settings(words: list[str], settings: list[str]) -> None:
             find(what, "data.sources")().override(*own)
     elif verb == "download" and settings:
         find(what, "data.sources")().override(*settings)
+    elif verb == "encode":
+        Encode().override(*settings)
     elif verb == "evaluate":
         Evaluation().override(*settings)
 

@@ -26,6 +26,10 @@ _WHERE = {
     "Schema": "fullrank.data.fields",
     "ImpressionStore": "fullrank.data.impressions",
     "download": "fullrank.data.download",
+    "encode": "fullrank.items.codes.encode",
+    "grow_codes": "fullrank.items.codes.grow",
+    "Encode": "fullrank.items.codes.spec",
+    "Codes": "fullrank.items.codes.reader",
     "train": "fullrank.api",
     "evaluate": "fullrank.api",
     "oracle_step": "fullrank.api",
@@ -57,9 +61,10 @@ _WHERE = {
 }
 
 __all__ = [
-    "Cascade", "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender",
-    "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks", "compare",
-    "diagnose", "download", "evaluate", "grow_catalog", "oracle_step", "predict", "predict_file", "prepare",
+    "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare",
+    "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks", "compare",
+    "diagnose", "download", "encode", "evaluate", "grow_catalog", "grow_codes", "oracle_step", "predict",
+    "predict_file", "prepare",
     "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
 ]  # fmt: skip
 
@@ -92,6 +97,10 @@ if TYPE_CHECKING:
     from fullrank.evaluation.judge import compare
     from fullrank.experiment import Experiment, Training
     from fullrank.grow import grow_catalog
+    from fullrank.items.codes.encode import encode
+    from fullrank.items.codes.grow import grow_codes
+    from fullrank.items.codes.reader import Codes
+    from fullrank.items.codes.spec import Encode
     from fullrank.recommender import Recommender
     from fullrank.run import Run
     from fullrank.scaling.grid import Grid

@@ -188,6 +188,8 @@ ROOMS = {
     "rankers.mixings": "token mixings of rankmixer and rankelastor",
     "rankers.feed_forwards": "per-token networks of rankmixer and rankelastor",
     "items": "item id <-> vector",
+    "items.vectors": "items -> vectors of their text, before any training",
+    "items.codes": "learners of semantic ids: vectors -> codes",
     "attention": "token mixers of the transformer encoder",
     "encoders": "history of vectors -> states",
     "reasoning": "latent steps behind the history, around any encoder",

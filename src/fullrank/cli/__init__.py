@@ -32,6 +32,7 @@ VERBS = (
     "download",
     "prepare",
     "prepare_impressions",
+    "encode",
     "train",
     "sweep",
     "evaluate",

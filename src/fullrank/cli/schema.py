@@ -25,7 +25,7 @@ def schema(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--kind", metavar="KIND", help="One component (see `fullrank list`), `prepare`, or `impressions`."
+            "--kind", metavar="KIND", help="One component (see `fullrank list`), `prepare`, `impressions` or `encode`."
         ),
     ] = None,
     room: Annotated[
@@ -76,6 +76,10 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
         from fullrank.data.fields import Schema
 
         return Schema
+    if kind == "encode" and room is None:
+        from fullrank.items.codes.spec import Encode
+
+        return Encode
     rooms = [full_room(room)] if room is not None else list(ROOMS)
     found = [name for name in rooms if kind in kinds(name)]
     if not found:

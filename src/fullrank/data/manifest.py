@@ -17,6 +17,7 @@ from fullrank.errors import UserError
 FORMAT = "fullrank.store"
 FORMAT_VERSION = 1
 NAME = "manifest.json"
+AGAIN = "prepare the data again"
 
 ARRAYS: Mapping[str, tuple[str, bool]] = {
     "items": ("<i4", True),
@@ -73,6 +74,8 @@ class Form:
     """How to get one."""
     name: str
     version: int
+    again: str = AGAIN
+    """What to do where one is damaged or of another version."""
 
 
 def header(folder: Path, form: Form) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def header(folder: Path, form: Form) -> dict[str, Any]:
     if manifest.get("format_version") != form.version:
         raise UserError(
             f"{where} has format version {manifest.get('format_version')!r}; this library reads {form.version}: "
-            "prepare the data again, or use the library version that wrote it"
+            f"{form.again}, or use the library version that wrote it"
         )
     return manifest
 
@@ -147,18 +150,18 @@ def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.memmap(path, dtype=wanted, mode="r", offset=start, shape=shape)
 
 
-def verify(folder: Path, manifest: Mapping[str, Any]) -> None:
+def verify(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:
     """Read every file and compare its hash. Raises `UserError` for the first that differs."""
     for name, entry in manifest["files"].items():
         if digest(folder / name) != entry.get("sha256"):
-            raise damaged(folder / name, "its hash is not the one in the manifest")
+            raise damaged(folder / name, "its hash is not the one in the manifest", again)
     if content(manifest["files"]) != manifest["content"]:
-        raise UserError(f"the content hash in {NAME} of {str(folder)!r} is not that of its files; prepare it again")
+        raise UserError(f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}")
 
 
-def damaged(path: Path, reason: str) -> UserError:
-    """The error for a file of a store that is not what it should be."""
-    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; prepare the data again")
+def damaged(path: Path, reason: str, again: str = AGAIN) -> UserError:
+    """The error for a file of a folder that is not what it should be."""
+    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}")
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -177,7 +180,7 @@ def load(folder: Path) -> dict[str, Any]:
     return tree
 
 
-def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str]) -> None:
+def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
     """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
     where = f"{NAME} of {str(folder)!r}"
     for name, entry in files.items():
@@ -188,9 +191,9 @@ def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: 
             raise UserError(f"{where} lacks the size or the hash of {name}")
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{str(path)!r} is missing; prepare the data again")
+            raise UserError(f"{str(path)!r} is missing; {again}")
         if path.stat().st_size != entry["bytes"]:
-            raise damaged(path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}")
+            raise damaged(path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again)
     for name in sorted(needed):
         if name not in files:
             raise UserError(f"{where} does not list {name}")

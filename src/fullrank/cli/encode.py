@@ -1,0 +1,144 @@
+"""`fullrank encode`: items of a store to semantic ids, with a report of how good they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, Settings, shortcuts
+from fullrank.cli.screen import Screen, Tick, seconds
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.items.codes.reader import Codes
+
+
+def add(app: typer.Typer) -> None:
+    app.command("encode")(encode)
+
+
+def encode(  # long: one parameter for each option
+    data: Annotated[
+        Path, typer.Argument(metavar="STORE", help="A store (`fullrank prepare` makes one), or a run: its items.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The codes to write; codes there are replaced.")],
+    learner: Annotated[
+        str | None,
+        typer.Option("--learner", metavar="KIND", help="`fullrank list codes` names them.  [default: opq]"),
+    ] = None,
+    levels: Annotated[
+        int | None, typer.Option("--levels", metavar="K", help="Codes of an item.  [default: the learner's]")
+    ] = None,
+    size: Annotated[int | None, typer.Option("--size", metavar="C", help="Values of a code.  [default: 256]")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="A sentence-transformers model.  [default: all-MiniLM-L6-v2]"),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--text-col", metavar="NAME", help="Item column to write; may be repeated.  [default: all text]"),
+    ] = None,
+    vectors: Annotated[
+        Path | None, typer.Option("--vectors", metavar="FILE", help="Vectors of your own, a row for each item.")
+    ] = None,
+    pca: Annotated[int | None, typer.Option("--pca", metavar="N", help="Principal components to keep.")] = None,
+    whiten: Annotated[bool, typer.Option("--whiten", help="Give all directions the same variance.")] = False,
+    collisions: Annotated[
+        str | None,
+        typer.Option("--collisions", metavar="POLICY", help="list, extra_digit or sinkhorn.  [default: list]"),
+    ] = None,
+    grow: Annotated[
+        Path | None,
+        typer.Option("--grow", metavar="CODES", help="Codes to keep: only items that are new since get codes."),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option("--cache", metavar="FOLDER", help="Text vectors.  [default: .cache/vectors]")
+    ] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn items into semantic ids (codes).
+
+    Items become vectors of their text, vectors become codes. Text vectors need the extra `text`, and are made once.
+    --set reaches every setting (`fullrank schema --kind encode`). Where the codes are bad, none are written, and the
+    sentence says what to change or how to allow it.
+
+    \b
+    fullrank encode data/shop --out data/shop-codes
+    fullrank encode data/shop --learner rq_kmeans --levels 4 --collisions extra_digit --out data/shop-rq
+    fullrank encode data/shop --vectors clip.parquet --levels 32 --pca 256 --out data/shop-clip
+    fullrank encode data/shop-now --grow data/shop-codes --out data/shop-codes-now
+    """
+    from fullrank.items.codes.encode import CACHE
+    from fullrank.items.codes.encode import encode as make
+    from fullrank.items.codes.grow import grow_codes
+
+    screen = Screen(as_json)
+    source = {"kind": "file", "path": str(vectors)} if vectors is not None else None
+    changes = shortcuts(
+        {
+            "vectors": source, "vectors.model": model, "vectors.columns": columns or None, "pca": pca,
+            "whiten": whiten or None, "learner": learner, "learner.levels": levels, "learner.size": size,
+            "collisions": collisions,
+        },
+        settings,
+    )  # fmt: skip
+    begun = time.perf_counter()
+    with _bars(screen) as tell:
+        if grow is None:
+            made = make(data, out, set=changes, cache=cache or CACHE, tell=tell)
+        else:
+            if [change for change in changes if not change.startswith("vectors={")]:
+                raise UserError("--grow keeps the settings of the codes that it adds to: give --vectors at most")
+            made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, tell=tell)
+    _report(screen, made, time.perf_counter() - begun)
+
+
+@contextmanager
+def _bars(screen: Screen) -> Iterator[Callable[[str], Tick]]:
+    """One bar at a time: what begins ends what was before."""
+    with ExitStack() as stack:
+
+        def tell(what: str) -> Tick:
+            stack.pop_all().close()
+            return stack.enter_context(screen.progress(what))
+
+        yield tell
+
+
+def _report(screen: Screen, made: Codes, spent: float) -> None:
+    found: dict[str, Any] = made.manifest
+    report, counts = found["report"], found["counts"]
+    clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]
+    learned = [level for level in report["levels"] if level["learned"]]
+    use = min(learned, key=lambda level: level["use"])
+    perplexity = min(learned, key=lambda level: level["perplexity"])
+    rows = [
+        ["least use of a level", use["use"], f"level {use['level']} of {len(learned)}, {use['size']} codes"],
+        ["least perplexity", perplexity["perplexity"], f"level {perplexity['level']}, {perplexity['size']} codes"],
+        ["items sharing codes", clash["before"]["rate"], f"{clash['before']['different']:.4f} with other vectors"],
+        [f"after ({made.policy})", clash["after"]["rate"], f"{clash['after']['tuples']:,} tuples, the largest of "
+         f"{clash['after']['largest']:,} items"],
+        ["reconstruction error", rebuilt["error"], "1 is no better than the mean vector"],
+        ["neighbour agreement", near["recall"], f"recall of the nearest {near['k']}, {near['items']:,} items"],
+    ]  # fmt: skip
+    screen.table(("", "", ""), rows)
+    grown = found.get("grown")
+    if grown:
+        screen.say(
+            f"{grown['items']:,} new items: reconstruction error {grown['error']:.4f}, of the items learned from "
+            f"{grown['error_before']:.4f} (ratio {grown['ratio']:.2f})"
+        )
+    for note in found["notes"]:
+        screen.say(f"note: {note}")
+    screen.say(
+        f"{made.path}: {counts['items']:,} items, {made.levels} codes each ({made.spec.learner.kind_of()}), learned "
+        f"from {counts['learned_from']:,}, in {seconds(spent)}"
+    )
+    facts = {key: value for key, value in found.items() if key not in ("files", "format")}
+    screen.finish({"codes": made.path, **facts, "seconds": round(spent, 3)})

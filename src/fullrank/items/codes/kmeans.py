@@ -1,0 +1,79 @@
+"""k-means (Lloyd 1982), for several groups of vectors at once, seeded, with every code kept in use.
+
+The first codewords are vectors drawn by k-means++ (Arthur and Vassilvitskii 2007) from a sample. A code that no vector
+chooses takes the vector that lies farthest from its codeword; where all vectors lie on codewords it stays empty.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+SAMPLE = 16
+"""Vectors per code among which the first codewords are drawn."""
+ROWS = 8192
+
+
+def kmeans(x: Float[Tensor, "G N d"], size: int, iterations: int, generator: torch.Generator) -> Float[Tensor, "G C d"]:
+    """`size` codewords for each of G groups. Needs N >= size."""
+    return lloyd(x, plus_plus(x, size, generator), iterations)
+
+
+def plus_plus(x: Float[Tensor, "G N d"], size: int, generator: torch.Generator) -> Float[Tensor, "G C d"]:
+    """First codewords: each drawn with a chance that grows with the squared distance to those before."""
+    groups, rows = x.shape[:2]
+    chosen = torch.randperm(rows, generator=generator)[: max(size, min(rows, SAMPLE * size))]
+    x = x[:, chosen]
+    every = torch.arange(groups)
+    words = torch.empty(groups, size, x.shape[2])
+    words[:, 0] = x[:, 0]
+    far = (x - words[:, :1]).pow(2).sum(-1)
+    for i in range(1, size):
+        odds = far.double().cumsum(1)
+        draw = torch.rand(groups, 1, generator=generator, dtype=torch.float64) * odds[:, -1:]
+        place = torch.searchsorted(odds, draw, right=True).clamp_max(x.shape[1] - 1).squeeze(1)
+        words[:, i] = x[every, place]
+        far = torch.minimum(far, (x - words[:, i : i + 1]).pow(2).sum(-1))
+    return words
+
+
+def lloyd(x: Float[Tensor, "G N d"], words: Float[Tensor, "G C d"], iterations: int) -> Float[Tensor, "G C d"]:
+    """The codewords after some rounds of: each vector to its nearest, each codeword to the mean of its vectors."""
+    for _ in range(iterations):
+        code, far = assign(x, words)
+        words = means(x, code, words)
+        _revive(x, code, far, words)
+    return words
+
+
+def assign(
+    x: Float[Tensor, "G N d"], words: Float[Tensor, "G C d"]
+) -> tuple[Int64[Tensor, "G N"], Float[Tensor, "G N"]]:
+    """Each vector's nearest codeword, and half the squared distance without the vector's own square."""
+    half = words.pow(2).sum(-1)[:, None] / 2
+    parts = [torch.baddbmm(half, part, words.mT, alpha=-1).min(-1) for part in x.split(ROWS, 1)]
+    return torch.cat([p.indices for p in parts], 1), torch.cat([p.values for p in parts], 1)
+
+
+def means(
+    x: Float[Tensor, "G N d"], code: Int64[Tensor, "G N"], words: Float[Tensor, "G C d"]
+) -> Float[Tensor, "G C d"]:
+    """Mean of each code's vectors; a code without any keeps its codeword."""
+    groups, size, width = words.shape
+    flat = (code + torch.arange(groups)[:, None] * size).flatten()
+    total = torch.zeros(groups * size, width, dtype=x.dtype).index_add_(0, flat, x.reshape(-1, width))
+    count = torch.bincount(flat, minlength=groups * size)[:, None]
+    return torch.where(count > 0, total / count.clamp_min(1), words.reshape(-1, width)).view(words.shape)
+
+
+def _revive(x: Tensor, code: Tensor, far: Tensor, words: Tensor) -> None:
+    """Put each unused codeword onto one of the vectors that are worst described. In place."""
+    size = words.shape[1]
+    for group in range(len(x)):
+        empty = (torch.bincount(code[group], minlength=size) == 0).nonzero().squeeze(1)
+        if len(empty):
+            error = far[group] + x[group].pow(2).sum(-1) / 2
+            worst = error.topk(min(len(empty), len(error)))
+            use = worst.values > 1e-9 * float(error.mean().clamp_min(1e-30))
+            words[group, empty[: int(use.sum())]] = x[group, worst.indices[use]]
