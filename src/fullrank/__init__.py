@@ -62,10 +62,10 @@ _WHERE = {
 
 __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare",
-    "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks", "compare",
-    "diagnose", "download", "encode", "evaluate", "grow_catalog", "grow_codes", "oracle_step", "predict",
-    "predict_file", "prepare",
-    "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep", "train", "tune",
+    "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks",
+    "compare", "diagnose", "download", "encode", "evaluate", "grow_catalog", "grow_codes", "oracle_step", "predict",
+    "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep", "train",
+    "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
