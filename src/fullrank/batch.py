@@ -239,6 +239,8 @@ class Step:
     records: Mapping[str, Record] = field(default_factory=dict)
     taps: Taps | None = None
     """What the modules noted, where a penalty asked for it."""
+    inputs: Batch | None = None
+    """What the encoder was given of the batch: lengths and positions of `states.tokens`."""
 
 
 @runtime_checkable
