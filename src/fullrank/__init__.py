@@ -31,6 +31,7 @@ _WHERE = {
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
     "diagnose": "fullrank.api",
+    "attended": "fullrank.api",
     "report": "fullrank.api",
     "Watch": "fullrank.diagnostics.callback",
     "recipe": "fullrank.api",
@@ -55,13 +56,24 @@ _WHERE = {
 
 __all__ = [
     "Click", "Clicks", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare", "Recommender", "Run",
-    "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "compare", "diagnose", "download",
-    "evaluate", "grow_catalog", "oracle_step", "predict", "prepare", "prepare_impressions", "recipe", "recommend",
-    "report", "step_curve", "sweep", "train", "tune",
+    "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "attended", "compare", "diagnose",
+    "download", "evaluate", "grow_catalog", "oracle_step", "predict", "prepare", "prepare_impressions", "recipe",
+    "recommend", "report", "step_curve", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.api import diagnose, evaluate, oracle_step, predict, recipe, recommend, report, step_curve, train
+    from fullrank.api import (
+        attended,
+        diagnose,
+        evaluate,
+        oracle_step,
+        predict,
+        recipe,
+        recommend,
+        report,
+        step_curve,
+        train,
+    )
     from fullrank.click import Click
     from fullrank.data.download import download
     from fullrank.data.fields import Schema

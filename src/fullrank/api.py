@@ -22,8 +22,11 @@ from fullrank.retrieval.recommend import recommend as _recommend
 from fullrank.run import Run, weights_hash
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from jaxtyping import Float
 
+    from fullrank.diagnostics.case import Case
     from fullrank.diagnostics.diagnose import Diagnosis
     from fullrank.reports.findings import Tell
     from fullrank.reports.report import Report
@@ -135,13 +138,15 @@ def diagnose(
     data: Store | str | Path | None = None,
     users: int | None = None,
     seed: int = 0,
+    vectors: Float[np.ndarray, "V D"] | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
-    `.rows` are plain mappings (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. The data is as in
-    `evaluate`; `progress` is called with (thousandths done, 1000).
+    `.rows` are plain mappings (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. `vectors` of the items
+    help to tell relevant events from noise. The data is as in `evaluate`; `progress` is called with (thousandths done,
+    1000).
     """
     from fullrank.diagnostics.diagnose import USERS
     from fullrank.diagnostics.diagnose import diagnose as _diagnose
@@ -152,8 +157,32 @@ def diagnose(
     model: Any = opened.model().to(device)
     return _diagnose(
         model, store, split=split, users=USERS if users is None else users, seed=seed,
-        evaluation=evaluation, weights=weights_hash(opened.path), progress=progress,
+        evaluation=evaluation, weights=weights_hash(opened.path), vectors=vectors, progress=progress,
     )  # fmt: skip
+
+
+def attended(
+    run: Run | str | Path,
+    user: Any = None,
+    split: Literal["validation", "test"] = "test",
+    *,
+    data: Store | str | Path | None = None,
+    vectors: Float[np.ndarray, "V D"] | None = None,
+    device: str = "cpu",
+) -> Case:
+    """What a run attends to in one user's history, and which events are relevant to what the user chose next.
+
+    `user` is an external id; without one the same telling user is taken for every run of a store. `vectors` of the
+    items help to tell relevant events from noise. Raises `UserError` where the run has no attention to show.
+    """
+    from fullrank.diagnostics.case import case_of
+
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    store = _its_store(opened, data)
+    if not isinstance(store, Store):
+        raise UserError(f"{opened.path} is a click model, which reads no history; give a run that recommends items")
+    model: Any = opened.model().to(device)
+    return case_of(model, store, user, split=split, vectors=vectors)
 
 
 def report(

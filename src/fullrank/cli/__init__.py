@@ -38,6 +38,7 @@ VERBS = (
     "recommend",
     "predict",
     "diagnose",
+    "attention",
     "report",
 )
 """Modules with verbs, in the order of the help."""
