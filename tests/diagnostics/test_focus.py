@@ -146,6 +146,7 @@ def test_attention_to_the_own_department_is_seen() -> None:
             table = torch.zeros(ITEMS, 8)
             table[:10, 0], table[10:20, 1], table[20:, 2] = 1, 1, 1
             model.items.embedding.weight.copy_(table)
+            model.encoder.blocks[0].attention_norm.weight.fill_(1.0)
             q, k, _ = model.encoder.blocks[0].attention.qkv.weight.split(8)
             q.copy_(strength * torch.eye(8))
             k.copy_(torch.eye(8))
