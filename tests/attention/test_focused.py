@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from tests.laws.test_attention import (
     check_streams,
     check_weights,
 )  # fmt: skip
+from tests.regularizers.test_moves import shop, trained, whole
 from tiny import catalog, close, histories, padded, shaken
 
 NORMS = ("head_rms", "row_l1", "row_rms", "none")
@@ -240,3 +242,16 @@ def test_what_is_refused() -> None:
         Focused(qk_width=3, rope=True).build(8, 10)
     with pytest.raises(UserError, match="lambda_2"):
         Focused.parse({"kind": "focused", "lambda_2": 0})
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_it_learns_what_follows_what(norm: str) -> None:
+    """200 steps on histories in which half of the events follow from the one before: far above popularity."""
+    encoder = Transformer(layers=1, attention=Focused(norm=norm), dropout=0.0)  # type: ignore[arg-type]
+    model = trained(encoder=encoder).eval()
+    with torch.no_grad():
+        (q,) = whole(model).queries
+        found = (q.vectors @ q.catalogue.all().T).topk(3).indices
+    popular = torch.as_tensor(np.bincount(shop().ravel())).topk(3).indices
+    hits, blind = ((some == q.targets[:, None]).any(1).float().mean() for some in (found, popular))
+    assert hits > 1.3 * blind, f"{hits:.3f} against {blind:.3f} of the most popular"
