@@ -35,6 +35,7 @@ _WHERE = {
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
     "diagnose": "fullrank.api",
+    "attended": "fullrank.api",
     "report": "fullrank.api",
     "Watch": "fullrank.diagnostics.callback",
     "WatchRanks": "fullrank.diagnostics.watch_ranks",
@@ -63,13 +64,14 @@ _WHERE = {
 __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare",
     "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks",
-    "compare", "diagnose", "download", "encode", "evaluate", "grow_catalog", "grow_codes", "oracle_step", "predict",
-    "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep", "train",
-    "tune",
+    "attended", "compare", "diagnose", "download", "encode", "evaluate", "grow_catalog", "grow_codes", "oracle_step",
+    "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep",
+    "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from fullrank.api import (
+        attended,
         diagnose,
         evaluate,
         oracle_step,

@@ -22,8 +22,11 @@ from fullrank.retrieval.recommend import recommend as _recommend
 from fullrank.run import Run, store_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from jaxtyping import Float
 
+    from fullrank.diagnostics.case import Case
     from fullrank.diagnostics.diagnose import Diagnosis
     from fullrank.evaluation.predict import Predicted
     from fullrank.reports.click_report import ClickReport
@@ -138,22 +141,47 @@ def diagnose(
     users: int | None = None,
     impressions: int | None = None,
     seed: int = 0,
+    vectors: Float[np.ndarray, "V D"] | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
     Of a click model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
-    (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. The data is as in `evaluate`; `progress` is called
-    with (done, in all).
+    (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
+    events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
     from fullrank.diagnostics.of_run import diagnose_run
 
     opened = Run.open(run) if isinstance(run, str | Path) else run
     return diagnose_run(
         opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed, device=device,
-        progress=progress,
+        vectors=vectors, progress=progress,
     )  # fmt: skip
+
+
+def attended(
+    run: Run | str | Path,
+    user: Any = None,
+    split: Literal["validation", "test"] = "test",
+    *,
+    data: Store | str | Path | None = None,
+    vectors: Float[np.ndarray, "V D"] | None = None,
+    device: str = "cpu",
+) -> Case:
+    """What a run attends to in one user's history, and which events are relevant to what the user chose next.
+
+    `user` is an external id; without one the same telling user is taken for every run of a store. `vectors` of the
+    items help to tell relevant events from noise. Raises `UserError` where the run has no attention to show.
+    """
+    from fullrank.diagnostics.case import case_of
+
+    opened = Run.open(run) if isinstance(run, str | Path) else run
+    store = store_of(opened, data)
+    if not isinstance(store, Store):
+        raise UserError(f"{opened.path} is a click model, which reads no history; give a run that recommends items")
+    model: Any = opened.model().to(device)
+    return case_of(model, store, user, split=split, vectors=vectors)
 
 
 def report(

@@ -24,7 +24,7 @@ class Columns:
 
     module: torch.nn.Module
     sums: Float[Tensor, "B H T"]
-    """Absolute weights summed over the valid queries; zero at padded keys."""
+    """Absolute weights (or what they cannot exceed) summed over the valid queries; zero at padded keys."""
     valid: Bool[Tensor, "B T"]
     rows: Float[Tensor, "B H T"] | None = None
     """The same summed over the keys, zero at padded queries; None where rows sum to one."""
@@ -239,6 +239,8 @@ class Step:
     records: Mapping[str, Record] = field(default_factory=dict)
     taps: Taps | None = None
     """What the modules noted, where a penalty asked for it."""
+    inputs: Batch | None = None
+    """What the encoder was given of the batch: lengths and positions of `states.tokens`."""
 
 
 @runtime_checkable

@@ -140,7 +140,7 @@ class RecommenderModel(nn.Module):
         more = [q for p in self.penalties.values() if isinstance(p, Asking) for q in p.ask(asked, states)]
         queries = tuple(self._scaled(q) for q in (*asked, *more))
         records = {q.name: self.loss(q, batch) for q in queries}
-        return Step(self, batch, states, queries, records, taps)
+        return Step(self, batch, states, queries, records, taps, inputs)
 
     def _views(self, batch: Batch) -> int:
         wanting = (p for p in self._attached if "second_view" in p.needs)

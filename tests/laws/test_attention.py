@@ -23,9 +23,9 @@ DIM = 12
 LENGTHS = (1, 2, 5, 9, 3)
 SUM_TO_ONE = {"softmax"}
 """Kinds whose rows of weights are a distribution."""
-NONLINEAR = {"hstu"}
+NONLINEAR = {"focused", "hstu"}
 """Kinds with a nonlinearity between the value projection and the output projection."""
-NOTE_COLUMNS = {"hstu", "softmax"}
+NOTE_COLUMNS = {"focused", "hstu", "softmax"}
 """Kinds that note how much attention each key received, for the penalties that want it."""
 ALL = pytest.mark.parametrize("pair", everything("attention"), ids=name)
 
@@ -158,15 +158,23 @@ def test_weights(pair: Pair) -> None:
 
 
 def check_columns(attention: Any) -> None:
-    """What is noted is the absolute weights summed over valid queries, in value and in gradient; the output stays."""
+    """What is noted is the absolute weights summed over valid queries, in value and in gradient; the output stays.
+
+    An attention with `noted_weights` notes those instead, and they are at least the absolute weights everywhere.
+    """
     x, batch = case(extra=2)
     plain_y, taps = attention(x, batch), Taps(frozenset({"columns"}))
     assert close(attention(x, replace(batch, taps=taps))[batch.valid], plain_y[batch.valid])
     (noted,) = taps.columns
     assert noted.module is attention and torch.equal(noted.valid, batch.valid)
     assert not noted.sums.masked_select(~batch.valid[:, None]).any(), "a padded key has received attention"
-    sums = (attention.weights(x, batch).abs() * batch.valid[:, None, :, None]).sum(2)
+    absolute = attention.weights(x, batch).abs()
+    of = attention.noted_weights(x, batch) if hasattr(attention, "noted_weights") else absolute
+    assert (of - absolute > -1e-6).all(), "what is noted is no bound"
+    of = of * batch.valid[:, None, :, None]
+    sums = of.sum(2)
     assert close(noted.sums, sums)
+    assert close(of.sum(3), noted.rows if noted.rows is not None else batch.valid[:, None].expand_as(of.sum(3)).float())
     parameters = list(attention.parameters())
     found = torch.autograd.grad(noted.sums.pow(2).sum(), parameters, allow_unused=True)
     wanted = torch.autograd.grad(sums.pow(2).sum(), parameters, allow_unused=True)

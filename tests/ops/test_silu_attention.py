@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.ops import silu_attention as module
+from fullrank.ops import query_blocks
 from fullrank.ops.silu_attention import silu_attention, silu_attention_slow
 from tiny import close
 
@@ -139,7 +139,7 @@ def test_one_block_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise AssertionError("a single block needs no second computation")
 
-    monkeypatch.setattr(module, "checkpoint", refused)
+    monkeypatch.setattr(query_blocks, "checkpoint", refused)
     given = case(2, 2, 20, 3, 3)
     fast(given, causal=True, biased=True, block=20)
     with torch.no_grad():

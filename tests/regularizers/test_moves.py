@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 
-from fullrank.batch import Batch, Step
+from fullrank.batch import Batch, Step, last
 from fullrank.data.catalog import Catalog
 from fullrank.diagnostics.effective_rank import entropy_rank
 from fullrank.encoders.gru import GRU
@@ -22,10 +22,13 @@ from fullrank.objectives.negatives import Negatives
 from fullrank.objectives.weightings.d2lr import D2LR
 from fullrank.objectives.weightings.inverse_popularity import InversePopularity
 from fullrank.objectives.weightings.r2rec import R2Rec, rare
+from fullrank.ops.perturb import Noise
 from fullrank.recommender import Recommender, RecommenderModel
 from fullrank.regularizers._users import users
 from fullrank.regularizers.dros import DROS
 from fullrank.regularizers.logdet import LogDet
+from fullrank.regularizers.mutual_information import MutualInformation
+from fullrank.regularizers.noise_robustness import NoiseRobustness, Noisy
 from fullrank.regularizers.resn import ReSN
 from fullrank.regularizers.sprint import Sprint
 from fullrank.spec import Spec
@@ -165,6 +168,29 @@ PENALTIES += [
     Move(Sprint(attention=1, feed_forward=0, value_norms="none"), column_peak, "down", 1.2, ATTENTIVE),
     Move(Sprint(attention=0, feed_forward=0.1, embedding=0), feed_forward_norm, "down", 2, ATTENTIVE),
     Move(Sprint(attention=0, feed_forward=0, embedding=0.1), table_norm, "down", 1.2, ATTENTIVE),
+]
+
+
+def noise_distance(model: RecommenderModel) -> float:
+    """Mean cosine distance between the last states of histories and of the same with a fifth of them lost, over that
+    to other histories."""
+    some = batch(np.arange(USERS), 1000)
+    states = []
+    for items in (model.items, Noisy(model.items, Noise.on(some, 0.2, 0.0))):
+        x, inputs = model.task.present(items, some)
+        states.append(last(model.encoder(x, inputs).tokens, inputs))
+    clean, noisy = (torch.nn.functional.normalize(s, dim=-1) for s in states)
+    return ((1 - (clean * noisy).sum(-1)).mean() / (1 - clean @ clean.T).mean()).item()
+
+
+def contrast_left(model: RecommenderModel) -> float:
+    """The contrast of targets and histories itself, in nats."""
+    return MutualInformation(weight=1.0).build()(whole(model)).item()
+
+
+PENALTIES += [
+    Move(NoiseRobustness(margin=1, mask=0.2), noise_distance, "down", 1.5),
+    Move(MutualInformation(weight=0.3), contrast_left, "down", 1.5),
 ]
 WEIGHTINGS = [
     Move(R2Rec(), tail_mass, "up", 1.15),

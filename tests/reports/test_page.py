@@ -22,7 +22,7 @@ from fullrank.reports.report import Report, report
 from fullrank.run import Run
 from tests.reports.conftest import HOSTILE, Page, make
 
-JOINT = ["pareto", "bands", "depth", "spectrum", "layers", "bound", "robustness", "curves"]
+JOINT = ["pareto", "bands", "depth", "spectrum", "layers", "bound", "focus", "case", "robustness", "curves"]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,9 @@ def test_hostile_names_are_text(name: str, store: Store, tmp_path: Path) -> None
 
 def test_hostile_titles_are_text(whole: Report) -> None:
     page = Page(whole.html)
-    assert page.said().count("<script>alert(1)</script>") == 50, "ten items of each run"
+    (case,) = (figure for figure in drawn(whole) if figure.name == "case")
+    told = 1 + len(case.rows)  # the item chosen next, and the events before it
+    assert page.said().count("<script>alert(1)</script>") == 50 + told, "ten items of each run, and those of the case"
     assert not page.named("script") and not page.named("img")
     assert HOSTILE not in whole.html and "{{ 7 * 7 }}" in page.said()
 

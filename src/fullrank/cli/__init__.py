@@ -40,6 +40,7 @@ VERBS = (
     "predict",
     "cascade",
     "diagnose",
+    "attention",
     "report",
 )
 """Modules with verbs, in the order of the help."""

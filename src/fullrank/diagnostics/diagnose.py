@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from fullrank.batch import Model
 from fullrank.data.pack import Store
@@ -18,11 +18,14 @@ from fullrank.diagnostics.ablation import ablation_rows, accuracy_of, protocol_o
 from fullrank.diagnostics.alignment import Alignment
 from fullrank.diagnostics.attention_share import AttentionShare
 from fullrank.diagnostics.bound import Bound
+from fullrank.diagnostics.case import case_rows
 from fullrank.diagnostics.diversity import Diversity
 from fullrank.diagnostics.ensemble import Ensemble
+from fullrank.diagnostics.focus import Focus
 from fullrank.diagnostics.latent_attention import latent_attention_rows
 from fullrank.diagnostics.norms import norm_rows
 from fullrank.diagnostics.reading import Sample, readings, sample
+from fullrank.diagnostics.relevance import Relevance
 from fullrank.diagnostics.robustness import robustness_rows
 from fullrank.diagnostics.spectrum import Layers, Scores
 from fullrank.diagnostics.streams import Streams
@@ -94,11 +97,13 @@ def diagnose(
     seed: int = 0,
     evaluation: Evaluation | None = None,
     weights: str | None = None,
+    vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Everything that applies to this model, measured on `users` users of a split.
 
-    `evaluation` gives the protocol of the ablation's accuracy, `weights` is the hash that the rows are kept under.
+    `evaluation` gives the protocol of the ablation's accuracy, `weights` is the hash that the rows are kept under;
+    `vectors` (of the items' texts, say) join co-occurrence in saying which events are relevant (`relevance.py`).
     Raises `UserError` where the split is unknown or has no users, or the store has other items than the model.
     """
     if store.num_items != model.num_items:
@@ -106,7 +111,9 @@ def diagnose(
     some = sample(store, split, users, seed=seed)
     scores = Scores(len(some), some.popularity)
     observers: list[Observer] = [scores, Layers(), AttentionShare(some.popularity), Alignment(), Bound(scores)]
+    relevance = Relevance(store, vectors)
     observers += [Diversity(model), Streams(model), Ensemble(model, _targets(some, split))]
+    observers += [Focus(_targets(some, split), relevance)]
     tick = _Ticks(progress)
     for reading in readings(model, some, tick.part(0.0, 0.4)):
         for observer in observers:
@@ -122,6 +129,7 @@ def diagnose(
         found += ablation_rows(model, store, some, part, spec, tick.part(0.4, 0.8))
         found += robustness_rows(model, store, some, part, spec)
         found += latent_attention_rows(model, some)
+        found += case_rows(model, store, some, split, relevance)
         found += thinking_rows(model, store, some, part, spec, tick.part(0.8, 1.0))
     tick.part(0.0, 1.0)(1, 1)
     return Diagnosis(tuple(cast(list[Row], plain(found))))

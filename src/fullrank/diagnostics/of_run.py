@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore
@@ -26,10 +29,13 @@ def diagnose_run(
     impressions: int | None = None,
     seed: int = 0,
     device: str = "cpu",
+    vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """The rows of its weights, with their hash. `users`, `impressions`: None is the default of the kind."""
     check_sample(run, users=users, impressions=impressions)
+    if run.spec.clicks is not None and vectors is not None:
+        raise UserError(f"{run.path} is a click model, which has no history to look into: leave vectors out")
     model: Any = run.model().to(device)
     weights = weights_hash(run.path)
     if run.spec.clicks is not None:
@@ -42,7 +48,7 @@ def diagnose_run(
     many = USERS if users is None else users
     return diagnose(
         model, store, split=split, users=many, seed=seed,
-        evaluation=run.spec.lists, weights=weights, progress=progress,
+        evaluation=run.spec.lists, weights=weights, vectors=vectors, progress=progress,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Item id <-> vector.
 
 The room's contract: a Spec whose ``build(dim, catalog)`` gives an `Items` module. The same vectors are the model's
-input and what queries search (tied). A step searches a `Snapshot`, so that the whole table is made once a step.
+input and what queries search (tied). A step searches a `Snapshot`, so that the whole table is made once a step. Items
+made of parts, such as codes, are `Perturbable`: noise may then hit a part of an item.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fullrank.ops.perturb import Noise, perturb
+
 
 @runtime_checkable
 class Items(Protocol):
@@ -21,6 +24,24 @@ class Items(Protocol):
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]: ...
     def all(self) -> Float[Tensor, "V D"]: ...
+
+
+@runtime_checkable
+class Perturbable(Protocol):
+    def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
+        """`embed` of items whose parts are masked or replaced (`ops.perturb.perturb` on their digits).
+
+        A masked part is a vector of zeros and still counts: of K parts with one masked, the mean divides by K.
+        """
+        ...
+
+
+def perturbed(items: Items, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
+    """Vectors of noisy items. Those without parts are masked whole, to zeros, or replaced by another item."""
+    if isinstance(items, Perturbable):
+        return items.perturbed(ids, noise)
+    others, kept = perturb(ids[..., None], items.size, noise)
+    return items.embed(others[..., 0]) * kept
 
 
 class Snapshot:

@@ -30,13 +30,13 @@ LOG2_E = math.log2(math.e)
 def column_attention(
     q: Float[Tensor, "B H T e"],
     k: Float[Tensor, "B H T e"],
-    v: Float[Tensor, "B H T e"],
+    v: Float[Tensor, "B H T f"],
     valid: Bool[Tensor, "B T"],
     *,
     causal: bool,
     dropout: float = 0.0,
     dropped_columns: bool = False,
-) -> tuple[Float[Tensor, "B H T e"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
+) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
     """Output, column sums over valid queries (fp32), and each query's log-sum-exp (fp32, without gradient).
 
     Rows are right-padded; what a padded query gets is unspecified. `dropout` is on the weights that make the output;
@@ -49,11 +49,11 @@ def column_attention(
 def column_attention_slow(
     q: Float[Tensor, "B H T e"],
     k: Float[Tensor, "B H T e"],
-    v: Float[Tensor, "B H T e"],
+    v: Float[Tensor, "B H T f"],
     valid: Bool[Tensor, "B T"],
     *,
     causal: bool,
-) -> tuple[Float[Tensor, "B H T e"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
+) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
     """The twin that says what is meant, without dropout."""
     scores = (q @ k.mT).float() / q.shape[-1] ** 0.5
     scores = scores.masked_fill(~_allowed(valid, causal, slice(0, q.shape[2]))[:, None], -math.inf)
@@ -151,7 +151,7 @@ class _ColumnAttention(torch.autograd.Function):
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.plan.parts():
                 _differentiate(ctx.plan, part, (q, k, v, out, lse), (d_out, d_columns), found)
-        dq, dk, dv = (x.view(shape).to(ctx.dtype) for x in found)
+        dq, dk, dv = (x.view(*shape[:3], x.shape[-1]).to(ctx.dtype) for x in found)
         return dq, dk, dv, None, None, None, None, None
 
 

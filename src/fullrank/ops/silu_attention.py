@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-BLOCK = 128
-"""Queries at a time: histories up to this length take one pass, and nothing is computed twice."""
+from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, rows_of
+
 Bias = Callable[[slice, int], Tensor]
 """(queries, n) -> what is added to the scores of these queries against the first n keys, broadcast to [B, H, m, n]."""
 
@@ -41,9 +40,9 @@ def silu_attention(
 
     def part(low: int, high: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         keys = k.shape[2] if allowed is not None else high
-        seen = _causal(low, high, q.device) if allowed is None else _rows(allowed, low, high)
+        seen = causal_block(low, high, q.device) if allowed is None else rows_of(allowed, low, high)
         added = None if bias is None else bias(slice(low, high), keys)
-        weights = silu_weights(q[:, :, low:high], k[:, :, :keys], _rows(divisor, low, high), seen, added)
+        weights = silu_weights(q[:, :, low:high], k[:, :, :keys], rows_of(divisor, low, high), seen, added)
         sums = None
         if counted is not None:
             taken = weights.abs() * counted[:, None, low:high, None]
@@ -51,12 +50,7 @@ def silu_attention(
             sums = columns, taken.sum(3, dtype=torch.float32)
         return F.dropout(weights, dropout) @ v[:, :, :keys], sums
 
-    edges = range(0, q.shape[2], block)
-    again = len(edges) > 1 and torch.is_grad_enabled()
-    parts = []
-    for low in edges:
-        at = low, min(low + block, q.shape[2])
-        parts.append(checkpoint(part, *at, use_reentrant=False) if again else part(*at))
+    parts = in_blocks(part, q.shape[2], block)
     mixed, sums = torch.cat([y for y, _ in parts], 2), [s for _, s in parts if s is not None]
     if not sums:
         return mixed, None, None
@@ -91,12 +85,3 @@ def silu_weights(
     if bias is not None:
         scores = scores + bias
     return (F.silu(scores) / divisor).masked_fill(~allowed, 0.0)
-
-
-def _causal(low: int, high: int, device: torch.device) -> Bool[Tensor, "1 1 m n"]:
-    return torch.ones(high - low, high, dtype=torch.bool, device=device).tril(low)[None, None]
-
-
-def _rows(x: Tensor, low: int, high: int) -> Tensor:
-    """Its rows low .. high - 1, where it does not say the same of every row."""
-    return x if x.shape[2] == 1 else x[:, :, low:high]

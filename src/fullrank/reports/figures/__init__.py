@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from fullrank.reports import Figure, Missing
 from fullrank.reports.figures.compare import bands, depth, pareto
 from fullrank.reports.figures.curves import curves
+from fullrank.reports.figures.focus import case, focus
 from fullrank.reports.figures.inside import bound, layers, spectrum
 from fullrank.reports.figures.robustness import robustness
 from fullrank.reports.figures.single import ablation, attention
@@ -15,7 +16,7 @@ from fullrank.reports.figures.thinking import diversity, oracle_step, reasons, s
 from fullrank.reports.findings import Finding
 
 JOINT: tuple[Callable[[Sequence[Finding]], Figure | Missing], ...] = (
-    pareto, bands, depth, spectrum, layers, bound, robustness, curves,
+    pareto, bands, depth, spectrum, layers, bound, focus, case, robustness, curves,
 )  # fmt: skip
 """All runs in one figure."""
 SINGLE: tuple[Callable[[Finding], Figure | Missing], ...] = (attention, ablation)

@@ -1,0 +1,181 @@
+"""The difference of two softmax attentions on the same values: y = A V, A = l1 A1 - l2 A2 (FAIR, Eqs. 3 to 5).
+
+Queries and keys of the two maps stand side by side, [q1 q2] and [k1 k2]. Where the rows of A are not normalised and
+nothing is dropped, y is l1 (A1 V) - l2 (A2 V): two fused kernels, and no weights of queries x keys exist. Otherwise A
+is made one block of queries at a time, because norm and dropout are on the difference: one dropout mask on both maps.
+
+The subtraction is in fp32, whatever the precision of the maps.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from fullrank.ops.column_attention import column_attention
+from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, rows_of
+
+RowNorm = Literal["l1", "rms"] | None
+"""What a row of A is divided by: the sum of its absolute values, the root of their mean square, or nothing."""
+EPS = 1e-6
+"""Added to the divisor (l1) or to the mean square: a row where both maps agree stays zero."""
+Sums = tuple[Float[Tensor, "B H S"], Float[Tensor, "B H T"]]
+"""How much each key received and each query gave."""
+
+
+def focused_attention(
+    q: Float[Tensor, "B H T w"],
+    k: Float[Tensor, "B H S w"],
+    v: Float[Tensor, "B H S f"],
+    factors: tuple[float, float],
+    allowed: Bool[Tensor, "#B 1 #T S"] | None = None,
+    *,
+    norm: RowNorm = None,
+    dropout: float = 0.0,
+    block: int = BLOCK,
+) -> Float[Tensor, "B H T f"]:
+    """y in fp32. Without `allowed`, query i sees the keys up to i; `dropout` falls on A."""
+    if norm is None and dropout == 0:
+        (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
+        first, second = (
+            F.scaled_dot_product_attention(a, b, v, attn_mask=allowed, is_causal=allowed is None).float()
+            for a, b in ((q1, k1), (q2, k2))
+        )
+        return factors[0] * first - factors[1] * second
+    return _in_full(q, k, v, factors, allowed, norm, dropout, None, block)[0]
+
+
+def focused_attention_noting(
+    q: Float[Tensor, "B H T w"],
+    k: Float[Tensor, "B H T w"],
+    v: Float[Tensor, "B H T f"],
+    factors: tuple[float, float],
+    valid: Bool[Tensor, "B T"],
+    *,
+    causal: bool,
+    norm: RowNorm = None,
+    dropout: float = 0.0,
+    block: int = BLOCK,
+) -> tuple[Float[Tensor, "B H T f"], Sums]:
+    """y over right-padded rows, and sums over the valid queries, before dropout.
+
+    Of rows that are normalised the sums are those of |A|. Of others they are those of l1 A1 + l2 A2, which is at least
+    |A| in every place and can be had without making A.
+    """
+    if norm is None and dropout == 0:
+        parts = zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)
+        (y1, c1, _), (y2, c2, _) = (column_attention(a, b, v, valid, causal=causal) for a, b in parts)
+        rows = (sum(factors) * valid[:, None].float()).expand(q.shape[:3])
+        return factors[0] * y1.float() - factors[1] * y2.float(), (factors[0] * c1 + factors[1] * c2, rows)
+    allowed = None if causal else _open(valid)
+    y, sums = _in_full(q, k, v, factors, allowed, norm, dropout, valid, block)
+    assert sums is not None
+    return y, sums
+
+
+def focused_weights(
+    q: Float[Tensor, "B H T w"],
+    k: Float[Tensor, "B H S w"],
+    factors: tuple[float, float],
+    allowed: Bool[Tensor, "#B 1 #T S"],
+    norm: RowNorm = None,
+) -> Float[Tensor, "B H T S"]:
+    """A in full, fp32: the twin of the fused path, zero where the mask hides."""
+    return subtracted(*_maps(q, k, allowed), factors, allowed, norm)
+
+
+def noted_weights(
+    q: Float[Tensor, "B H T w"],
+    k: Float[Tensor, "B H S w"],
+    factors: tuple[float, float],
+    allowed: Bool[Tensor, "#B 1 #T S"],
+    norm: RowNorm = None,
+) -> Float[Tensor, "B H T S"]:
+    """What the sums are of, in full: |A| where its rows are normalised, else its bound l1 A1 + l2 A2."""
+    first, second = _maps(q, k, allowed)
+    return _size(first, second, subtracted(first, second, factors, allowed, norm), factors, norm)
+
+
+def subtracted(
+    first: Float[Tensor, "B H T S"],
+    second: Float[Tensor, "B H T S"],
+    factors: tuple[float, float],
+    allowed: Bool[Tensor, "#B 1 #T S"],
+    norm: RowNorm,
+) -> Float[Tensor, "B H T S"]:
+    """A from its two maps. The root mean square is over the keys that a query may see."""
+    a = factors[0] * first - factors[1] * second
+    if norm == "l1":
+        return a / (a.abs().sum(-1, keepdim=True) + EPS)
+    if norm == "rms":
+        seen = allowed.sum(-1, keepdim=True).clamp_min(1)
+        return a * (a.square().sum(-1, keepdim=True) / seen + EPS).rsqrt()
+    return a
+
+
+def focused_attention_slow(
+    q: Float[Tensor, "B H T w"],
+    k: Float[Tensor, "B H T w"],
+    v: Float[Tensor, "B H T f"],
+    factors: tuple[float, float],
+    allowed: Bool[Tensor, "#B 1 #T T"],
+    *,
+    norm: RowNorm = None,
+    counted: Bool[Tensor, "B T"],
+) -> tuple[Float[Tensor, "B H T f"], Sums]:
+    """The twin that says what is meant, without dropout."""
+    a = focused_weights(q, k, factors, allowed, norm)
+    size = noted_weights(q, k, factors, allowed, norm) * counted[:, None, :, None]
+    return a.to(v.dtype) @ v, (size.sum(2), size.sum(3))
+
+
+def _in_full(
+    q: Tensor, k: Tensor, v: Tensor, factors: tuple[float, float], allowed: Tensor | None, norm: RowNorm,
+    dropout: float, counted: Tensor | None, block: int,
+) -> tuple[Tensor, Sums | None]:  # fmt: skip
+    """Through A, a block of queries at a time; with sums over the queries that are counted."""
+
+    def part(low: int, high: int) -> tuple[Tensor, Sums | None]:
+        keys = k.shape[2] if allowed is not None else high
+        seen = causal_block(low, high, q.device) if allowed is None else rows_of(allowed, low, high)
+        first, second = _maps(q[:, :, low:high], k[:, :, :keys], seen)
+        a = subtracted(first, second, factors, seen, norm)
+        sums = None
+        if counted is not None:
+            size = _size(first, second, a, factors, norm) * counted[:, None, low:high, None]
+            sums = F.pad(size.sum(2), (0, k.shape[2] - keys)), size.sum(3)
+        return (F.dropout(a, dropout).to(v.dtype) @ v[:, :, :keys]).float(), sums
+
+    parts = in_blocks(part, q.shape[2], block)
+    y, sums = torch.cat([y for y, _ in parts], 2), [s for _, s in parts if s is not None]
+    if not sums:
+        return y, None
+    return y, (torch.stack([columns for columns, _ in sums]).sum(0), torch.cat([rows for _, rows in sums], 2))
+
+
+def _maps(q: Tensor, k: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """A1 and A2 in fp32."""
+    (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
+    return softmax_map(q1 @ k1.mT, q1.shape[-1], allowed), softmax_map(q2 @ k2.mT, q2.shape[-1], allowed)
+
+
+def softmax_map(
+    products: Float[Tensor, "B H T S"], width: int, allowed: Bool[Tensor, "#B 1 #T S"]
+) -> Float[Tensor, "B H T S"]:
+    """softmax(q . k / sqrt(width)) over the keys that may be seen, in fp32."""
+    return (products.float() / width**0.5).masked_fill(~allowed, float("-inf")).softmax(-1)
+
+
+def _size(first: Tensor, second: Tensor, a: Tensor, factors: tuple[float, float], norm: RowNorm) -> Tensor:
+    return factors[0] * first + factors[1] * second if norm is None else a.abs()
+
+
+def _open(valid: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 1 T"]:
+    """The keys of a bidirectional attention; the first is open to all, so that no query is left without."""
+    first = torch.zeros_like(valid[0])
+    first[:1] = True
+    return (valid | first)[:, None, None, :]

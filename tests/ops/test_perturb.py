@@ -1,0 +1,81 @@
+"""Noise on codes against the slow twin, its rates, and what it is a function of; the triplet against its twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fullrank.ops.in_batch_triplet import in_batch_triplet, in_batch_triplet_slow
+from fullrank.ops.perturb import Noise, perturb, perturb_slow
+from tiny import close, histories, padded
+
+SIZES = [(1, 1, 1, 2), (3, 5, 1, 23), (2, 7, 3, 4), (4, 1, 5, 1)]
+"""B, T, K, digits of a codebook."""
+
+
+def codes(b: int, t: int, k: int, size: int) -> Tensor:
+    return torch.randint(0, size, (b, t, k), generator=torch.Generator().manual_seed(b + t))
+
+
+def noise(b: int, mask: float = 0.2, substitute: float = 0.3, **place: int) -> Noise:
+    return Noise(mask, substitute, torch.arange(50, 50 + b), **place)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("rates", [(0.2, 0.3), (0.0, 1.0), (1.0, 0.0)])
+def test_parity(sizes: tuple[int, ...], rates: tuple[float, float]) -> None:
+    given, some = codes(*sizes), noise(sizes[0], *rates)
+    found, kept = perturb(given, sizes[3], some)
+    wanted, left = perturb_slow(given, sizes[3], some)
+    assert torch.equal(kept, left) and torch.equal(found[kept], wanted[left])
+    assert found.min() >= 0 and found.max() < sizes[3]
+    if rates == (0.0, 1.0) and sizes[3] > 1:
+        assert (found != given).all() and kept.all()
+    if rates == (1.0, 0.0):
+        assert not kept.any()
+
+
+def test_rates_and_even_replacement() -> None:
+    """Each digit is hit on its own, and every other digit of its codebook is as likely."""
+    given = torch.full((40, 50, 8), 3)
+    found, kept = perturb(given, 6, noise(40, 0.1, 0.3))
+    assert abs((~kept).double().mean() - 0.1) < 0.01
+    changed = kept & (found != given)
+    assert abs(changed.double().mean() - 0.3) < 0.01
+    shares = torch.bincount(found[changed], minlength=6).double() / changed.sum()
+    assert shares[3] == 0 and ((shares[[0, 1, 2, 4, 5]] - 0.2).abs() < 0.02).all()
+    whole = (~kept).double().mean(-1)
+    assert ((whole > 0) & (whole < 1)).any(), "the digits of an item are not hit together"
+
+
+def test_noise_is_a_function_of_its_place() -> None:
+    given, some = codes(3, 6, 2, 9), noise(3, seed=4, step=7)
+    first = perturb(given, 9, some)
+    assert all(torch.equal(a, b) for a, b in zip(first, perturb(given, 9, some), strict=True))
+    for other in (replace(some, seed=5), replace(some, step=8), replace(some, rows=some.rows + 1)):
+        assert not all(torch.equal(a, b) for a, b in zip(first, perturb(given, 9, other), strict=True))
+    shorter = perturb(given[1:, :4], 9, replace(some, rows=some.rows[1:]))
+    assert all(torch.equal(a[1:, :4], b) for a, b in zip(first, shorter, strict=True)), "others' lengths have a say"
+    batch = padded(histories([4, 6]), step=2)
+    assert Noise.on(batch, 0.1, 0.1).step == 2 and torch.equal(Noise.on(batch, 0.1, 0.1).rows, batch.rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(1, 3), (2, 1), (5, 7), (13, 4)])
+@pytest.mark.parametrize("margin", [0.0, 0.2, 1.5])
+def test_triplet_parity(rows: int, dim: int, margin: float) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    a, p = (torch.randn(rows, dim, generator=generator).requires_grad_() for _ in range(2))
+    fast, slow = in_batch_triplet(a, p, margin), in_batch_triplet_slow(a, p, margin)
+    assert close(fast, slow)
+    for x, y in zip(torch.autograd.grad(fast, [a, p]), torch.autograd.grad(slow, [a, p]), strict=True):
+        assert close(x, y)
+
+
+def test_triplet_by_hand() -> None:
+    a = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    assert in_batch_triplet(a, a, 0.2) == 0, "partners in place, others at a right angle"
+    assert close(in_batch_triplet(a, a.flip(0), 0.2), torch.tensor(0.2)), "as far from the partner as from the other"
+    assert in_batch_triplet(a[:1], a[:1], 0.2) == 0
