@@ -222,7 +222,7 @@ def test_the_wrong_store_is_refused(store: ImpressionStore, market: Store, tmp_p
 
 def test_what_ranks_items_is_refused_on_a_click_model(store: ImpressionStore, tmp_path: Path) -> None:
     run = train(tiny("training.max_epochs=1"), store, tmp_path / "run", progress=False)
-    for ask in (lambda: fr.recommend(run, {"me": [1]}), lambda: fr.diagnose(run), lambda: run.catalog):
+    for ask in (lambda: fr.recommend(run, {"me": [1]}), lambda: run.catalog):
         with pytest.raises(UserError, match="ranks no catalogue"):
             ask()
     with pytest.raises(UserError, match="watching collapse"):

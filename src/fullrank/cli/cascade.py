@@ -61,11 +61,12 @@ def cascade(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a ranker put a retriever's candidates in order, and measure what that brings.
+    """Let a ranker order a retriever's candidates.
 
-    Recall and nDCG of the retriever's lists and of the re-ranked ones, on the same users, with the paired difference
-    and its interval. Split the events and the impressions at the same moments, or the ranker may have been trained on
-    the targets; where the times say so, a note does. Recommendations by a cascade: fr.Cascade(...).recommend in Python.
+    Measured is what that brings: recall and nDCG of the retriever's lists and of the re-ranked ones, on the same users,
+    with the paired difference and its interval. Split the events and the impressions at the same moments, or the ranker
+    may have been trained on the targets; where the times say so, a note does. Recommendations by a cascade:
+    fr.Cascade(...).recommend in Python.
 
     \b
     fullrank cascade runs/sasrec runs/dcnv2 --items movies.parquet --users users.parquet

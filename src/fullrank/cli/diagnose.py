@@ -38,7 +38,7 @@ def diagnose(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure where a model's popularity bias, or collapse, arises.
+    """Measure where popularity bias or collapse arises.
 
     How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who
     is attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block. What a

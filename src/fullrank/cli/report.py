@@ -49,11 +49,11 @@ def report(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw runs on one HTML page: accuracy, fairness, bias; of click models accuracy, calibration, effective rank.
+    """Draw runs on one HTML page: accuracy, fairness, bias.
 
-    The page needs no network and runs no script. What a run folder holds already (evaluation.json, diagnosis.jsonl) is
-    taken, the rest is measured. --set changes how the runs are evaluated. Needs the extra: pip install
-    'fullrank[report]'.
+    Of click models: accuracy, calibration and effective rank. The page needs no network and runs no script. What a run
+    folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the runs
+    are evaluated. Needs the extra: pip install 'fullrank[report]'.
 
     \b
     fullrank report runs/sasrec --out report.html
