@@ -50,11 +50,11 @@ class Codes(nn.Module):
 
     def __init__(self, size: int, digits: int, dim: int):
         super().__init__()
-        self.size, self.codebook = size, 5
+        self.size, self.sizes = size, (5,) * digits
         generator = torch.Generator().manual_seed(9)
-        self.codes = torch.randint(0, self.codebook, (size, digits), generator=generator)
+        self.codes = torch.randint(0, 5, (size, digits), generator=generator)
         self.popularity = torch.ones(size)
-        self.tables = nn.Parameter(torch.randn(digits, self.codebook, dim, generator=generator))
+        self.tables = nn.Parameter(torch.randn(digits, 5, dim, generator=generator))
 
     def digits(self, codes: Tensor) -> Tensor:
         """[..., K, D]."""
@@ -67,14 +67,14 @@ class Codes(nn.Module):
         return self.embed(torch.arange(self.size))
 
     def perturbed(self, ids: Tensor, noise: Noise) -> Tensor:
-        codes, kept = perturb(self.codes[ids], self.codebook, noise)
+        codes, kept = perturb(self.codes[ids], self.sizes, noise)
         return (self.digits(codes) * kept[..., None]).mean(-2)
 
 
 def noisy_by_hand(items: Any, ids: Tensor, noise: Noise) -> Tensor:
     """[B, T, D], vector by vector."""
     codes = items.codes[ids] if isinstance(items, Codes) else ids[..., None]
-    found, kept = perturb_slow(codes, items.codebook if isinstance(items, Codes) else items.size, noise)
+    found, kept = perturb_slow(codes, items.sizes if isinstance(items, Codes) else (items.size,), noise)
     out = []
     for row in range(len(ids)):
         for place in range(ids.shape[1]):

@@ -152,5 +152,6 @@ class FocusedAttention(nn.Module):
 
     def _closed(self, y: Float[Tensor, "B H T f"]) -> Float[Tensor, "B T D"]:
         """Each head normalised where that is the norm, and the output projection of all."""
+        y = y.transpose(1, 2)  # as the kernels lay it out
         y = y if self.norm is None else self.norm(y)
-        return self.output(y.transpose(1, 2).flatten(2).to(self.output.weight.dtype))
+        return self.output(y.flatten(2).to(self.output.weight.dtype))

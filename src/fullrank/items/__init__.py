@@ -40,7 +40,7 @@ def perturbed(items: Items, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tens
     """Vectors of noisy items. Those without parts are masked whole, to zeros, or replaced by another item."""
     if isinstance(items, Perturbable):
         return items.perturbed(ids, noise)
-    others, kept = perturb(ids[..., None], items.size, noise)
+    others, kept = perturb(ids[..., None], (items.size,), noise)
     return items.embed(others[..., 0]) * kept
 
 

@@ -39,12 +39,15 @@ class Noise:
         return Noise(mask, substitute, rows, batch.seed + APART, batch.step)
 
 
-def perturb(codes: Int[Tensor, "B T K"], size: int, noise: Noise) -> tuple[Int[Tensor, "B T K"], Bool[Tensor, "B T K"]]:
+def perturb(
+    codes: Int[Tensor, "B T K"], sizes: tuple[int, ...], noise: Noise
+) -> tuple[Int[Tensor, "B T K"], Bool[Tensor, "B T K"]]:
     """The codes with some digits replaced, and where they are kept; false where a digit is masked.
 
-    Digits are 0 .. size - 1 in every place. A codebook of one has no other digit: there nothing is replaced.
+    Digits of level k are 0 .. sizes[k] - 1. A codebook of one has no other digit: there nothing is replaced.
     """
     _, t, k = codes.shape
+    size = torch.tensor(sizes, device=codes.device)
     draw = uniform(noise.seed, noise.step, noise.rows, 2 * t * k).unflatten(1, (t, k, 2))
     what, which = draw.unbind(-1)
     kept = what >= noise.mask
@@ -53,7 +56,7 @@ def perturb(codes: Int[Tensor, "B T K"], size: int, noise: Noise) -> tuple[Int[T
 
 
 def perturb_slow(
-    codes: Int[Tensor, "B T K"], size: int, noise: Noise
+    codes: Int[Tensor, "B T K"], sizes: tuple[int, ...], noise: Noise
 ) -> tuple[Int[Tensor, "B T K"], Bool[Tensor, "B T K"]]:
     """The twin: digit by digit, with the list of the others written out."""
     found, kept = codes.clone(), torch.ones_like(codes, dtype=torch.bool)
@@ -63,7 +66,7 @@ def perturb_slow(
         for place in range(t):
             for digit in range(k):
                 what, which, own = next(draws), next(draws), int(codes[row, place, digit])
-                others = [*range(own + 1, size), *range(own)]
+                others = [*range(own + 1, sizes[digit]), *range(own)]
                 if what < noise.mask:
                     kept[row, place, digit] = False
                 elif what < noise.mask + noise.substitute and others:
