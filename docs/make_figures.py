@@ -48,10 +48,10 @@ def plr_dial() -> Figure:
         cost.plot(steps, [p["seconds"] for p in own], **style)
     distance = {int(step): value for step, value in found["distance"].items()}
     apart.plot(list(distance), list(distance.values()), **look(found["streams"] - 1))
-    accuracy.set(xlabel="steps", ylabel="NDCG@10")
+    accuracy.set(xlabel="steps", ylabel="NDCG@10", ylim=(0, None))
     cost.set(xlabel="steps", ylabel="seconds per 1,000 users", ylim=(0, None))
     apart.set(xlabel="steps", ylabel=f"squared distance of {found['streams']} streams", ylim=(0, None))
-    accuracy.legend(title="streams")
+    accuracy.legend(title="streams", loc="lower left")
     return figure
 
 
