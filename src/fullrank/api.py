@@ -1,4 +1,7 @@
-"""What a user calls: train, evaluate and recommend by name or folder. The command line is a shell around it."""
+"""What a user calls: train, evaluate and recommend by name or folder. The command line is a shell around it.
+
+One file although it is long: every call that takes a run stands in one place, and all of them read alike.
+"""
 
 from __future__ import annotations
 

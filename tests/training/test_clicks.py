@@ -225,8 +225,9 @@ def test_what_ranks_items_is_refused_on_a_click_model(store: ImpressionStore, tm
     for ask in (lambda: fr.recommend(run, {"me": [1]}), lambda: run.catalog):
         with pytest.raises(UserError, match="ranks no catalogue"):
             ask()
-    with pytest.raises(UserError, match="watching collapse"):
-        train(tiny("training.max_epochs=1"), store, tmp_path / "w", progress=False, callbacks=(fr.Watch(),))
+    with pytest.raises(UserError, match="users and alarm are of runs that recommend"):
+        train(tiny("training.max_epochs=1"), store, tmp_path / "w", progress=False, callbacks=(fr.Watch(users=9),))
+    assert not (tmp_path / "w").exists()
 
 
 def test_model_and_evaluation_go_together() -> None:

@@ -48,8 +48,8 @@ def train(
     """Train `experiment` on `store` and return the run folder `out`, opened.
 
     `resume` continues a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU,
-    with one thread count). `init_from` starts from the weights of an earlier run; items, and values of
-    a click model's fields, are matched by external id.
+    with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a click
+    model's fields, are matched by external id.
     """
     folder = Path(out)
     if _rank() == 0:  # the others may come when it has begun to write
