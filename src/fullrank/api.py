@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fullrank.diagnostics.diagnose import Diagnosis
     from fullrank.evaluation.predict import Predicted
     from fullrank.reports.click_report import ClickReport
-    from fullrank.reports.findings import Tell
+    from fullrank.reports.known import Tell
     from fullrank.reports.report import Report
     from fullrank.training import Callback
 

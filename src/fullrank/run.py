@@ -92,9 +92,17 @@ class Run:
         return rows_of(self.path)
 
 
-def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
+def store_path(run: Run, *, how: str = "with --data") -> Path:
+    """Where the store was that a run was trained on. Raises `UserError` where it is no longer: `how` to name it."""
+    where = Path(run.manifest["data"]["path"])
+    if not where.is_dir():
+        raise UserError(f"the store {where} that {run.path} was trained on is not there; name it {how}")
+    return where
+
+
+def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> AnyStore:
     """The store that a run was trained on, wherever it is now (`data`). Raises `UserError` where it is another one."""
-    found = run.manifest["data"]["path"] if data is None else data
+    found = store_path(run, how=how) if data is None else data
     store = open_store(found) if isinstance(found, str | Path) else found
     if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
         raise UserError(f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)")

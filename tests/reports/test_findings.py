@@ -14,7 +14,8 @@ from fullrank.errors import UserError
 from fullrank.reports import Missing
 from fullrank.reports import findings as room
 from fullrank.reports.figures.compare import pareto
-from fullrank.reports.findings import collect, comparable, named
+from fullrank.reports.findings import collect, comparable
+from fullrank.reports.known import named
 from fullrank.run import Run
 from tests.reports.conftest import make
 

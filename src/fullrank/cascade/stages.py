@@ -78,9 +78,6 @@ class Ranker:
                 f"{run.path} recommends items, so it cannot be a cascade's ranker: that is a click model "
                 "(`fullrank list rankers`)"
             )
-        where = run.manifest["data"]["path"]
-        if data is None and not Path(where).is_dir():
-            raise UserError(f"the store {where} that {run.path} was trained on is not there; name it by impressions=")
-        model, store = run.model(), store_of(run, data)
+        model, store = run.model(), store_of(run, data, how="by impressions=")
         assert isinstance(model, ClickModel) and isinstance(store, ImpressionStore)
         return cls(model, store, str(run.path))

@@ -64,7 +64,7 @@ def attention(
 
 def _item(run: Run, item: int) -> dict[str, Any]:
     """An item's own id and title."""
-    from fullrank.reports.findings import readable
+    from fullrank.reports.known import readable
 
     titles = run.catalog.titles
     title = None if titles is None else titles[item]

@@ -84,10 +84,9 @@ def chosen(name: str, given: str, allowed: tuple[str, ...]) -> Any:
 
 def find_store(run: Run, data: Path | None) -> Path:
     """The folder of the store that a run was trained on, or --data; `UserError` where it is not there."""
-    where = Path(run.manifest["data"]["path"])
-    if data is None and not where.is_dir():
-        raise UserError(f"the store {where} that {run.path} was trained on is not there; name it with --data")
-    return where if data is None else data
+    from fullrank.run import store_path
+
+    return store_path(run) if data is None else data
 
 
 def shortcuts(given: Mapping[str, object], settings: list[str] | None) -> list[str]:

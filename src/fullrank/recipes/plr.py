@@ -15,7 +15,8 @@ data, want a GPU and have not been run::
 
 (`Movies_and_TV` with ``--k-core 5``, `Video_Games` with 10: the paper says at least 10 interactions for CDs and Games).
 
-Cost: on amazon-beauty 11 s an epoch of one quiet core for the base and 50 s for PLR, on ml-1m-sequences 23 and 55.
+Cost: an epoch took 16 s of one core for the base and 60 s for PLR on amazon-beauty, 23 and 58 on ml-1m-sequences, on a
+busy machine.
 Numbers: results/plr/. The claim did not show there: three seeds on amazon-beauty, tuned alike, test NDCG@10 .0332 and
 .0336, Recall@20 .0967 and .0990 (docs/log.md).
 

@@ -9,7 +9,7 @@ from typing import Any
 from fullrank.diagnostics.of_run import check_sample
 from fullrank.errors import UserError
 from fullrank.reports.click_report import ClickReport, click_report
-from fullrank.reports.findings import Tell
+from fullrank.reports.known import Tell
 from fullrank.reports.report import Report, report
 from fullrank.run import Run
 

@@ -9,49 +9,21 @@ from typing import Any, cast
 
 from fullrank.click import ClickModel
 from fullrank.data.impressions import ImpressionStore
-from fullrank.data.stores import open_store
-from fullrank.diagnostics.diagnose import NAME, Diagnosis
+from fullrank.diagnostics.diagnose import Diagnosis
 from fullrank.diagnostics.of_run import diagnose_run
-from fullrank.errors import UserError, unknown
+from fullrank.errors import UserError
 from fullrank.evaluation.clicks import evaluate_clicks
 from fullrank.evaluation.clicks_result import Clicked
 from fullrank.evaluation.clicks_spec import Clicks
-from fullrank.reports.findings import Tell, key_of, named
-from fullrank.run import Run, weights_hash
+from fullrank.reports.known import Known, Tell, has_evaluation, kept_diagnosis, key_of, names_of
+from fullrank.run import Run, store_of, weights_hash
 
 
 @dataclass(frozen=True)
-class ClickFinding:
-    """Everything a page shows of one run."""
+class ClickFinding(Known):
+    """Everything a page shows of a click model."""
 
-    key: str
-    """Its letter on the page."""
-    name: str
-    run: Run
     evaluated: Clicked
-    diagnosis: Diagnosis
-    journal: tuple[dict[str, Any], ...]
-    """Rows of metrics.jsonl."""
-
-    @property
-    def selected(self) -> str:
-        """The metric that the run was selected by."""
-        return self.run.spec.evaluation.selection
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        """The rows that were written at an epoch's end."""
-        return [row for row in self.journal if row.get("event") == "epoch"]
-
-    def metric(self, name: str) -> float | None:
-        """None where it does not exist (gauc without groups)."""
-        value = self.evaluated.metrics.get(name)
-        return None if value is None or value != value else value
-
-    def interval(self, name: str) -> tuple[float, float] | None:
-        """Lower and upper end, where intervals were computed."""
-        pair = self.evaluated.interval.get(name)
-        return pair if pair is not None and pair[0] == pair[0] else None
 
     def taps(self, name: str, index: int | None = None) -> dict[str, float]:
         """Tap -> a figure of `token_ranks`, in order of depth."""
@@ -78,15 +50,10 @@ def collect_clicks(
     What stands in a run folder (evaluation.json, diagnosis.jsonl) is taken where it is of this split and of these
     weights; with `settings` everything is evaluated anew, alike.
     """
-    if settings and evaluations:
-        raise UserError("settings change how runs are evaluated, so they have no effect on evaluations that are given")
-    names = named([run.path for run in runs])
-    for name in evaluations or ():
-        if name not in names:
-            raise unknown("run of this report", name, names)
+    names = names_of(runs, settings, evaluations)
     found = []
     for place, (name, run) in enumerate(zip(names, runs, strict=True)):
-        store = _store(run, data)
+        store = cast(ImpressionStore, store_of(run, data, how="with --data"))  # the fingerprints agree
         given = (evaluations or {}).get(name)
         if given is not None and not _fits(given, store, split):
             raise UserError(
@@ -109,21 +76,10 @@ def comparable_clicks(findings: Sequence[ClickFinding]) -> str | None:
     return None
 
 
-def _store(run: Run, data: ImpressionStore | Path | None) -> ImpressionStore:
-    where: Any = run.manifest["data"]["path"] if data is None else data
-    if isinstance(where, str | Path):
-        if data is None and not Path(where).is_dir():
-            raise UserError(f"the store {where} that {run.path} was trained on is not there; name it with --data")
-        where = open_store(where)
-    if where.fingerprint != run.manifest["data"]["split_fingerprint"]:
-        raise UserError(f"{where.path} is not the split that {run.path} was trained on (the fingerprints differ)")
-    return cast(ImpressionStore, where)
-
-
 def _evaluated(run: Run, store: ImpressionStore, split: str, settings: Sequence[str], tell: Tell | None) -> Clicked:
-    path, spec = run.path / "evaluation.json", run.spec.evaluation.override(*settings)
+    spec = run.spec.evaluation.override(*settings)
     assert isinstance(spec, Clicks)
-    if not settings and path.is_file() and path.stat().st_mtime >= (run.path / "weights.safetensors").stat().st_mtime:
+    if not settings and has_evaluation(run):
         kept = Clicked.load(run.path)
         if _fits(kept, store, split):
             return kept
@@ -137,11 +93,10 @@ def _fits(found: Any, store: ImpressionStore, split: str) -> bool:
 
 
 def _diagnosed(run: Run, store: ImpressionStore, split: str, impressions: int | None, tell: Tell | None) -> Diagnosis:
-    if (run.path / NAME).is_file():
-        kept = Diagnosis.load(run.path / NAME)
-        asked: dict[str, Any] = {"weights": weights_hash(run.path), "split": split, "fingerprint": store.fingerprint}
-        asked |= {} if impressions is None else {"impressions": min(impressions, len(store.split(split)))}
-        if all(kept.about().get(key) == value for key, value in asked.items()):
-            return kept
+    asked: dict[str, Any] = {"weights": weights_hash(run.path), "split": split, "fingerprint": store.fingerprint}
+    asked |= {} if impressions is None else {"impressions": min(impressions, len(store.split(split)))}
+    kept = kept_diagnosis(run, asked)
+    if kept is not None:
+        return kept
     tick = None if tell is None else tell(f"diagnose {run.path}")
     return diagnose_run(run, store, split, impressions=impressions, progress=tick)

@@ -15,7 +15,7 @@ from fullrank.reports.click_findings import ClickFinding, collect_clicks, compar
 from fullrank.reports.draw import look
 from fullrank.reports.figures.clicks import distribution, reliability, trajectory
 from fullrank.reports.figures.curves import RANKS, curves
-from fullrank.reports.findings import Tell, readable
+from fullrank.reports.known import Tell, readable
 from fullrank.reports.page import Page, check_extra, render
 from fullrank.run import Run
 

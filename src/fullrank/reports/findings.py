@@ -2,64 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any
 
 from fullrank.batch import Model
 from fullrank.data.pack import Store
 from fullrank.diagnostics.ablation import FAIRNESS, protocol_of
-from fullrank.diagnostics.diagnose import NAME, USERS, Diagnosis, diagnose
-from fullrank.errors import UserError, unknown
+from fullrank.diagnostics.diagnose import USERS, Diagnosis, diagnose
+from fullrank.errors import UserError
 from fullrank.evaluation import Evaluated, evaluate
 from fullrank.evaluation.compare import FREE
 from fullrank.evaluation.result import differing, remedy
 from fullrank.evaluation.spec import Evaluation
-from fullrank.run import Run, weights_hash
-
-Tell = Callable[[str], Callable[[int, int], None]]
-"""Called with what begins; gives what is called with (done, in all)."""
+from fullrank.reports.known import Known, Tell, has_evaluation, kept_diagnosis, key_of, names_of
+from fullrank.run import Run, store_of, weights_hash
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Everything a page shows of one run."""
+class Finding(Known):
+    """Everything a page shows of a run that ranks items."""
 
-    key: str
-    """Its letter on the page."""
-    name: str
-    run: Run
     evaluated: Evaluated
-    diagnosis: Diagnosis
-    journal: tuple[dict[str, Any], ...]
-    """Rows of metrics.jsonl."""
     accuracy: str
     """The metric that the page calls accuracy: the same for all runs, where all have it."""
-
-    @property
-    def selected(self) -> str:
-        """The metric that the run was selected by."""
-        return self.run.spec.lists.selection
 
     @property
     def layers(self) -> int | None:
         """Blocks of its encoder; None for a model without them."""
         return getattr(getattr(self.run.spec.model, "encoder", None), "layers", None)
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        """The rows that were written at an epoch's end."""
-        return [row for row in self.journal if row.get("event") == "epoch"]
-
-    def metric(self, name: str) -> float | None:
-        return self.evaluated.metrics.get(name)
-
-    def interval(self, name: str) -> tuple[float, float] | None:
-        """Lower and upper end, where intervals were computed."""
-        pair = self.evaluated.interval.get(name)
-        return pair if pair is not None and pair[0] == pair[0] else None
 
 
 def collect(
@@ -78,14 +50,7 @@ def collect(
     taken where it is of this split and of these weights; with `settings` everything is evaluated anew, alike.
     Accuracy is the metric that `settings` or else the first run select by.
     """
-    if not runs:
-        raise UserError("a report needs at least one run")
-    if settings and evaluations:
-        raise UserError("settings change how runs are evaluated, so they have no effect on evaluations that are given")
-    names = named([run.path for run in runs])
-    for name in evaluations or ():
-        if name not in names:
-            raise unknown("run of this report", name, names)
+    names = names_of(runs, settings, evaluations)
     evaluated: list[tuple[Store, Evaluated]] = []
     for name, run in zip(names, runs, strict=True):
         store = _store(run, data)
@@ -104,21 +69,6 @@ def collect(
         diagnosis = _diagnosed(run, store, split, users, _as_measured(run, one, accuracy), tell)
         found.append(Finding(key_of(place), name, run, one, diagnosis, tuple(run.rows()), accuracy))
     return found
-
-
-def named(paths: Sequence[Path]) -> list[str]:
-    """A name for each run folder: its own, or its path where several have the same. Raises for a folder given twice."""
-    places = [path.resolve() for path in paths]
-    for place in places:
-        if places.count(place) > 1:
-            raise UserError(f"the run {place} is given twice; give each once")
-    own = [place.name for place in places]
-    return [readable(name if own.count(name) == 1 else str(path)) for name, path in zip(own, paths, strict=True)]
-
-
-def readable(text: str) -> str:
-    """Text that a page and a picture can show: what cannot be printed is replaced."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def comparable(findings: Sequence[Finding]) -> str | None:
@@ -140,21 +90,11 @@ def _protocol(finding: Finding) -> dict[str, Any]:
     return {key: value for key, value in finding.evaluated.protocol.items() if key not in FREE}
 
 
-def key_of(place: int) -> str:
-    """A ... Z, A1 ... Z1, ..."""
-    turn, letter = divmod(place, len(ascii_uppercase))
-    return ascii_uppercase[letter] + (str(turn) if turn else "")
-
-
 def _store(run: Run, data: Store | Path | None) -> Store:
-    where = run.manifest["data"]["path"] if data is None else data
-    if not isinstance(where, Store):
-        if data is None and not Path(where).is_dir():
-            raise UserError(f"the store {where} that {run.path} was trained on is not there; name it with --data")
-        where = Store.open(where)
-    if where.fingerprint != run.manifest["data"]["split_fingerprint"]:
-        raise UserError(f"{where.path} is not the split that {run.path} was trained on (the fingerprints differ)")
-    return where
+    found = store_of(run, data, how="with --data")
+    if not isinstance(found, Store):
+        raise UserError(f"{found.path} holds impressions, and {run.path} reads histories; name its store")
+    return found
 
 
 def _spec(run: Run, settings: Sequence[str]) -> Evaluation:
@@ -166,8 +106,7 @@ def _spec(run: Run, settings: Sequence[str]) -> Evaluation:
 
 
 def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell: Tell | None) -> Evaluated:
-    path = run.path / "evaluation.json"
-    if not settings and path.is_file() and path.stat().st_mtime >= (run.path / "weights.safetensors").stat().st_mtime:
+    if not settings and has_evaluation(run):
         kept = Evaluated.load(run.path)
         if _fits(kept, run, store, split):
             return kept
@@ -194,14 +133,11 @@ def _as_measured(run: Run, found: Evaluated, accuracy: str) -> Evaluation:
 
 def _diagnosed(run: Run, store: Store, split: str, users: int | None, spec: Evaluation, tell: Tell | None) -> Diagnosis:
     digest = weights_hash(run.path)
-    if (run.path / NAME).is_file():
-        kept = Diagnosis.load(run.path / NAME)
-        about = kept.about()
-        asked: dict[str, Any] = {"weights": digest, "split": split, "fingerprint": store.fingerprint}
-        asked |= protocol_of(spec)
-        asked |= {} if users is None else {"users": min(users, len(store.histories(split)[0]))}
-        if all(about.get(key) == value for key, value in asked.items()):
-            return kept
+    asked: dict[str, Any] = {"weights": digest, "split": split, "fingerprint": store.fingerprint, **protocol_of(spec)}
+    asked |= {} if users is None else {"users": min(users, len(store.histories(split)[0]))}
+    kept = kept_diagnosis(run, asked)
+    if kept is not None:
+        return kept
     model: Model = run.model()  # type: ignore[assignment]
     tick = None if tell is None else tell(f"diagnose {run.path}")
     many = USERS if users is None else users

@@ -13,7 +13,8 @@ from fullrank.diagnostics.ablation import FAIRNESS
 from fullrank.reports import Figure, Missing, listed, plural
 from fullrank.reports import figures as drawings
 from fullrank.reports.draw import look
-from fullrank.reports.findings import Finding, Tell, collect, comparable, readable
+from fullrank.reports.findings import Finding, collect, comparable
+from fullrank.reports.known import Tell, readable
 from fullrank.reports.page import Page, check_extra, render
 from fullrank.run import Run
 

@@ -9,7 +9,7 @@ from fullrank.diagnostics.token_ranks import BIN
 from fullrank.reports import Figure, Missing, Panel
 from fullrank.reports.click_findings import ClickFinding
 from fullrank.reports.draw import GREY, legend, look, panel, whole_numbers
-from fullrank.reports.findings import readable
+from fullrank.reports.known import readable
 
 RANKS = {"stable_rank": "stable rank", "entropy_rank": "entropy rank"}
 

@@ -14,7 +14,8 @@ from fullrank.diagnostics.attention_share import bands as banded
 from fullrank.metrics.coverage import exposures
 from fullrank.reports import Figure, Missing, listed
 from fullrank.reports.draw import GREY, legend, look, panel, whole_numbers
-from fullrank.reports.findings import Finding, comparable, readable
+from fullrank.reports.findings import Finding, comparable
+from fullrank.reports.known import readable
 
 PLACES = 10
 """Places of each list that are looked at."""

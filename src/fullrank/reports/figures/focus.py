@@ -9,7 +9,8 @@ import numpy as np
 
 from fullrank.reports import Figure, Missing, Panel
 from fullrank.reports.draw import COLOURS, GREY, legend, look, panel, whole_numbers
-from fullrank.reports.findings import Finding, readable
+from fullrank.reports.findings import Finding
+from fullrank.reports.known import readable
 
 WIDE = 30
 """Characters of a title in the picture; the table has all of it."""
