@@ -12,7 +12,7 @@ root mean square over the keys that may be seen; `none` leaves it.
 
 Differs: dropout falls on A behind Norm; on A1 and A2 apart it would break what cancels. The first event of a row sees
 itself alone in both maps, so with l1 = l2 its output is exactly 0 and the block's residual carries it. The factor
-1 - lambda_init of the Differential Transformer is left out. At half the default `qk_width` it costs what softmax does.
+1 - lambda_init of the Differential Transformer is left out.
 
 SPRINT's columns: where the weights are made anyway (`row_l1`, `row_rms`), the sums of |A|; else those of l1 A1 + l2 A2,
 since |l1 A1 - l2 A2| <= l1 A1 + l2 A2 everywhere and |A|_2 <= sqrt(|A|_1 |A|_inf) holds for it. Its rows sum to

@@ -6,7 +6,6 @@ one for each part, whose beginnings the first pass has counted.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import shutil
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fullrank import __version__
 from fullrank.data import impression_manifest as manifests
 from fullrank.data.chunks import Chunks
 from fullrank.data.encoding import Encoder, labels
@@ -198,7 +198,7 @@ def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: d
     tree = {
         "format": manifests.FORMAT,
         "format_version": manifests.FORMAT_VERSION,
-        "library_version": _version(),
+        "library_version": __version__,
         "schema": schema.dump(),
         "fields": [asdict(field) for field in encoder.fields],
         "fitted": encoder.fitted,
@@ -215,10 +215,3 @@ def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: d
 def _where(chunks: Chunks, start: int, frame: pl.DataFrame) -> str:
     """The table in errors, with the rows where it is more than one chunk."""
     return chunks.name if chunks.rows == len(frame) else f"{chunks.name}, rows {start:,} to {start + len(frame) - 1:,},"
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("fullrank")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

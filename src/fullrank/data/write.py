@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fullrank import __version__
 from fullrank.data import manifest as manifests
 from fullrank.data import splits
 from fullrank.data.atomic import replacing
@@ -43,7 +43,7 @@ def write(
     manifest = {
         "format": manifests.FORMAT,
         "format_version": manifests.FORMAT_VERSION,
-        "library_version": _version(),
+        "library_version": __version__,
         "spec": spec,
         "counts": events.counts(),
         **facts,
@@ -93,10 +93,3 @@ def _table(path: Path, rows: Attached, kind: str, extra: dict[str, np.ndarray]) 
         whole.write_parquet(path)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise UserError(f"the {kind} table cannot be stored: {str(error).splitlines()[0]}") from None
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("fullrank")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -1,7 +1,7 @@
 """One cross layer, y = x + first * (x W^T + b), with a backward pass written by hand.
 
 Autograd multiplies twice for each factor of addcmul and adds the skip in a pass of its own; here the skip is the
-matrix product's third argument. On a CPU a layer of width 176 takes a fifth less time that way.
+matrix product's third argument.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 ROWS_PER_ID = 64
-"""Rows of the table for each id, above which sorting is faster (200 measured on a CPU; memory counts too)."""
+"""Rows of the table for each id, above which sorting is taken."""
 
 
 def distinct(ids: Int[Tensor, "n"], size: int) -> Int[Tensor, "m"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from fullrank import __version__
 from fullrank.data import manifest as manifests
 from fullrank.data.atomic import replaceable, replacing
 from fullrank.data.frames import unreadable
@@ -50,7 +50,7 @@ def write(
         table.write_parquet(folder / TABLE)
         write_tensors(folder / BOOKS, dict(tensors))
         files = manifests.describe(folder)
-        header = {"format": FORMAT, "format_version": VERSION, "library_version": _version()}
+        header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__}
         whole = header | plain(facts) | {"content": manifests.content(files), "files": files}
         text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         (folder / manifests.NAME).write_text(text, encoding="utf-8")
@@ -105,10 +105,3 @@ def _table(path: Path, sizes: tuple[int, ...]) -> tuple[pl.Series, Int64[Tensor,
     if bool((codes >= torch.tensor(sizes)).any()):
         raise manifests.damaged(path, "it holds codes beyond the sizes of the levels", AGAIN)
     return ids, codes
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("fullrank")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
