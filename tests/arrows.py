@@ -23,7 +23,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "attention items data objectives regularizers metrics",
         "encoders",
         "reasoning rankers",
-        "recommender baselines click experiment run evaluation.spec evaluation.clicks_spec retrieval.dial",
+        "recommender baselines click experiment run evaluation.spec evaluation.clicks_spec retrieval.dial "
+        "retrieval.decoding",
         "retrieval",
         "evaluation grow cascade",
         "training",

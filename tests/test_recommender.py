@@ -17,6 +17,8 @@ from fullrank.encoders.gru import GRU
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
 from fullrank.items.features import Features
+from fullrank.items.semantic import Semantic
+from fullrank.items.table import Table
 from fullrank.objectives.losses.sampled_softmax import SampledSoftmax
 from fullrank.objectives.negatives import Negatives
 from fullrank.objectives.tasks.cloze import Cloze
@@ -51,7 +53,10 @@ def combinations() -> Iterator[Recommender]:
     scorings = (Scoring(), Scoring(similarity="cosine", temperature=0.2))
     for task, loss, scoring in itertools.product(tasks, losses, scorings):
         for encoder in encoders(task):
-            yield Recommender(dim=8, max_length=8, task=task, loss=small(loss), scoring=scoring, encoder=encoder)
+            items = Semantic() if task.kind_of() == "semantic_tokens" else Table()
+            yield Recommender(
+                dim=8, max_length=8, items=items, task=task, loss=small(loss), scoring=scoring, encoder=encoder
+            )
 
 
 def fit(model: RecommenderModel, steps: int = 25, lr: float = 0.03) -> list[float]:

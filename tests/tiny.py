@@ -24,12 +24,18 @@ SETTINGS: dict[Pair, dict[str, Any]] = {("items", "features"): {"categorical": (
 
 
 def catalog(size: int = ITEMS) -> Catalog:
-    """Popularity falls like a power law and ends in items without events; brands and prices are missing at times."""
+    """Popularity falls like a power law and ends in items without events; brands and prices are missing at times.
+
+    Up to 25 items have different semantic ids of three levels.
+    """
     counts = [int(40 / (1 + i)) if i < size - 2 else 0 for i in range(size)]
     brand = [None if i % 5 == 4 else f"brand-{i % 3}" for i in range(size)]
     price = [None if i % 7 == 6 else 1.5 * i for i in range(size)]
     columns = {"item": np.arange(size), "item_id": [f"i{i}" for i in range(size)], "train_count": counts}
-    return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price}))
+    codes = np.stack([np.arange(size) % 5, np.arange(size) // 5 % 5, np.arange(size) * 7 // 25 % 3], 1)
+    semantic = {"codes": pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3))}
+    semantic["code_sizes"] = pl.Series([[5, 5, 3]] * size, dtype=pl.Array(pl.Int32, 3))
+    return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price} | semantic))
 
 
 def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:

@@ -230,17 +230,19 @@ def recommend(
     time_unit: Unit = "s",
     titles: bool = False,
     reasoning: Mapping[str, int] | None = None,
+    decoding: Mapping[str, Any] | None = None,
 ) -> Any:
     """The k best items for each history: a long frame (user, item, score, rank). See `retrieval.recommend`.
 
     `reasoning` turns the dial of a run that reasons: `{"steps": 1}`, `{"adaptive": 10}` (`retrieval.dial.Reasoning`).
+    `decoding` is how a run that generates semantic ids searches them: `{"kind": "graph"}` (`retrieval.decoding`).
     """
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    own = opened.spec.lists.reasoning
-    dial = own.override(*(f"{key}={json.dumps(value)}" for key, value in (reasoning or {}).items()))
+    lists = opened.spec.lists
+    dial, search = lists.reasoning.override(*_written(reasoning)), lists.decoding.override(*_written(decoding))
     return _recommend(
         opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed,
-        columns=columns, time_unit=time_unit, titles=titles, reasoning=dial,
+        columns=columns, time_unit=time_unit, titles=titles, reasoning=dial, decoding=search,
     )  # fmt: skip
 
 
@@ -282,6 +284,10 @@ def predict_file(
 
     model, store = _click_model(run, data, device)
     return _predict_file(model, store, impressions, out, column=column, device=device, progress=progress)
+
+
+def _written(settings: Mapping[str, Any] | None) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
 
 
 def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """The tensors that cross rooms, and the letters of their shapes.
 
 B users (rows), T positions, D width, H heads, V items, M queries, N negatives, G groups of queries, K list length.
-Where a reasoner thinks, S are its steps and M its streams.
+Where a reasoner thinks, S are its steps and M its streams; of semantic ids K are the levels and C the codes of one.
 Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
 Of impressions: B impressions (rows), C categorical fields, N numeric fields, L longest bag.
 One file although it is long: who looks for what crosses rooms, and for the meaning of a letter, has one place to look.
@@ -207,13 +207,17 @@ class Queries:
     """Factor of the group's term."""
     counted_as: str | None = None
     """The task's group that has as many queries, where this one is not the task's own."""
+    items: Int[Tensor, "M"] | None = None
+    """The items that are sought, where the targets are parts of them (codes); None where the targets are the items."""
 
     def first(self, rows: int) -> Queries:
         """Those of the first rows; queries stand in order of their rows."""
         n = int((self.rows < rows).sum())
+        items = None if self.items is None else self.items[:n]
         return replace(
-            self, vectors=self.vectors[:n], targets=self.targets[:n], rows=self.rows[:n], positions=self.positions[:n]
-        )
+            self, vectors=self.vectors[:n], targets=self.targets[:n], rows=self.rows[:n],
+            positions=self.positions[:n], items=items,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

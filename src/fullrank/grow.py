@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
+from fullrank.items.codes.reader import Codes
+from fullrank.items.semantic import CODES, SIZES, Semantic, attach, read
 from fullrank.ops.safe_files import read_json, read_tensors, write_tensors
 from fullrank.run import Run, write_run
 
@@ -24,12 +26,16 @@ def grow_catalog(
     item: str = "item_id",
     start: Literal["features", "neighbours", "mean"] = "features",
     like: str | None = None,
+    codes: Codes | str | Path | None = None,
 ) -> Run:
     """A copy of `run` in the folder `out` that knows `new_items` too (a path or a DataFrame with the column `item`).
 
     `start` says where a new item's own vector comes from: `features` for models whose items are made of features
     (the own part starts at the mean of all items), `neighbours` averages the items whose column `like` holds the same
     value (all items where none does), `mean` is the mean of all items. Old items keep their ids, vectors and scores.
+
+    Of a run whose items are made of semantic ids, `codes` are those of old and new items (`grow_codes`): a new item's
+    vector is put together from parts that are trained already, so nothing is retrained.
     """
     allowed = ("features", "neighbours", "mean")
     if start not in allowed:
@@ -38,6 +44,7 @@ def grow_catalog(
         raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
     old = run.catalog
     grown = old.extended(new_items, item)
+    grown = _coded(run, old, grown, codes)
     model = run.spec.model.build(grown)  # type: ignore[attr-defined]
     if start == "features" and not hasattr(getattr(model, "items", None), "codes"):
         raise UserError("this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'")
@@ -51,6 +58,30 @@ def grow_catalog(
     if (run.path / "metrics.jsonl").exists():
         shutil.copyfile(run.path / "metrics.jsonl", folder / "metrics.jsonl")
     return Run.open(folder)
+
+
+def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | None) -> Catalog:
+    """The grown catalogue with the codes of its new items, where the run's items are made of codes."""
+    made = isinstance(getattr(run.spec.model, "items", None), Semantic)
+    if made != (codes is not None):
+        reason = (
+            "this run's items are made of semantic ids: give the codes of old and new items, "
+            "codes=fr.grow_codes(CODES, run.catalog.extended(new_items), OUT)"
+            if made
+            else "codes= is for runs whose items are made of semantic ids; leave it out"
+        )
+        raise UserError(reason)
+    if codes is None:
+        return grown
+    opened = codes if isinstance(codes, Codes) else Codes.open(codes)
+    whole = attach(opened, Catalog(grown.frame.drop(CODES, SIZES)))
+    (before, sizes), (after, more) = read(old), read(whole)
+    if more != sizes or not torch.equal(after[: old.size], before):
+        raise UserError(
+            f"{opened.path} gives old items other codes than the run has: grow the codes that it was trained on "
+            "(grow_codes keeps those of old items)"
+        )
+    return whole
 
 
 def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: _Alike) -> dict[str, Tensor]:

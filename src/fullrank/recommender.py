@@ -12,11 +12,12 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.batch import Batch, Dense, Queries, Step, Taps
+from fullrank.batch import Answer, Batch, Dense, Queries, Step, Taps
 from fullrank.data.catalog import Catalog
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
 from fullrank.items import Snapshot, unit
+from fullrank.items.semantic import by_codes
 from fullrank.items.table import Table
 from fullrank.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.objectives.tasks.next_item import NextItem
@@ -81,7 +82,7 @@ class RecommenderModel(nn.Module):
         if spec.reasoner is not None:
             self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)  # type: ignore[attr-defined]
         self.reads_times: bool = getattr(self.encoder, "reads_times", False)
-        self.task = spec.task.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        self.task = spec.task.build(spec.dim, spec.max_length, self.items)  # type: ignore[attr-defined]
         self.loss = spec.loss.build()  # type: ignore[attr-defined]
         self.weighting = spec.weighting.build() if spec.weighting else None  # type: ignore[attr-defined]
         self.penalties = nn.ModuleDict({p.kind_of(): p.build() for p in spec.penalties})  # type: ignore[attr-defined]
@@ -106,7 +107,7 @@ class RecommenderModel(nn.Module):
                 "one penalty wants the loss of both views and another that of the first; "
                 "set loss_views=first on reasoning_contrast"
             )
-        self._held: Tensor | None = None
+        self._held: Snapshot | None = None
 
     @property
     def reasoner(self) -> Reasoner | None:
@@ -146,13 +147,17 @@ class RecommenderModel(nn.Module):
         wanting = (p for p in self._attached if "second_view" in p.needs)
         return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
 
-    def answer(self, batch: Batch) -> Dense:
+    def answer(self, batch: Batch) -> Answer:
         x, inputs = self.task.ask(self.items, batch)
         return self.searched(self.task.answer(self.encoder(x, inputs), inputs))
 
-    def searched(self, vectors: Float[Tensor, "B D"]) -> Dense:
-        """The answer that these states give: scored as in training, against all items."""
-        return Dense(unit(vectors) if self.cosine else vectors, self._table(), self.temperature)
+    def searched(self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"]) -> Answer:
+        """The answer that these states give, scored as in training: one vector against all items, or one for each level
+        of their codes."""
+        vectors = unit(vectors) if self.cosine else vectors
+        if vectors.ndim == 2:
+            return Dense(vectors, self._catalogue().all(), self.temperature)
+        return by_codes(vectors / self.temperature, self._catalogue())
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -161,14 +166,14 @@ class RecommenderModel(nn.Module):
         The scope is explicit because fused optimizers change weights without moving their version counters.
         """
         with torch.no_grad():
-            self._held = Snapshot(self.items, normalise=self.cosine).all()
+            self._held = Snapshot(self.items, normalise=self.cosine)
         try:
             yield
         finally:
             self._held = None
 
-    def _table(self) -> Float[Tensor, "V D"]:
-        return Snapshot(self.items, normalise=self.cosine).all() if self._held is None else self._held
+    def _catalogue(self) -> Snapshot:
+        return Snapshot(self.items, normalise=self.cosine) if self._held is None else self._held
 
     def _scaled(self, q: Queries) -> Queries:
         vectors = unit(q.vectors) if self.cosine else q.vectors

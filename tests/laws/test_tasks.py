@@ -15,6 +15,8 @@ from discover import Pair, everything, name
 from fullrank.attention.hstu import HSTU
 from fullrank.batch import Batch, Queries, States
 from fullrank.encoders.transformer import Transformer
+from fullrank.items import Snapshot
+from fullrank.items.semantic import Semantic
 from fullrank.items.table import Table
 from fullrank.objectives.tasks.cloze import Cloze, ClozeTask
 from fullrank.objectives.tasks.last_item import LastItem, LastItemTask
@@ -26,7 +28,12 @@ ALL = pytest.mark.parametrize("pair", everything("objectives.tasks"), ids=name)
 
 
 def tasks(pair: Pair) -> Iterator[tuple[Any, Any]]:
-    return built(reachable(plain(pair), 2), DIM, LONGEST)
+    return built(reachable(plain(pair), 2), DIM, LONGEST, items_for(pair[1] == "semantic_tokens"))
+
+
+def items_for(generates: bool) -> Any:
+    """What a task can ask for."""
+    return shaken((Semantic() if generates else Table()).build(DIM, catalog()), 1.0)
 
 
 class Whole(nn.Module):
@@ -35,7 +42,7 @@ class Whole(nn.Module):
     def __init__(self, task: Any, causal: bool | None = None):
         super().__init__()
         self.task = task
-        self.items = shaken(Table().build(DIM, catalog()), 1.0)
+        self.items = items_for(getattr(task, "generates", False))
         sees = task.causal if causal is None else causal
         attention = HSTU(causal=bool(sees))  # a task of either kind is tried with what sees most
         self.encoder = shaken(Transformer(attention=attention, positions_from="end").build(DIM, LONGEST + 2))
@@ -43,7 +50,8 @@ class Whole(nn.Module):
 
     def queries(self, batch: Batch) -> tuple[tuple[Queries, ...], Batch]:
         x, inputs = self.task.present(self.items, batch)
-        catalogue = Flat(self.items.all())
+        generates = getattr(self.task, "generates", False)
+        catalogue = Snapshot(self.items, normalise=False) if generates else Flat(self.items.all())
         return self.task.queries(self.encoder(x, inputs), inputs, batch, catalogue), inputs
 
     def answer(self, batch: Batch) -> Tensor:
@@ -121,10 +129,12 @@ def check_targets(task: Any) -> None:
     batch = rows(task)
     found, inputs = whole.queries(batch)
     for q in found:
-        ahead = 0 if inputs.hidden is not None else int(q.name.rpartition("_")[2]) if "_" in q.name else 1
+        ahead = 0 if inputs.hidden is not None else int(q.name.rpartition("_")[2]) if "ahead_" in q.name else 1
         at = q.positions + ahead
         assert batch.valid[q.rows, at].all() and inputs.valid[q.rows, q.positions].all()
-        assert torch.equal(q.targets, batch.items[q.rows, at])
+        assert torch.equal(q.targets if q.items is None else q.items, batch.items[q.rows, at])
+        if q.items is not None:  # codes of the item, which stand in its row of the table
+            assert torch.equal(q.targets, whole.items.codes[q.items, int(q.name.rpartition("_")[2]) - 1])
         assert (q.rows.diff() >= 0).all(), "queries are in order of their rows"
 
 
@@ -156,7 +166,8 @@ def check_inference(task: Any) -> None:
             batch = padded([row])
         found, _ = whole.queries(batch)
         answered = whole.answer(padded([row[:-1]]))
-        assert close(found[0].vectors[-1:], answered), f"a history of {length} is answered otherwise than trained"
+        asked = torch.stack([q.vectors[-1:] for q in found], 1) if answered.ndim == 3 else found[0].vectors[-1:]
+        assert close(asked, answered), f"a history of {length} is answered otherwise than trained"
 
 
 @ALL

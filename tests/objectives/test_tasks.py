@@ -10,11 +10,14 @@ import torch
 
 from fullrank.batch import Batch, Queries, States
 from fullrank.errors import UserError
+from fullrank.items import Snapshot
+from fullrank.items.semantic import Semantic
 from fullrank.items.table import Table
 from fullrank.objectives.tasks.cloze import Cloze, ClozeTask
 from fullrank.objectives.tasks.last_item import LastItem
 from fullrank.objectives.tasks.next_item import NextItem
-from tiny import Flat, catalog, padded
+from fullrank.objectives.tasks.semantic_tokens import SemanticTokens
+from tiny import Flat, catalog, close, padded, shaken
 
 ITEMS = Table().build(4, catalog())
 RANDOM = np.random.default_rng(0)
@@ -162,3 +165,27 @@ def test_refusals() -> None:
     ):
         with pytest.raises(UserError):
             spec.parse(tree)
+
+
+def test_semantic_tokens_ask_every_level() -> None:
+    """K groups of queries, their targets the codes of the next item; the heads start as the identity."""
+    items = shaken(Semantic().build(6, catalog()))
+    task = SemanticTokens().build(6, 10, items)
+    batch = padded([[1, 2, 3], [4, 5]])
+    x, inputs = task.present(items, batch)
+    found = task.queries(States(x), inputs, batch, Snapshot(items, normalise=False))
+    assert [q.name for q in found] == ["code_1", "code_2", "code_3"] and all(q.weight == 1 / 3 for q in found)
+    assert [q.items.tolist() for q in found if q.items is not None] == [[2, 3, 5]] * 3
+    assert [q.targets.tolist() for q in found] == items.codes[[2, 3, 5]].T.tolist()
+    assert all(close(q.vectors, x[q.rows, q.positions]) for q in found)
+    summed = SemanticTokens(reduction="sum").build(6, 10, items)
+    assert all(q.weight == 1 for q in summed.queries(States(x), inputs, batch, Snapshot(items, normalise=False)))
+
+
+def test_heads_and_their_twin() -> None:
+    task = shaken(SemanticTokens().build(6, 10, Semantic().build(6, catalog())))
+    states = torch.randn(7, 6, requires_grad=True)
+    fast, slow = task.heads_of(states), task.heads_of_slow(states)
+    assert fast.shape == (7, 3, 6) and close(fast, slow)
+    gradients = [torch.autograd.grad(y.square().sum(), [states, task.weight, task.bias]) for y in (fast, slow)]
+    assert all(close(a, b) for a, b in zip(*gradients, strict=True))

@@ -7,11 +7,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import fullrank as fr
+from coded import settings
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.run import Run
@@ -100,11 +103,18 @@ def test_a_row_cut_short_is_left_out(good: Path, tmp_path: Path) -> None:
 def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> None:
     from fullrank.spec import kinds
 
+    ids = market.catalog.ids
+    vectors = np.random.default_rng(0).normal(size=(len(ids), 12)).astype(np.float32)
+    pl.DataFrame({"item_id": ids, "vector": vectors}).write_parquet(tmp_path / "vectors.parquet")
+    quick = [*settings(tmp_path / "vectors.parquet"), "limits.neighbours=0"]
+    codes = fr.encode(market, tmp_path / "codes", set=quick)
     for name in kinds("recipes"):
         spec = fr.recipe(name)
         if spec.clicks is not None:
             continue  # of impressions: test_clicks.py
         small = ["training.max_epochs=1", "training.batch_size=512"] if spec.model.kind_of() == "recommender" else []
+        if "kind: semantic" in spec.to_yaml():
+            small.append(f"model.items.codes={codes.path}")
         run = fr.train(spec.override(*small, "seed=3"), market, tmp_path / name, progress=False)
         found = fr.evaluate(run, "validation", data=market)
         assert found.metrics["ndcg@10"] > 0, name

@@ -70,12 +70,12 @@ def histories(market: Store, split: str) -> pl.DataFrame:
 def test_training_reads_times_where_the_model_does(market: Store) -> None:
     """They are those of the row's events, and a model that does not read them is not given any."""
     model = model_of(timed(), market)
-    batch = Histories(timed(), market).loader(model).batch(0)
+    batch = Histories.of(timed(), market).loader(model).batch(0)
     assert market.times is not None and batch.times is not None and batch.rows is not None
     for row, n, end, times in zip(batch.items, batch.lengths, batch.rows, batch.times, strict=True):
         assert row[:n].tolist() == market.items[end - n : end].tolist()
         assert times[:n].tolist() == market.times[end - n : end].tolist()
-    plain = Histories(tiny(), market).loader(model_of(tiny(), market))
+    plain = Histories.of(tiny(), market).loader(model_of(tiny(), market))
     assert plain.batch(0).times is None
 
 

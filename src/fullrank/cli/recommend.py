@@ -74,6 +74,14 @@ def recommend(
     streams: Streams = None,
     adaptive: Adaptive = None,
     patience: Patience = None,
+    decoding: Annotated[
+        str | None,
+        typer.Option(
+            "--decoding",
+            metavar="exact|graph|beam",
+            help="How a run that generates semantic ids finds its items.  [default: as in its evaluation]",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend items for histories, by your own item ids.
@@ -101,6 +109,7 @@ def recommend(
     unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
     given = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
     dial = {name: value for name, value in given.items() if value is not None}
+    search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam"))}
     writer = _writer(out)
     from fullrank import api
     from fullrank.run import Run
@@ -112,7 +121,7 @@ def recommend(
     asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
     missing = _unknown(asked, columns[1], catalog)
     answers = api.recommend(
-        opened, asked, k=k, columns=columns, time_unit=unit, titles=True, reasoning=dial, **policies
+        opened, asked, k=k, columns=columns, time_unit=unit, titles=True, reasoning=dial, decoding=search, **policies
     )
     if missing:
         screen.say(
@@ -123,6 +132,7 @@ def recommend(
         "k": k,
         "policies": policies,
         "reasoning": dial,
+        **({"decoding": search["kind"]} if search else {}),
         "unknown_items": missing,
     }
     if out is not None:

@@ -12,6 +12,7 @@ from fullrank.batch import Model
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Truth, flatten
+from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.dial import used
 from fullrank.retrieval.rank import Histories
 
@@ -106,6 +107,8 @@ def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
     dial = used(model, spec.reasoning)
     if dial is not None:
         found["reasoning"] = dial
+    if spec.decoding != Decoding():
+        found["decoding"] = spec.decoding.described()
     if spec.drop:
         found["dropped"] = {"share": spec.drop, "seed": spec.seed}
     return found

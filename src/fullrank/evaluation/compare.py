@@ -16,8 +16,9 @@ from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics.names import PAIRED, Name, parse
 from fullrank.metrics.summary import bounds, column, resample
 
-FREE = ("bootstrap", "metrics", "ks", "reasoning")
-"""Parts of a protocol that may differ: what else was computed, how intervals were drawn, how long a model thought."""
+FREE = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
+"""Parts of a protocol that may differ: what else was computed, how intervals were drawn, how long a model thought or
+how it searched."""
 RESAMPLED = 1000
 """Most bootstrap samples: more do not move an interval visibly."""
 CELLS = 1 << 22

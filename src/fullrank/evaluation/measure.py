@@ -118,5 +118,5 @@ def ranked(
             model, histories, k=k, length=dial["adaptive"], most=dial["steps"], patience=dial["patience"],
             progress=progress, **how,
         )  # fmt: skip
-    h = histories
+    h, how = histories, how | {"decoding": spec.decoding}
     return rank(model, h.items, h.starts, h.ends, k=k, times=h.times, rows=h.rows, progress=progress, **how), None

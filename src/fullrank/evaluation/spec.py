@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from fullrank.errors import UserError
 from fullrank.metrics import SeenPolicy
 from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand, parse
+from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.dial import Reasoning
 from fullrank.spec import Spec
 
@@ -36,6 +37,8 @@ class Evaluation(Spec):
     """Users without a history: left out and counted, or given to the model, which must be able to answer them."""
     reasoning: Reasoning = Reasoning()
     """How much a reasoner thinks; anything set here is an error for a model without one."""
+    decoding: Decoding = Decoding()
+    """The search among semantic ids; anything but exact is an error for a model that does not generate them."""
     drop: float = Field(default=0.0, ge=0, lt=1)
     """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
     slices: bool = True
@@ -76,6 +79,8 @@ class Evaluation(Spec):
                 "reasoning.adaptive stops by lists of the whole catalogue and of whole histories: leave it out, or use "
                 "protocol 'full' and drop=0"
             )
+        if self.decoding.kind != "exact" and self.protocol == "sampled":
+            raise ValueError("decoding has no effect when protocol is 'sampled': candidates are scored one by one")
         if self.bootstrap == 0 and self._changed("level"):
             raise ValueError(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")
         if not self.ks or min(self.ks) < 1:

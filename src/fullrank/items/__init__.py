@@ -7,13 +7,17 @@ made of parts, such as codes, are `Perturbable`: noise may then hit a part of an
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fullrank.data.catalog import Catalog
 from fullrank.ops.perturb import Noise, perturb
+
+Made = TypeVar("Made")
 
 
 @runtime_checkable
@@ -36,6 +40,15 @@ class Perturbable(Protocol):
         ...
 
 
+@runtime_checkable
+class Knowing(Protocol):
+    """A Spec of items that reads more of an item than the store knows; a run keeps it in its own item table."""
+
+    def known(self, catalog: Catalog) -> Catalog:
+        """The catalogue with that. Raises `UserError` where it cannot be had."""
+        ...
+
+
 def perturbed(items: Items, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
     """Vectors of noisy items. Those without parts are masked whole, to zeros, or replaced by another item."""
     if isinstance(items, Perturbable):
@@ -50,6 +63,7 @@ class Snapshot:
     def __init__(self, items: Items, *, normalise: bool):
         self.items, self.normalise = items, normalise
         self._all: Tensor | None = None
+        self._made: dict[str, Any] = {}
 
     @property
     def size(self) -> int:
@@ -64,6 +78,13 @@ class Snapshot:
         if self._all is None:
             self._all = unit(self.items.all()) if self.normalise else self.items.all()
         return self._all
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made the first time that it is asked for under this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        made: Made = self._made[name]
+        return made
 
     def log_q(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """Log share of the training events; an item without any counts as one event."""

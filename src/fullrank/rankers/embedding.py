@@ -119,7 +119,7 @@ class FieldEmbedding(nn.Module):
     def penalty(self, batch: Impressions) -> Float[Tensor, ""]:
         """l2 / 2 times the squared norm of the vectors."""
         whole = self.spec.l2_on == "table"
-        parts = [t.table.square().sum() if whole else t.used(batch).square().sum() for t in self._all_tables()]
+        parts = [t.table.square().sum() if whole else t.squared(batch) for t in self._all_tables()]
         numbers = [one for one in (self.numeric, self.linear_numeric) if one is not None]
         parts += [vectors.square().sum() for one in numbers for vectors in one.parameters()]
         return torch.stack(parts).sum() * (self.spec.l2 / 2)

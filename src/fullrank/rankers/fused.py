@@ -65,6 +65,20 @@ class Fused(nn.Module):
         ids += [flattened(batch.bags[number])[0] + start for number, _, start in self.bags]
         return F.embedding(distinct(torch.cat(ids), len(self.table)), self.table, sparse=self.sparse)
 
+    def squared(self, batch: Impressions) -> Float[Tensor, ""]:
+        """The squared norm of the rows in `used`.
+
+        Of a table that is small beside the batch all rows are squared and those that occur are added: cheaper than to
+        gather rows and to scatter their gradients.
+        """
+        if self.sparse or len(self.table) > self.offsets.numel() * len(batch):
+            return self.used(batch).square().sum()
+        ids = [self._ids(batch).flatten()] if self.places else []
+        ids += [flattened(batch.bags[number])[0] + start for number, _, start in self.bags]
+        occurs = torch.zeros(len(self.table), dtype=self.table.dtype, device=self.table.device)
+        occurs[torch.cat(ids)] = 1.0
+        return torch.mv(self.table.square().T, occurs).sum()
+
     def _ids(self, batch: Impressions) -> Int[Tensor, "B C"]:
         ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]
         return ids + self.offsets

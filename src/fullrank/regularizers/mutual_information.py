@@ -13,7 +13,7 @@ With one row the term is 0.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -54,9 +54,11 @@ class MutualInformationPenalty(nn.Module):
         spec, q = self.spec, step.queries[0]
         ends = torch.ones_like(q.rows, dtype=torch.bool)
         ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
-        rows, targets = q.rows[ends], q.targets[ends]
+        rows, targets = q.rows[ends], (q.targets if q.items is None else q.items)[ends]
         sequences = unit(self._sources(step)[rows].float())[None]
-        items = unit(q.catalogue.embed(targets).float())[None]
+        model: Any = step.model
+        vectors = q.catalogue.embed(targets) if q.items is None else model.items.embed(targets)
+        items = unit(vectors.float())[None]
         pair = (sequences, items) if spec.direction == "sequence_to_target" else (items, sequences)
         both = spec.direction == "both"
         return spec.weight * in_batch_contrast(*pair, targets, temperature=spec.temperature, both=both)

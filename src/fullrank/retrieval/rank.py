@@ -13,7 +13,9 @@ from jaxtyping import Float, Int
 from fullrank.batch import Answer, Batch, Model
 from fullrank.errors import UserError
 from fullrank.metrics import Ranking, flatten
-from fullrank.retrieval.exact import scorer, top_k
+from fullrank.retrieval.decoding import Decoding
+from fullrank.retrieval.exact import scorer
+from fullrank.retrieval.search import search_of
 from fullrank.retrieval.seen import Seen, checked
 
 BLOCK = 8192
@@ -52,25 +54,28 @@ def rank(
     block: int | None = None,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
+    decoding: Decoding | None = None,
 ) -> Ranking:
     """The k best items for each history items[starts[u]:ends[u]], in the order given.
 
     The model reads the last `model.max_length` events; under `seen="exclude"` the whole history is kept out of the
     list. A history may be empty only for a model with the attribute `allows_empty = True`. `batch_size` (users) and
     `block` (items) default to what keeps users x block within `SCORES`; neither changes the result beyond float
-    rounding in the model. The model must already be on `device`; it is put in evaluation mode while it is used.
+    rounding in the model. `decoding` is the search among semantic ids; None scores every item. The model must already
+    be on `device`; it is put in evaluation mode while it is used.
     Raises `UserError` on an unknown policy, an empty history, an id outside the catalogue or a NaN score.
     """
     policy = checked(seen)
     histories = Histories(items, starts, ends, times, rows)
     width = min(block or BLOCK, max(model.num_items, 1))
+    search = search_of(model, decoding or Decoding(), width)
     ids = np.full((len(starts), k), -1, dtype=np.int64)
     scores = np.full((len(starts), k), -np.inf, dtype=np.float32)
     for at, answer in answers(model, histories, block=width, batch_size=batch_size, device=device, progress=progress):
         known = None
         if policy == "exclude":
             known = Seen.of(*flatten(items, starts[at], ends[at]), device=device)
-        best, found = top_k(answer, k, seen=known, block=width)
+        best, found = search(answer, k, known)
         ids[at], scores[at] = found.cpu().numpy(), best.cpu().numpy()
     return Ranking(ids, scores, policy)
 

@@ -17,6 +17,7 @@ from fullrank.data import values
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError
 from fullrank.metrics import Ranking
+from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.dial import Reasoning, dialled, used
 from fullrank.retrieval.histories import Asked, Histories, named, read
 from fullrank.retrieval.rank import Histories as Flat
@@ -39,6 +40,7 @@ def recommend(
     time_unit: values.Unit = "s",
     titles: bool = False,
     reasoning: Reasoning | None = None,
+    decoding: Decoding | None = None,
 ) -> Any:
     """The k best items for each history, best first.
 
@@ -48,7 +50,8 @@ def recommend(
     reads times takes them from there, numbers in `time_unit`; `untimed`: histories without times are an error for such
     a model, or their events count as `even` steps of a day. Returns columns user, item, score, rank (from 1), and title
     where `titles` is asked for and known; polars unless a frame was given. `reasoning` is how much a reasoner thinks
-    (an error for a model without one); with adaptive stopping a column `steps` says how long for each user.
+    (an error for a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding`
+    is the search among semantic ids (an error for a model that does not generate them).
     """
     check(k, seen, empty)
     asked = read(
@@ -56,7 +59,7 @@ def recommend(
         timed=getattr(model, "reads_times", False),
     )  # fmt: skip
     dial = reasoning or Reasoning()
-    found = lists(model, catalog, asked, k=k, seen=seen, empty=empty, dial=dial)
+    found = lists(model, catalog, asked, k=k, seen=seen, empty=empty, dial=dial, decoding=decoding)
     taken = None if dial.adaptive is None else found.steps
     return asked.give(long(asked.users, found.ids, found.scores, catalog, titles, taken))
 
@@ -80,8 +83,9 @@ def check(k: int, seen: str, empty: str) -> None:
 
 
 def lists(
-    model: Any, catalog: Catalog, asked: Asked, *, k: int, seen: str, empty: str, dial: Reasoning, device: str = "cpu"
-) -> Lists:
+    model: Any, catalog: Catalog, asked: Asked, *, k: int, seen: str, empty: str, dial: Reasoning,
+    decoding: Decoding | None = None, device: str = "cpu",
+) -> Lists:  # fmt: skip
     """The k best items of each user, or as many as there are; policies as in `recommend`."""
     bare = asked.ends == asked.starts
     if bare.any() and empty == "error":
@@ -97,7 +101,7 @@ def lists(
     with dialled(model, dial):
         if len(able):
             flat = Flat(asked.items, asked.starts[able], asked.ends[able], asked.times)
-            found, steps[able] = _ranked(model, flat, k_in, seen, dial, device)
+            found, steps[able] = _ranked(model, flat, k_in, seen, dial, decoding, device)
             ids[able], scores[able] = found.ids, found.scores
     rest = np.setdiff1d(np.flatnonzero(bare), able)
     if len(rest):
@@ -106,11 +110,14 @@ def lists(
     return Lists(ids, scores, steps)
 
 
-def _ranked(model: Any, h: Flat, k: int, seen: str, dial: Reasoning, device: str) -> tuple[Ranking, np.ndarray | int]:
+def _ranked(
+    model: Any, h: Flat, k: int, seen: str, dial: Reasoning, decoding: Decoding | None, device: str
+) -> tuple[Ranking, np.ndarray | int]:
     """The lists, and each user's steps where stopping is adaptive."""
     how = used(model, dial)
     if how is None or dial.adaptive is None:
-        return rank(model, h.items, h.starts, h.ends, k=k, seen=seen, times=h.times, device=device), 0
+        how_else: dict[str, Any] = {"times": h.times, "device": device, "decoding": decoding}
+        return rank(model, h.items, h.starts, h.ends, k=k, seen=seen, **how_else), 0
     return rank_settled(
         model, h, k=k, length=how["adaptive"], most=how["steps"], patience=how["patience"], seen=seen, device=device
     )  # fmt: skip

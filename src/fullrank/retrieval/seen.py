@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fullrank.errors import unknown
@@ -31,6 +31,16 @@ class Seen:
         """Rows and columns, inside the block of items low .. high-1, that are not to be recommended."""
         first, last = torch.searchsorted(self.items, self.items.new_tensor([low, high])).tolist()
         return self.rows[first:last], self.items[first:last] - low
+
+    def has(self, items: Int[Tensor, "B m"]) -> Bool[Tensor, "B m"]:
+        """Whether row b already had items[b, j]."""
+        users = len(items)
+        keys = (self.items * users + self.rows).sort().values
+        if not len(keys):
+            return torch.zeros_like(items, dtype=torch.bool)
+        wanted = items * users + torch.arange(users, device=items.device)[:, None]
+        place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+        return keys[place] == wanted
 
 
 def checked(policy: str) -> SeenPolicy:

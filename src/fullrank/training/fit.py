@@ -136,7 +136,7 @@ def material_of(experiment: Experiment, store: AnyStore) -> Material:
             f"{experiment.recipe} predicts clicks and {store.path} holds histories: choose a store that "
             "`fullrank prepare-impressions` wrote, or a recommender (`fullrank list recipes`)"
         )
-    return Histories(experiment, store)
+    return Histories.of(experiment, store)
 
 
 class _Stream:

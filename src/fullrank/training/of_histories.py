@@ -14,6 +14,7 @@ from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.evaluation import measure
 from fullrank.experiment import Experiment
+from fullrank.items import Knowing
 from fullrank.metrics.summary import summarise
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
@@ -25,10 +26,14 @@ from fullrank.training.warm_start import copy_weights
 class Histories:
     experiment: Experiment
     store: Store
+    known: Catalog
+    """The store's items, with what the model's items add to them."""
 
-    @property
-    def known(self) -> Catalog:
-        return self.store.catalog
+    @classmethod
+    def of(cls, experiment: Experiment, store: Store) -> Histories:
+        """Raises `UserError` where the model's items want to know what cannot be had (`Knowing`)."""
+        items = getattr(experiment.model, "items", None)
+        return cls(experiment, store, items.known(store.catalog) if isinstance(items, Knowing) else store.catalog)
 
     @property
     def validates(self) -> bool:
@@ -54,7 +59,7 @@ class Histories:
         )
 
     def warm_start(self, model: RecommenderModel, source: Run) -> None:
-        copy_weights(model, self.store.catalog, source)
+        copy_weights(model, self.known, source)
 
     def score(self, model: Any, device: torch.device, place: Place) -> float:
         spec = self.experiment.lists.for_selection()

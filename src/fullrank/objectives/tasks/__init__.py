@@ -1,6 +1,6 @@
 """Who predicts what.
 
-The room's contract: a Spec whose ``build(dim, max_length)`` gives a `Task`. A task says which stretches of which
+The room's contract: a Spec whose ``build(dim, max_length, items)`` gives a `Task`. A task says which stretches of which
 histories make the rows of an epoch, what the model may see of them, and which states answer for which items. One that
 asks with `States.outputs` where a reasoner gives them has the attribute ``reads_outputs = True``.
 """
@@ -41,6 +41,6 @@ class Task(Protocol):
         """The inference view of whole histories."""
         ...
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
-        """One vector per history, to be searched for in the catalogue."""
+    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
+        """One vector per history, to be searched for in the catalogue; or one for each level of the items' codes."""
         ...

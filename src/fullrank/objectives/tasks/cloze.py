@@ -33,7 +33,7 @@ class Cloze(Spec):
     last: float = Field(0.1, ge=0, le=1)
     """Share of rows that cover their last position alone, as inference does."""
 
-    def build(self, dim: int, max_length: int) -> ClozeTask:
+    def build(self, dim: int, max_length: int, items: Items | None = None) -> ClozeTask:
         return ClozeTask(dim, max_length, self)
 
 

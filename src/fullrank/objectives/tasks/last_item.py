@@ -27,7 +27,7 @@ class LastItem(Spec):
     per_user: int | None = Field(4, ge=1)
     """Prefixes per user and epoch, drawn without replacement; null takes all of them."""
 
-    def build(self, dim: int, max_length: int) -> LastItemTask:
+    def build(self, dim: int, max_length: int, items: Items | None = None) -> LastItemTask:
         return LastItemTask(max_length, self)
 
 

@@ -26,7 +26,7 @@ class NextItem(Spec):
     window: Literal["last", "random"] = "last"
     """Which stretch of a history longer than max_length an epoch reads."""
 
-    def build(self, dim: int, max_length: int) -> NextItemTask:
+    def build(self, dim: int, max_length: int, items: Items | None = None) -> NextItemTask:
         return NextItemTask(dim, max_length, self)
 
 

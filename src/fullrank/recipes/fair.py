@@ -1,0 +1,105 @@
+"""FAIR: focused attention over long semantic ids, with noise-robustness and mutual information (arXiv:2512.11254).
+
+Claim: RPG's attention spends itself on noise. The difference of two attentions (FAM), a triplet loss against noisy
+codes (NRT) and a contrast of histories and targets (MIM) each add to it: Beauty NDCG@10 .0429, .0442, .0457, .0465
+(Table 3), 13 % more Recall@5 than RPG on Toys (Table 2).
+
+Commands::
+
+    fullrank encode data/s3rec-beauty --levels 16 --out data/s3rec-beauty-codes
+    fullrank train fair --data data/s3rec-beauty --set model.items.codes=data/s3rec-beauty-codes --out runs/fair
+
+or any function below as ``fullrank train fullrank.recipes.fair:no_noise ...``: `plain` .. `focus_noise` are Table 3
+from its first row to its third, `no_focus`, `no_noise`, `no_information` leave one part out. Code length, width and
+sensitivity (Figures 3 to 9) are grids in results/fair/. `paper` has the paper's size and wants a GPU.
+
+Differs: heads and cosine scores as in RPG; positions are rotary (the paper says nothing). The loss is the mean over
+levels where the paper has the sum, so alpha and beta weigh K times as much; `paper` has the sum. CPU size as in
+`recipes/rpg.py`, whose training it shares.
+Cost and numbers: results/fair/.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fullrank.attention.focused import Focused
+from fullrank.attention.softmax import Softmax
+from fullrank.encoders.transformer import Transformer
+from fullrank.experiment import Experiment, Training
+from fullrank.items.semantic import Semantic
+from fullrank.objectives.tasks.semantic_tokens import SemanticTokens
+from fullrank.recipes.rpg import EVALUATION, SCORING, TRAINING
+from fullrank.recommender import Recommender
+from fullrank.regularizers.mutual_information import MutualInformation
+from fullrank.regularizers.noise_robustness import NoiseRobustness
+from fullrank.spec import Spec
+
+NOISE = NoiseRobustness(weight=0.1)
+"""alpha under the mean of the levels."""
+INFORMATION = MutualInformation(weight=0.01)
+"""beta under the mean of the levels."""
+
+
+class FAIRRecipe(Spec):
+    """Focused attention, noise robustness and mutual information, at CPU size."""
+
+    kind: Literal["fair"] = "fair"
+
+    def build(self) -> Experiment:
+        return _small("fair")
+
+
+def plain() -> Experiment:
+    """FAIR's blocks with softmax attention and neither penalty (Table 3, first row)."""
+    return _small("plain", focus=False, noise=False, information=False)
+
+
+def focus() -> Experiment:
+    """Focused attention alone (second row)."""
+    return _small("focus", noise=False, information=False)
+
+
+def focus_noise() -> Experiment:
+    """Focused attention and noise robustness (third row)."""
+    return _small("focus_noise", information=False)
+
+
+def no_focus() -> Experiment:
+    """Both penalties on softmax attention."""
+    return _small("no_focus", focus=False)
+
+
+def no_noise() -> Experiment:
+    """Without the triplet loss."""
+    return _small("no_noise", noise=False)
+
+
+def no_information() -> Experiment:
+    """Without the contrast of histories and targets."""
+    return _small("no_information", information=False)
+
+
+def paper() -> Experiment:
+    """The paper's size: width 512, inner width 1024, 32 codes, 200 epochs of 256 rows, the sum of the levels."""
+    model = Recommender(
+        dim=512, max_length=50, items=Semantic(), encoder=_encoder(1024, focus=True),
+        task=SemanticTokens(reduction="sum"), scoring=SCORING,
+        penalties=(NoiseRobustness(weight=1.0), MutualInformation(weight=0.01)),
+    )  # fmt: skip
+    training = Training(max_epochs=200, lr=3e-3, batch_by="rows", batch_size=256, warmup=0.05, patience=20)
+    return Experiment(recipe="fair-paper", model=model, training=training, evaluation=EVALUATION)
+
+
+def _encoder(inner: int, *, focus: bool) -> Transformer:
+    attention: Spec = Focused(heads=4, rope=True, dropout=0.1) if focus else Softmax(heads=4, rope=True, dropout=0.1)
+    return Transformer(layers=2, attention=attention, inner=inner, positions="none", dropout=0.1)
+
+
+def _small(name: str, *, focus: bool = True, noise: bool = True, information: bool = True) -> Experiment:
+    penalties = ((NOISE,) if noise else ()) + ((INFORMATION,) if information else ())
+    model = Recommender(
+        dim=128, max_length=50, items=Semantic(), encoder=_encoder(256, focus=focus), task=SemanticTokens(),
+        scoring=SCORING, penalties=penalties,
+    )  # fmt: skip
+    return Experiment(recipe=name, model=model, training=TRAINING, evaluation=EVALUATION)
