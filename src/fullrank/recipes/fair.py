@@ -11,12 +11,12 @@ Commands::
 
 or any function below as ``fullrank train fullrank.recipes.fair:no_noise ...``: `plain` .. `focus_noise` are Table 3
 from its first row to its third, `no_focus`, `no_noise`, `no_information` leave one part out. Code length, width and
-sensitivity (Figures 3 to 9) are grids in results/fair/. `paper` has the paper's size and wants a GPU.
+sensitivity (Figures 3 to 9) are settings. `paper` has the paper's size and wants a GPU.
 
 Differs: heads and cosine scores as in RPG; positions are rotary (the paper says nothing). The loss is the mean over
 levels where the paper has the sum, so alpha and beta weigh K times as much; `paper` has the sum. CPU size as in
 `recipes/rpg.py`, whose training it shares.
-Cost and numbers: results/fair/.
+Cost: not measured yet. Numbers: none recorded yet.
 """
 
 from __future__ import annotations

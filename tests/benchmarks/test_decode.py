@@ -1,0 +1,54 @@
+"""The check of `benchmarks.decode`: green as it is, red where scores or a search are wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from benchmarks import decode
+from benchmarks.harness import Wrong
+from fullrank.items import Snapshot
+from fullrank.items.coded import Coded
+from fullrank.items.semantic import by_codes
+from fullrank.retrieval.graph import Graph
+
+
+class Misplaced(Coded):
+    """Planted: every item has the score of the one before it."""
+
+    def block(self, low: int, high: int) -> Tensor:
+        return super().block(low, high).roll(1, 1)
+
+
+def misplaced(vectors: Tensor, catalogue: Snapshot) -> Coded:
+    answer = by_codes(vectors, catalogue)
+    return Misplaced(answer.levels, answer.sizes, answer.rows)
+
+
+class Narrow(Graph):
+    """Planted: looks at few neighbours, whatever is asked for."""
+
+    def __init__(self, items: Any, **settings: int):
+        super().__init__(items, **settings | {"edges": 2, "beams": 3})
+
+
+def test_the_check_is_green() -> None:
+    decode.check()
+
+
+def test_planted_faults_are_noticed() -> None:
+    with pytest.raises(Wrong, match="not the sums"):
+        decode.check(scored=misplaced)
+    with pytest.raises(Wrong, match="graph search"):
+        decode.check(sought=Narrow)
+
+
+def test_small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MANY": 3000, "FEW": 400, "LEVELS": 4, "SIZE": 16, "DENSE": 32, "DIM": 16}.items():
+        monkeypatch.setattr(decode, name, value)
+    options = decode.argparse.Namespace(rounds=1)
+    found = decode.measure(options, lambda text: None)
+    assert found["top10_identical_1m"] == 1 and found["exact_agreement"] == 1
+    assert 0 < found["graph_agreement"] <= 1 and found["codes_over_dense_1m"] > 0
