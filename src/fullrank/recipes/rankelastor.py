@@ -9,7 +9,7 @@ paper's sizes and training (100 epochs at most, a tenth of the rate at each epoc
 want a GPU. `mixing_*` are Table 3: mixing (full or block transpose) times FFN (glu or gelu), all else equal.
 `matched_*` have equally many dense parameters, `ladder_*` are the lowest common rung of the ladders of Figures 7 and 8.
 Cost: an epoch of RankElastor takes about 90 s of one core on ml-1m and 20 s on frappe, of RankMixer 40 s and 9 s.
-Numbers: results/rankelastor/, docs/log.md. On ml-1m, tuned alike, DCNv2 is ahead of it; on frappe it is ahead of all.
+Numbers: results/rankelastor/, docs/log.md. Tuned alike, it is ahead of RankMixer on both and behind DCNv2 on ml-1m.
 
 Differs: the ablation shares RankElastor's head, and T = 16 tokens of width 32, which block transpose can divide, where
 the paper's shapes (15, 26) and (16, 24) cannot be transposed. With the paper's hidden widths (r = 3 against D) a block
