@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
-from fullrank.items.codes.reader import Codes
-from fullrank.items.semantic import CODES, SIZES, Semantic, attach, read
+from fullrank.items.codes.reader import CODES, SIZES, Codes
+from fullrank.items.semantic import Semantic, read
 from fullrank.ops.safe_files import read_json, read_tensors, write_tensors
 from fullrank.run import Run, write_run
 
@@ -74,7 +74,7 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
     if codes is None:
         return grown
     opened = codes if isinstance(codes, Codes) else Codes.open(codes)
-    whole = attach(opened, Catalog(grown.frame.drop(CODES, SIZES)))
+    whole = opened.attach(Catalog(grown.frame.drop(CODES, SIZES)))
     (before, sizes), (after, more) = read(old), read(whole)
     if more != sizes or not torch.equal(after[: old.size], before):
         raise UserError(

@@ -98,6 +98,12 @@ class RecommenderModel(nn.Module):
                 f"the task {spec.task.kind_of()!r} asks with the encoder's own states, so the reasoner would not "
                 "learn; set model.task=last_item, or leave model.reasoner out"
             )
+        searching = [kind for kind, p in self.penalties.items() if getattr(p, "searches_items", False)]
+        if searching and getattr(self.task, "generates", False):
+            raise UserError(
+                f"the penalty {searching[0]!r} reads item vectors and the task {spec.task.kind_of()!r} searches codes: "
+                "leave the penalty out (of sprint: set embedding=0), or train next_item on these items"
+            )
         self._attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
         for penalty in self._attached:
             penalty.attach(self)

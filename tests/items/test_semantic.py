@@ -14,7 +14,8 @@ from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError
 from fullrank.items import Knowing, Perturbable, Snapshot, unit
 from fullrank.items.codes.encode import encode
-from fullrank.items.semantic import CODES, SIZES, Semantic, attach, by_codes, levels_of, read
+from fullrank.items.codes.reader import CODES, SIZES
+from fullrank.items.semantic import Semantic, by_codes, levels_of, read
 from fullrank.ops.code_scores import code_scores, code_scores_slow
 from fullrank.ops.perturb import Noise, perturb
 from fullrank.recommender import Recommender
@@ -92,7 +93,7 @@ def test_a_run_keeps_the_codes_it_read(tmp_path: Path, vector_file: Path) -> Non
     assert read(known)[1] == codes.sizes and torch.equal(read(known)[0], codes.of(plain))
     known.write(tmp_path / "items.parquet")
     again = Catalog.open(tmp_path / "items.parquet")
-    whole = [shaken(spec.build(6, kept)).all() for spec, kept in ((items, again), (Semantic(), attach(codes, plain)))]
+    whole = [shaken(spec.build(6, kept)).all() for spec, kept in ((items, again), (Semantic(), codes.attach(plain)))]
     assert torch.equal(*whole), "the folder is not needed any more"
     with pytest.raises(UserError, match="'codes' already"):
         items.known(known)
@@ -116,3 +117,11 @@ def test_refusals() -> None:
         spec = Recommender.parse({"dim": 6, "task": {"kind": "semantic_tokens"}} | items)
         with pytest.raises(UserError, match="set model.items.kind=semantic"):
             spec.build(catalog())
+
+
+@pytest.mark.parametrize("kind", ["logdet", "resn", "sprint"])
+def test_penalties_on_item_vectors_are_refused_where_codes_are_searched(kind: str) -> None:
+    parts = {"dim": 6, "items": {"kind": "semantic"}, "penalties": [{"kind": kind}]}
+    Recommender.parse(parts).build(catalog())
+    with pytest.raises(UserError, match=f"'{kind}' reads item vectors"):
+        Recommender.parse(parts | {"task": {"kind": "semantic_tokens"}}).build(catalog())

@@ -8,24 +8,25 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.attention.softmax import Softmax
 from fullrank.batch import Batch, Step
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
 from fullrank.items import Items, Perturbable, perturbed
+from fullrank.items.semantic import Semantic, SemanticItems
 from fullrank.objectives.tasks.cloze import Cloze
 from fullrank.objectives.tasks.last_item import LastItem
 from fullrank.objectives.tasks.next_item import NextItem
 from fullrank.ops.in_batch_triplet import in_batch_triplet_slow
-from fullrank.ops.perturb import Noise, perturb, perturb_slow
+from fullrank.ops.perturb import Noise, perturb_slow
 from fullrank.reasoning.plr import PLR
 from fullrank.recommender import Recommender, RecommenderModel, Scoring
 from fullrank.regularizers.mutual_information import MutualInformation
 from fullrank.regularizers.noise_robustness import NoiseRobustness
 from fullrank.regularizers.reasoning_contrast import ReasoningContrast
-from tiny import ITEMS, catalog, close, histories, padded, shaken
+from tiny import catalog, close, histories, padded, shaken
 
 ROWS = histories([5, 7, 2, 4])
 
@@ -45,43 +46,17 @@ def value(model: RecommenderModel, batch: Batch | None = None) -> Tensor:
     return penalty(step)
 
 
-class Codes(nn.Module):
-    """What an `items` kind made of codes will be: K digits an item, the mean of their vectors."""
-
-    def __init__(self, size: int, digits: int, dim: int):
-        super().__init__()
-        self.size, self.sizes = size, (5,) * digits
-        generator = torch.Generator().manual_seed(9)
-        self.codes = torch.randint(0, 5, (size, digits), generator=generator)
-        self.popularity = torch.ones(size)
-        self.tables = nn.Parameter(torch.randn(digits, 5, dim, generator=generator))
-
-    def digits(self, codes: Tensor) -> Tensor:
-        """[..., K, D]."""
-        return self.tables[torch.arange(len(self.tables)), codes]
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.digits(self.codes[ids]).mean(-2)
-
-    def all(self) -> Tensor:
-        return self.embed(torch.arange(self.size))
-
-    def perturbed(self, ids: Tensor, noise: Noise) -> Tensor:
-        codes, kept = perturb(self.codes[ids], self.sizes, noise)
-        return (self.digits(codes) * kept[..., None]).mean(-2)
-
-
 def noisy_by_hand(items: Any, ids: Tensor, noise: Noise) -> Tensor:
     """[B, T, D], vector by vector."""
-    codes = items.codes[ids] if isinstance(items, Codes) else ids[..., None]
-    found, kept = perturb_slow(codes, items.sizes if isinstance(items, Codes) else (items.size,), noise)
+    codes = items.codes[ids] if isinstance(items, SemanticItems) else ids[..., None]
+    found, kept = perturb_slow(codes, items.sizes if isinstance(items, SemanticItems) else (items.size,), noise)
     out = []
     for row in range(len(ids)):
         for place in range(ids.shape[1]):
             parts = []
             for digit in range(codes.shape[2]):
                 c = found[row, place, digit]
-                vector = items.tables[digit, c] if isinstance(items, Codes) else items.embed(c)
+                vector = items.table[items.offsets[digit] + c] if isinstance(items, SemanticItems) else items.embed(c)
                 parts.append(vector if kept[row, place, digit] else 0 * vector)
             out.append(torch.stack(parts).mean(0))
     return torch.stack(out).view(*ids.shape, -1)
@@ -89,7 +64,7 @@ def noisy_by_hand(items: Any, ids: Tensor, noise: Noise) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["ids", "codes"])
 def test_what_is_noisy(kind: str) -> None:
-    items: Any = Codes(ITEMS, 4, 6) if kind == "codes" else build().items
+    items: Any = shaken(Semantic().build(6, catalog())) if kind == "codes" else build().items
     assert isinstance(items, Items) and isinstance(items, Perturbable) == (kind == "codes")
     ids, noise = padded(ROWS).items, Noise(0.3, 0.3, torch.arange(4), seed=3)
     found = perturbed(items, ids, noise)
@@ -108,7 +83,7 @@ def test_noise_robustness_by_hand(task: Any, kind: str) -> None:
         encoder=Transformer(dropout=0.0, attention=Softmax(causal=causal)),
     )  # fmt: skip
     if kind == "codes":
-        model.items = Codes(ITEMS, 4, 6)
+        model.items = shaken(Semantic().build(6, catalog()))
     batch = padded(ROWS, step=5)
     step = model.step(batch)
     noise = Noise.on(batch, 0.3, 0.3)

@@ -19,7 +19,7 @@ from fullrank.retrieval.beam import Beam, product_beam
 from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.graph import Graph, neighbours
-from fullrank.retrieval.pool import Pool, pair_scores
+from fullrank.retrieval.pool import Pool, own_scores
 from fullrank.retrieval.rank import rank
 from fullrank.retrieval.search import search_of
 from fullrank.retrieval.seen import Seen
@@ -127,7 +127,7 @@ def test_a_pool_counts_an_item_once() -> None:
     assert pool.items.tolist() == [[-1, 2, 4, 4]] * 6
     assert pool.scores.isfinite().tolist() == [[False, True, True, False]] * 6
     items = torch.arange(12).view(6, 2)
-    assert torch.equal(pair_scores(answer, items), answer.block(0, V).gather(1, items))
+    assert torch.equal(own_scores(answer, items), answer.block(0, V).gather(1, items))
 
 
 def test_seen_pairs_are_found() -> None:

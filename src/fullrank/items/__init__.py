@@ -62,7 +62,6 @@ class Snapshot:
 
     def __init__(self, items: Items, *, normalise: bool):
         self.items, self.normalise = items, normalise
-        self._all: Tensor | None = None
         self._made: dict[str, Any] = {}
 
     @property
@@ -70,14 +69,12 @@ class Snapshot:
         return self.items.size
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        if self._all is not None:
-            return self._all[ids]
+        if "all" in self._made:
+            return self.all()[ids]
         return unit(self.items.embed(ids)) if self.normalise else self.items.embed(ids)
 
     def all(self) -> Float[Tensor, "V D"]:
-        if self._all is None:
-            self._all = unit(self.items.all()) if self.normalise else self.items.all()
-        return self._all
+        return self.once("all", lambda: unit(self.items.all()) if self.normalise else self.items.all())
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What `make` gives, made the first time that it is asked for under this name."""

@@ -22,13 +22,10 @@ from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError
 from fullrank.items import Snapshot, unit
 from fullrank.items.coded import Coded, log_probabilities
-from fullrank.items.codes.reader import Codes
+from fullrank.items.codes.reader import CODES, SIZES, Codes
 from fullrank.ops.initial import STD
 from fullrank.ops.perturb import Noise, perturb
 from fullrank.spec import Spec
-
-CODES, SIZES = "codes", "code_sizes"
-"""Columns of the item table."""
 
 
 class Semantic(Spec):
@@ -49,7 +46,7 @@ class Semantic(Spec):
                     "model.items.codes=FOLDER"
                 )
             return catalog
-        return attach(Codes.open(self.codes), catalog)
+        return Codes.open(self.codes).attach(catalog)
 
     def build(self, dim: int, catalog: Catalog) -> SemanticItems:
         codes, sizes = read(catalog)
@@ -139,18 +136,6 @@ def by_codes(vectors: Float[Tensor, "B K D"], catalogue: Snapshot) -> Coded:
     levels = catalogue.once("levels", lambda: levels_of(catalogue))
     logits = [vectors[:, k] @ level.vectors.T for k, level in enumerate(levels)]
     return Coded(log_probabilities(logits), items.sizes, catalogue.once("rows", lambda: items.codes + items.offsets))
-
-
-def attach(codes: Codes, catalog: Catalog) -> Catalog:
-    """The catalogue with two more columns: each item's codes, and how many codes each level has.
-
-    Raises `UserError` where items have no codes, or the columns are there already.
-    """
-    sizes = pl.Series(SIZES, [list(codes.sizes)], dtype=pl.Array(pl.Int32, codes.levels))
-    grown = codes.attach(catalog, CODES)
-    if SIZES in grown.frame.columns:
-        raise UserError(f"the items have a column {SIZES!r} already; rename it")
-    return Catalog(grown.frame.with_columns(sizes.new_from_index(0, grown.size).alias(SIZES)))
 
 
 def read(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:

@@ -61,9 +61,7 @@ class Fused(nn.Module):
 
     def used(self, batch: Impressions) -> Float[Tensor, "n E"]:
         """The rows that occur in a batch, each once."""
-        ids = [self._ids(batch).flatten()] if self.places else []
-        ids += [flattened(batch.bags[number])[0] + start for number, _, start in self.bags]
-        return F.embedding(distinct(torch.cat(ids), len(self.table)), self.table, sparse=self.sparse)
+        return F.embedding(distinct(self._every(batch), len(self.table)), self.table, sparse=self.sparse)
 
     def squared(self, batch: Impressions) -> Float[Tensor, ""]:
         """The squared norm of the rows in `used`.
@@ -73,11 +71,14 @@ class Fused(nn.Module):
         """
         if self.sparse or len(self.table) > self.offsets.numel() * len(batch):
             return self.used(batch).square().sum()
-        ids = [self._ids(batch).flatten()] if self.places else []
-        ids += [flattened(batch.bags[number])[0] + start for number, _, start in self.bags]
         occurs = torch.zeros(len(self.table), dtype=self.table.dtype, device=self.table.device)
-        occurs[torch.cat(ids)] = 1.0
+        occurs[self._every(batch)] = 1.0
         return torch.mv(self.table.square().T, occurs).sum()
+
+    def _every(self, batch: Impressions) -> Int[Tensor, "n"]:
+        """The rows of all values in a batch, one as often as it occurs."""
+        ids = [self._ids(batch).flatten()] if self.places else []
+        return torch.cat([*ids, *(flattened(batch.bags[number])[0] + start for number, _, start in self.bags)])
 
     def _ids(self, batch: Impressions) -> Int[Tensor, "B C"]:
         ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]

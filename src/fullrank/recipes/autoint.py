@@ -4,7 +4,7 @@ Source: Song et al., CIKM 2019, arXiv:1810.11921.
 Training as in `recipes/rankelastor.py`, so that a comparison differs in the ranker alone.
 
 Command: ``fullrank train autoint --data data/ctr --out runs/autoint``.
-Cost: an epoch takes about 90 s of one core on ml-1m. Numbers: none recorded yet.
+Cost: not measured yet. Numbers: none recorded yet.
 """
 
 from __future__ import annotations

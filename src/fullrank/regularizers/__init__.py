@@ -19,6 +19,9 @@ from fullrank.batch import Queries, States, Step
 
 
 class Penalty(Protocol):
+    """With an attribute ``searches_items = True`` it reads item vectors as what the first queries search; it is refused
+    for a task whose queries search codes."""
+
     def __call__(self, step: Step) -> Float[Tensor, ""]: ...
 
 

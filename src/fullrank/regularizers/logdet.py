@@ -38,6 +38,8 @@ class LogDet(Spec):
 
 
 class LogDetPenalty(nn.Module):
+    searches_items = True
+
     def __init__(self, spec: LogDet):
         super().__init__()
         self.weight, self.user_weight, self.ridge = spec.weight, spec.user_weight, spec.ridge

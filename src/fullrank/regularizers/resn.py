@@ -38,6 +38,8 @@ class ReSN(Spec):
 
 
 class ReSNPenalty(nn.Module):
+    searches_items = True
+
     def __init__(self, spec: ReSN):
         super().__init__()
         self.weight = spec.weight

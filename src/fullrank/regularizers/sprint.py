@@ -83,7 +83,7 @@ class SprintPenalty(nn.Module):
 
     def __init__(self, spec: Sprint):
         super().__init__()
-        self.spec = spec
+        self.spec, self.searches_items = spec, bool(spec.item_table)
         columns = "dropped_columns" if spec.dropped_weights else "columns"
         self.needs = frozenset({columns} if spec.attention else ())
         self.sigmas = nn.ModuleDict()

@@ -25,12 +25,12 @@ class Pool:
     def of(answer: Coded, items: Int[Tensor, "B m"]) -> Pool:
         """The scores of these items; an item that is there several times, or -1, counts once, or not at all."""
         items = items.sort(1).values
-        scores = pair_scores(answer, items.clamp_min(0))
+        scores = own_scores(answer, items.clamp_min(0))
         again = F.pad(items[:, 1:] == items[:, :-1], (1, 0)) | (items < 0)
         return Pool(items, scores.masked_fill(again, -torch.inf))
 
 
-def pair_scores(answer: Coded, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
+def own_scores(answer: Coded, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
     """Each user's scores of their own items, level by level, in the order of an exact answer's sums."""
     users = torch.arange(len(items), device=items.device)[:, None]
     flat, total = answer.levels.flatten(), None

@@ -116,8 +116,10 @@ def _ranked(
     """The lists, and each user's steps where stopping is adaptive."""
     how = used(model, dial)
     if how is None or dial.adaptive is None:
-        how_else: dict[str, Any] = {"times": h.times, "device": device, "decoding": decoding}
-        return rank(model, h.items, h.starts, h.ends, k=k, seen=seen, **how_else), 0
+        found = rank(
+            model, h.items, h.starts, h.ends, k=k, seen=seen, times=h.times, device=device, decoding=decoding
+        )  # fmt: skip
+        return found, 0
     return rank_settled(
         model, h, k=k, length=how["adaptive"], most=how["steps"], patience=how["patience"], seen=seen, device=device
     )  # fmt: skip

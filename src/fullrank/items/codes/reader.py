@@ -22,6 +22,9 @@ from fullrank.items.codes.tuples import Tuples
 from fullrank.items.vectors.reduce import Reduction
 from fullrank.ops.safe_files import read_tensors
 
+CODES, SIZES = "codes", "code_sizes"
+"""Columns of an item table that holds codes."""
+
 
 class Codes:
     """Semantic ids of V items, K codes each. Open them with `Codes.open`; `encode` makes them.
@@ -111,14 +114,21 @@ class Codes:
         catalog = _catalog(items)
         return Tuples(self.of(catalog), catalog.popularity)
 
-    def attach(self, catalog: Catalog, name: str = "codes") -> Catalog:
-        """The catalogue with the codes as one more column, an array of K numbers: so a run keeps what its model read.
+    def attach(self, catalog: Catalog) -> Catalog:
+        """The catalogue with two more columns, arrays of K numbers: so a run keeps what its model read.
 
-        Raises `UserError` where items have no codes or the column is there already.
+        `codes` are each item's own, `code_sizes` say how many codes each level has, alike in all rows. Raises
+        `UserError` where items have no codes or the columns are there already.
         """
-        if name in catalog.frame.columns:
-            raise UserError(f"the items have a column {name!r} already; rename it, or attach under another name")
-        return Catalog(catalog.frame.with_columns(folder.column(self.of(catalog)).alias(name)))
+        for name in (CODES, SIZES):
+            if name in catalog.frame.columns:
+                raise UserError(f"the items have a column {name!r} already; rename it")
+        sizes = pl.Series(SIZES, [list(self.sizes)], dtype=pl.Array(pl.Int32, self.levels))
+        return Catalog(
+            catalog.frame.with_columns(
+                folder.column(self.of(catalog)).alias(CODES), sizes.new_from_index(0, catalog.size).alias(SIZES)
+            )
+        )
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
