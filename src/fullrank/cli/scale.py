@@ -1,0 +1,249 @@
+"""`fullrank scale fit` and `fullrank scale advise`: laws of runs that are there, for runs that are not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson
+from fullrank.cli.screen import Screen, seconds
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.scaling.laws.fit import Law
+    from fullrank.scaling.laws.holdout import HeldOut
+    from fullrank.scaling.laws.ladder import Ladder
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A CSV of runs, or rows.jsonl or the --results of a sweep.")]
+Metric = Annotated[
+    str | None,
+    typer.Option("--metric", metavar="NAME", help="Which metric: NAME of the columns NAME_ep5, or ndcg@10 of a sweep."),
+]
+MetricCol = Annotated[
+    str | None,
+    typer.Option("--metric-col", metavar="COL", help="Column of the metric; a row is a moment of a run."),
+]
+FlopsCol = Annotated[
+    str | None, typer.Option("--flops-col", metavar="COL", help="Column of FLOPs: of an epoch, or spent until the row.")
+]
+ParamsCol = Annotated[str | None, typer.Option("--params-col", metavar="COL", help="Column of parameters, the N.")]
+DataCol = Annotated[str | None, typer.Option("--data-col", metavar="COL", help="Column of interactions, the T.")]
+RunCol = Annotated[str | None, typer.Option("--run-col", metavar="COL", help="Column of the runs' names.")]
+Resamples = Annotated[
+    int, typer.Option("--resamples", metavar="N", help="Resamples of the runs that intervals are made of.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the resamples.")]
+REFERENCES = ("srt",)
+
+
+def add(app: typer.Typer) -> None:
+    group = typer.Typer(help=scale.__doc__, rich_markup_mode=None, no_args_is_help=True)
+    group.command("fit")(fit)
+    group.command("advise")(advise)
+    app.add_typer(group, name="scale")
+
+
+def scale() -> None:
+    """Fit scaling laws to runs and predict larger ones.
+
+    Both verbs take --json. Needs the extra: pip install 'fullrank[scale]'.
+
+    \b
+    fullrank scale fit runs.csv --form sigmoid --json
+    fullrank scale advise runs.csv --flops 1e15
+    """
+
+
+def fit(
+    file: File,
+    form: Annotated[
+        str, typer.Option("--form", metavar="sigmoid|linear|power|loss", help="Of FLOPs: the first two.")
+    ] = "sigmoid",
+    metric: Metric = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and fit.json there.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", metavar="srt", help="Compare with the constants of a paper.")
+    ] = None,
+    resamples: Resamples = 200,
+    seed: Seed = 0,
+    metric_col: MetricCol = None,
+    flops_col: FlopsCol = None,
+    params_col: ParamsCol = None,
+    data_col: DataCol = None,
+    run_col: RunCol = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a law to runs, with intervals and what stays open.
+
+    sigmoid: the best metric by ln FLOPs, a / (1 + exp(-k (ln F - x0))) + c. linear: a line in ln FLOPs. power: the
+    metric by size and data, E - A/N^alpha - B/T^beta; loss: with plus signs. Then the largest data set and the largest
+    size are held out and predicted. Needs the extras: pip install 'fullrank[scale,report]' (report for --out).
+
+    \b
+    fullrank scale fit runs.csv --form sigmoid --out reports/scaling
+    fullrank scale fit runs/ladder/rows.jsonl --form power --json
+    fullrank scale fit points.csv --metric-col ndcg --flops-col spent
+    """
+    from fullrank.scaling.laws.fit import fit_law
+    from fullrank.scaling.laws.paper import SRT, gap
+
+    screen = Screen(as_json)
+    begun = time.perf_counter()
+    if reference is not None and reference not in REFERENCES:
+        raise UserError(f"--reference {reference!r} is unknown (allowed: {', '.join(REFERENCES)})")
+    if reference is not None and form not in SRT:
+        raise UserError(
+            f"--reference srt has no constants of the form {form!r} (allowed: {', '.join(SRT)}); leave it out"
+        )
+    if out is not None:
+        from fullrank.reports.page import check_extra
+
+        check_extra()
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file; name a folder for the report")
+    ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
+    with screen.progress(f"fit {form}") as tick:
+        law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tick)
+    held, left_out = _held(screen, ladder, form, resamples, seed)
+    found: dict[str, Any] = {
+        **law.dump(), "source": str(file), "held_out": [one.dump() for one in held], "not_held_out": left_out
+    }  # fmt: skip
+    if reference is not None:
+        found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": gap(law)}
+    _print(screen, law, found)
+    if out is not None:
+        found["out"] = str(_report(screen, ladder, law, held, found, out, resamples, seed))
+    screen.say(f"in {seconds(time.perf_counter() - begun)}")
+    screen.finish(found)
+
+
+def advise(
+    file: File,
+    flops: Annotated[float, typer.Option("--flops", metavar="F", help="What there is to spend, such as 1e15.")],
+    data: Annotated[
+        float | None, typer.Option("--data", metavar="T", help="Interactions that there are; default no limit.")
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--form", metavar="power|loss", help="loss: a smaller metric is better.")
+    ] = "power",
+    metric: Metric = None,
+    resamples: Resamples = 200,
+    seed: Seed = 0,
+    metric_col: MetricCol = None,
+    flops_col: FlopsCol = None,
+    params_col: ParamsCol = None,
+    data_col: DataCol = None,
+    run_col: RunCol = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what to train with a number of FLOPs.
+
+    Size, data and epochs of the best runs at such a budget, and the metric to expect, with intervals over resampled
+    runs; beside them what the law of size and data would choose. FLOPs are counted as those of the file are.
+
+    \b
+    fullrank scale advise runs.csv --flops 1e15
+    fullrank scale advise runs.csv --flops 1e15 --data 2e6 --json
+    """
+    from fullrank.scaling.laws.advise import advise as _advise
+
+    screen = Screen(as_json)
+    ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
+    with screen.progress("fit") as tick:
+        found = _advise(ladder, flops, form=form, data=data, resamples=resamples, seed=seed, tell=tick)
+    named = {"parameters N": found.parameters, "interactions T": found.data, "epochs": found.epochs}
+    _readings(screen, f"{flops:g} FLOPs", {**named, ladder.metric: found.metric})
+    screen.say()
+    words = {"parameters": "parameters N", "data": "interactions T", "metric": ladder.metric}
+    _readings(screen, f"by the {form} law", {words[name]: reading for name, reading in found.by_law.items()})
+    for note in found.notes:
+        screen.say(f"note: {note}")
+    screen.finish({**found.dump(), "source": str(file)})
+
+
+def _ladder(
+    file: Path, metric: str | None, metric_col: str | None, flops_col: str | None, params_col: str | None,
+    data_col: str | None, run_col: str | None,
+) -> Ladder:  # fmt: skip
+    from fullrank.scaling.laws.read import Columns, read_ladder
+
+    columns = Columns(run=run_col, flops=flops_col, metric=metric_col, parameters=params_col, data=data_col)
+    return read_ladder(file, metric=metric, columns=columns)
+
+
+def _held(screen: Screen, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
+    """The largest data set and the largest size, each predicted from the rest; why one could not be."""
+    from fullrank.scaling.laws.holdout import By, hold_out
+
+    held: list[HeldOut] = []
+    left_out: dict[str, str] = {}
+    both: tuple[By, By] = ("data", "size")
+    for by in both:
+        try:
+            with screen.progress(f"hold out the largest {by}") as tick:
+                held.append(hold_out(ladder, form, by, resamples=resamples, seed=seed, tell=tick))
+        except UserError as error:
+            left_out[by] = str(error)
+    return held, left_out
+
+
+def _print(screen: Screen, law: Law, found: dict[str, Any]) -> None:
+    named = {**law.parameters, **law.derived}
+    screen.table(
+        (law.form.name, "value", "from", "to"),
+        [[name, _short(value), *map(_short, law.intervals[name])] for name, value in named.items()],
+    )
+    screen.say(f"rmse {law.rmse:.5f} on {len(law.residuals)} points of {law.runs} runs")
+    if law.end_range is not None:
+        name = "asymptote" if law.derived else "E"
+        low, high = law.end_range
+        screen.say(f"{name} fits about as well (rmse at most a tenth more) from {low:.3g} to {high:.3g}")
+    for doubt in law.doubts:
+        screen.say(f"not determined ({doubt.ground}): {doubt.text}")
+    for one in found["held_out"]:
+        screen.say(
+            f"without the {one['runs']} runs of the largest {one['without_the_largest']}: rmse {one['rmse']:.5f}, "
+            f"largest error {one['largest_error']:.5f}, {one['inside_interval']:.0%} inside the interval "
+            f"(nearest point: {one['rmse_of_nearest']:.5f})"
+        )
+    for by, why in found["not_held_out"].items():
+        screen.say(f"the largest {by} was not held out: {why}")
+    if "reference" in found:
+        screen.say(
+            f"largest distance from the law of {found['reference']['name']}: {found['reference']['largest_gap']:.5f}"
+        )
+
+
+def _report(
+    screen: Screen, ladder: Ladder, law: Law, held: list[HeldOut], found: dict[str, Any], out: Path, resamples: int,
+    seed: int,
+) -> Path:  # fmt: skip
+    import json
+
+    from fullrank.ops.plain import plain
+    from fullrank.ops.safe_files import write_text
+    from fullrank.reports import Missing
+    from fullrank.reports.scaling_report import scaling_report
+
+    with screen.progress("report") as tick:
+        page = scaling_report(ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick)
+    page.save(out / "report.html")
+    write_text(out / "fit.json", json.dumps(plain(found), indent=2) + "\n")
+    for figure in page.figures:
+        if isinstance(figure, Missing):
+            screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
+    screen.say(f"{out / 'report.html'} and fit.json", wrap=False)
+    return out
+
+
+def _readings(screen: Screen, title: str, found: dict[str, tuple[float, float, float]]) -> None:
+    screen.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in found.items()])
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"

@@ -1,0 +1,169 @@
+"""The forms of a law: sigmoid (SRT, Eq. 3) and line in ln FLOPs (Figure 6), power law of size and data (Eq. 4), loss.
+
+    sigmoid   a / (1 + exp(-k (ln F - x0))) + c
+    linear    slope ln F + intercept
+    power     E - A / N^alpha - B / T^beta        E between 0 and 1, A and B not below 0
+    loss      E + A / N^alpha + B / T^beta        (Hoffmann et al., arXiv:2203.15556)
+
+Each is solved around the middle of the points (F, N and T over their geometric means), where its parameters are of the
+size of the metric, and then written as above. ln is natural: the paper's "30.7" is the ln of its 2.15e13 FLOPs.
+
+Differs: a sigmoid's asymptote a + c is at most 1 and its a at most 2, since the metrics lie between 0 and 1; the paper
+names no bounds for Eq. 3 and E >= 0 for Eq. 4. Exponents stay between 0.001 and 3.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+Vector = Float[np.ndarray, "Q"]
+
+
+@dataclass(frozen=True)
+class Form(ABC):
+    """A family of curves. `u` are parameters around a centre, `theta` those that are reported."""
+
+    name: str
+    parameters: tuple[str, ...]
+    """Names, in the order of `theta`."""
+    axes: tuple[str, ...]
+    """What it is a function of."""
+    lower: bool = False
+    """Smaller values are better."""
+    positive: frozenset[str] = frozenset()
+    """Parameters that are scales: an interval of theirs is judged by the ratio of its ends."""
+
+    @abstractmethod
+    def value(self, theta: Float[np.ndarray, "*r Q"], x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "*r P"]:
+        """The law at points whose coordinates are logarithms."""
+
+    @abstractmethod
+    def local(self, u: Vector, x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "P"]:
+        """The same from parameters around a centre, at points less that centre."""
+
+    @abstractmethod
+    def slopes(self, u: Vector, x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "P Q"]:
+        """Derivatives of `local` by `u`."""
+
+    @abstractmethod
+    def reported(self, u: Vector, centre: Float[np.ndarray, "X"]) -> Vector:
+        """`u` as `theta`."""
+
+    @abstractmethod
+    def bounds(self, x: Float[np.ndarray, "P X"], y: Float[np.ndarray, "P"]) -> tuple[Vector, Vector]:
+        """Of `u`."""
+
+    @abstractmethod
+    def starts(self, x: Float[np.ndarray, "P X"], y: Float[np.ndarray, "P"]) -> Iterator[Vector]:
+        """A grid of what is not linear, with the best of what is."""
+
+    def derived(self, theta: Float[np.ndarray, "*r Q"]) -> dict[str, Any]:
+        """What follows from the parameters and is better determined than they are."""
+        return {}
+
+
+class Linear(Form):
+    def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return theta[..., :1] * x[:, 0] + theta[..., 1:]
+
+    def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return self.value(u, x)
+
+    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return np.stack([x[:, 0], np.ones(len(x))], 1)
+
+    def reported(self, u: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        return np.array([u[0], u[1] - u[0] * centre[0]])
+
+    def bounds(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.full(2, -np.inf), np.full(2, np.inf)
+
+    def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
+        yield np.linalg.lstsq(self.slopes(np.zeros(2), x), y, rcond=None)[0]
+
+
+class Sigmoid(Form):
+    """u = asymptote, a, k, x0."""
+
+    def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        a, k, x0, c = (theta[..., i : i + 1] for i in range(4))
+        return a * _logistic(k * (x[:, 0] - x0)) + c
+
+    def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return u[0] - u[1] * _logistic(-u[2] * (x[:, 0] - u[3]))
+
+    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+        at = x[:, 0] - u[3]
+        below = _logistic(-u[2] * at)
+        bend = u[1] * below * (1 - below)
+        return np.stack([np.ones(len(x)), -below, bend * at, -bend * u[2]], 1)
+
+    def reported(self, u: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        return np.array([u[1], u[2], u[3] + centre[0], u[0] - u[1]])
+
+    def bounds(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([0.0, 1e-6, 1e-3, -60.0]), np.array([1.0, 2.0, 20.0, 60.0])
+
+    def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
+        low, high = x[:, 0].min(), x[:, 0].max()
+        for k in np.geomspace(0.5, 40, 8) / (high - low):
+            for x0 in np.linspace(low - (high - low), high + (high - low), 9):
+                below = _logistic(-k * (x[:, 0] - x0))
+                off = below - below.mean()
+                a = -float(off @ y) / max(float(off @ off), 1e-30)
+                yield np.array([y.mean() + a * below.mean(), a, k, x0])
+
+    def derived(self, theta: np.ndarray) -> dict[str, Any]:
+        return {"asymptote": theta[..., 0] + theta[..., 3]}
+
+
+class Power(Form):
+    """u = E, A / N0^alpha, alpha, B / T0^beta, beta; N0 and T0 are the centre."""
+
+    def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        e, a, alpha, b, beta = (theta[..., i : i + 1] for i in range(5))
+        lost = a * np.exp(-alpha * x[:, 0]) + b * np.exp(-beta * x[:, 1])
+        return e + lost if self.lower else e - lost
+
+    def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return self.value(u, x)
+
+    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+        n, t = np.exp(-u[2] * x[:, 0]), np.exp(-u[4] * x[:, 1])
+        lost = np.stack([n, -u[1] * x[:, 0] * n, t, -u[3] * x[:, 1] * t], 1)
+        return np.concatenate([np.ones((len(x), 1)), lost if self.lower else -lost], 1)
+
+    def reported(self, u: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        return np.array([u[0], u[1] * np.exp(u[2] * centre[0]), u[2], u[3] * np.exp(u[4] * centre[1]), u[4]])
+
+    def bounds(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        top = float(y.max()) if self.lower else 1.0
+        return np.array([0.0, 0.0, 1e-3, 0.0, 1e-3]), np.array([top, np.inf, 3.0, np.inf, 3.0])
+
+    def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
+        for alpha in EXPONENTS:
+            for beta in EXPONENTS:
+                columns = self.slopes(np.array([0, 0, alpha, 0, beta]), x)[:, [0, 1, 3]]
+                e, a, b = np.linalg.lstsq(columns, y, rcond=None)[0]
+                yield np.array([e, a, alpha, b, beta])
+
+
+EXPONENTS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5)
+LAW = ("E", "A", "alpha", "B", "beta")
+SCALES = frozenset(LAW[1:])
+FORMS: dict[str, Form] = {
+    "sigmoid": Sigmoid("sigmoid", ("a", "k", "x0", "c"), ("flops",), positive=frozenset({"a", "k"})),
+    "linear": Linear("linear", ("slope", "intercept"), ("flops",)),
+    "power": Power("power", LAW, ("parameters", "data"), positive=SCALES),
+    "loss": Power("loss", LAW, ("parameters", "data"), lower=True, positive=SCALES),
+}
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.tanh(0.5 * x))

@@ -1,0 +1,103 @@
+"""`fullrank scale fit` and `fullrank scale advise`: the JSON, the page, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+FEW = ("--resamples", "20")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Runs on a sigmoid of their FLOPs: five sizes on seven data sets, three moments each."""
+    lines = ["run,dataset,n_total_params,n_nonemb_params,interactions,epoch_flops,ndcg_ep1,ndcg_ep2,ndcg_ep4"]
+    draw = np.random.default_rng(0)
+    for n in np.geomspace(1e5, 1e8, 5):
+        for t in np.geomspace(1e4, 1e7, 7):
+            best = 0.2 - 4 * n**-0.3 - 3 * t**-0.4 + 3e-4 * draw.standard_normal()
+            lines.append(f"{n:.0f}-{t:.0f},<b>{t:.0f},{n:.0f},{n / 2:.0f},{t:.0f},{6 * n * t},"
+                         + ",".join(f"{best * (1 - 0.4 / e):.6f}" for e in (1, 2, 4)))  # fmt: skip
+    file = tmp_path / "runs.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_fit_ends_with_the_parameters(runs: Path, call: Call) -> None:
+    said = call("scale", "fit", runs, "--form", "sigmoid", "--reference", "srt", "--json", *FEW)
+    assert said.code == 0 and set(said.json["parameters"]) == {"a", "k", "x0", "c"}
+    assert set(said.json["intervals"]) == {"a", "k", "x0", "c", "asymptote"}
+    assert said.json["reference"]["parameters"]["x0"] == 24.44 and "rmse" in said.err
+    spoken = call("scale", "fit", runs, "--form", "power", *FEW)
+    assert spoken.code == 0 and "alpha" in spoken.out and "without the 5 runs of the largest data" in spoken.out
+
+
+def test_help_without_a_verb_and_mistakes_before_any_work(runs: Path, call: Call) -> None:
+    said = call("scale")
+    assert said.code == 0 and "advise" in said.out and "Error" not in said.err
+    assert "'--seed'" in call("scale", "fit", runs, "--seed", "-1").err
+    file = call("scale", "fit", runs, "--out", runs, *FEW)
+    assert file.code == 2 and "is a file; name a folder" in file.err
+
+
+def test_fit_writes_a_page_that_needs_nothing(runs: Path, call: Call, tmp_path: Path) -> None:
+    said = call("scale", "fit", runs, "--form", "power", "--out", tmp_path / "page", "--json", *FEW)
+    assert said.code == 0
+    kept = json.loads((tmp_path / "page" / "fit.json").read_text())
+    assert kept["parameters"] == said.json["parameters"] and kept["held_out"] == said.json["held_out"]
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert all(
+        f'<section id="{name}">' in page for name in ("compute", "frontier", "extrapolation", "surface", "held-out")
+    )
+    assert "Left out" not in page and page.count("<svg") == 9
+    assert not re.search(r"<script|https?://(?!www\.w3\.org)|<b>1", page), "nothing is fetched or runs, names are text"
+
+
+def test_a_page_of_losses(runs: Path, call: Call, tmp_path: Path) -> None:
+    """The metric less 1 grows downwards; a sigmoid of it is left out with the reason."""
+    header, *lines = runs.read_text().splitlines()
+    turned = [",".join([*w[:6], *(f"{1 - float(v):.6f}" for v in w[6:])]) for w in (line.split(",") for line in lines)]
+    losses = runs.with_name("losses.csv")
+    losses.write_text("\n".join([header.replace("ndcg", "loss"), *turned]) + "\n")
+    said = call("scale", "fit", losses, "--form", "loss", "--out", tmp_path / "page", "--json", *FEW)
+    assert said.code == 0 and said.json["metric"] == "loss" and said.json["parameters"]["A"] > 0
+    assert "left out: A line or a sigmoid" in said.err
+    advice = call("scale", "advise", losses, "--flops", "1e12", "--form", "loss", "--json", *FEW)
+    assert advice.code == 0 and 0.8 < advice.json["metric"]["value"] < 1
+
+
+def test_advise(runs: Path, call: Call) -> None:
+    said = call("scale", "advise", runs, "--flops", "1e13", "--json", *FEW)
+    assert said.code == 0 and said.json["flops"] == 1e13
+    for name in ("parameters", "data", "epochs", "metric"):
+        low, high = said.json[name]["interval"]
+        assert low <= high and said.json[name]["value"] > 0, name
+    spoken = call("scale", "advise", runs, "--flops", "1e30", *FEW)
+    assert spoken.code == 0 and "extrapolation" in " ".join(spoken.out.split()) and "interactions T" in spoken.out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["fit", "absent.csv"], "there is no file absent.csv"),
+        (["fit", "RUNS", "--form", "sigmiod"], "did you mean 'sigmoid'"),
+        (["fit", "RUNS", "--flops-col", "spent"], "no column 'spent'"),
+        (["fit", "RUNS", "--form", "linear", "--reference", "srt"], "no constants of the form 'linear'"),
+        (["fit", "RUNS", "--reference", "chinchilla"], "allowed: srt"),
+        (["advise", "RUNS"], "missing option '--flops'"),
+        (["advise", "RUNS", "--flops", "-3"], "flops is -3; give a number above 0"),
+        (["advise", "RUNS", "--flops", "1e12", "--form", "linear"], "not 'linear'"),
+        (["fti", "RUNS"], "did you mean 'fit'"),
+    ],
+)
+def test_mistakes_are_one_sentence(words: list[str], hint: str, runs: Path, call: Call) -> None:
+    said = call("scale", *(str(runs) if word == "RUNS" else word for word in words))
+    assert said.code == 2 and hint in said.err and said.err.startswith("Error: ") and len(said.err.splitlines()) == 1
