@@ -7,6 +7,8 @@ mask of a causal attention hides the future; a padded key is never seen by a val
 An attention that compares where queries and keys stand, in the row or in time, is `Placed` as well. What it can note
 for penalties (`batch.Taps`) it names in ``notes``: `columns`, `dropped_columns` (after dropout), `rows` (where rows do
 not sum to one).
+
+``flops(length)`` is what one row of that many positions costs forward, or the module has a sentence ``uncounted``.
 """
 
 from __future__ import annotations
@@ -51,6 +53,17 @@ class Attention(Protocol):
     def matrices(self) -> Projection:
         """The value projection of each head and the output projection, as views of the parameters."""
         ...
+
+
+def of_mixing(length: int, widths: int, *, causal: bool, block: int | None = None) -> int:
+    """FLOPs of products of queries and keys, and of weights and values, whose widths over all heads add up to `widths`.
+
+    The whole square is counted, as it is computed; blocks of causal queries read the keys up to their own end alone.
+    """
+    if block is None or not causal:
+        return 2 * widths * length * length
+    ends = range(0, length, block)
+    return 2 * widths * sum((min(low + block, length) - low) * min(low + block, length) for low in ends)
 
 
 @dataclass(frozen=True)

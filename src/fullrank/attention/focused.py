@@ -4,11 +4,13 @@ Claim: two sets of queries and keys and one of values; A = Norm(l1 A1 - l2 A2) l
 cancel, and leaves what one of them picks out. l1 and l2 are constants, 1 in the paper. A's entries may be negative.
 
 The paper does not say what Norm is. With l1 = l2 every row of the difference sums to 0, so that dividing by the row's
-sum does not exist. `head_rms` (default) is what the Differential Transformer does (arXiv:2410.05258, Sec. 2.1):
-RMSNorm on each head's mixed values, with one learned gain per value dimension shared by the heads. It cancels any
-positive scale of a row, so it stands for every such Norm but for what eps (1e-6) does to rows near zero, and it needs
-no weights of queries x keys. `row_l1` and `row_rms` divide the row itself, by the sum of its absolute values or by its
-root mean square over the keys that may be seen; `none` leaves it.
+sum does not exist. `none` (default) leaves the difference: the maps start alike, so the block starts near the identity.
+`head_rms` is what the Differential Transformer does (arXiv:2410.05258, Sec. 2.1): RMSNorm on each head's mixed values,
+with one learned gain per value dimension shared by the heads. It cancels any positive scale of a row, so it stands for
+every such Norm but for what eps (1e-6) does to rows near zero, and it needs no weights of queries x keys; at the start
+it blows a small random difference up to full size, which drowns small inputs. `row_l1` and `row_rms` divide the row
+itself, by the sum of its absolute values or by its root mean square over the keys that may be seen. Why `none`:
+docs/decisions/0007-focused-attention-without-norm.md.
 
 Differs: dropout falls on A behind Norm; on A1 and A2 apart it would break what cancels. The first event of a row sees
 itself alone in both maps, so with l1 = l2 its output is exactly 0 and the block's residual carries it. The factor
@@ -29,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.attention import Projection, mask
+from fullrank.attention import Projection, mask, of_mixing
 from fullrank.attention.rotary import rotate
 from fullrank.attention.streams import Memory, seen
 from fullrank.batch import Batch, Columns
@@ -45,8 +47,11 @@ from fullrank.ops.focused_attention import (
     subtracted,
 )  # fmt: skip
 from fullrank.ops.initial import start_small
+from fullrank.ops.query_blocks import BLOCK
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 from fullrank.spec import Spec
+
+Norm = Literal["none", "head_rms", "row_l1", "row_rms"]
 
 
 class Focused(Spec):
@@ -57,8 +62,8 @@ class Focused(Spec):
     """Heads; the width must divide by them."""
     causal: bool = True
     """A position sees itself and what came before it."""
-    norm: Literal["head_rms", "row_l1", "row_rms", "none"] = "head_rms"
-    """RMSNorm of each head's output, rows of the weights over their absolute sum or root mean square, or nothing."""
+    norm: Norm = "none"
+    """Nothing, RMSNorm of each head's output, or rows of the weights over their absolute sum or root mean square."""
     lambda_1: float = Field(1.0, gt=0)
     """Factor of the first map."""
     lambda_2: float = Field(1.0, gt=0)
@@ -94,6 +99,13 @@ class FocusedAttention(nn.Module):
         self.output = nn.Linear(dim, dim, bias=False)
         self.norm = nn.RMSNorm(dim // spec.heads, eps=EPS) if spec.norm == "head_rms" else None
         start_small(self)
+
+    def flops(self, length: int) -> dict[str, int]:
+        weights = self.qkv.weight.numel() + self.output.weight.numel()
+        fused = self.rows is None and self._dropped() == 0  # two kernels that each mix the values, else one in blocks
+        widths, block = self.sizes[0] + (2 if fused else 1) * self.sizes[2], None if fused else BLOCK
+        mixing = of_mixing(length, widths, causal=self.causal, block=block)
+        return {"projections": 2 * length * weights, "mixing": mixing}
 
     def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).split(self.sizes, -1))

@@ -22,12 +22,13 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.attention import Places, Projection, mask
+from fullrank.attention import Places, Projection, mask, of_mixing
 from fullrank.attention.rotary import rotate
 from fullrank.attention.streams import Memory, seen
 from fullrank.batch import Batch, Columns
 from fullrank.errors import UserError
 from fullrank.ops.initial import STD, start_small
+from fullrank.ops.query_blocks import BLOCK
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
 from fullrank.spec import Spec
@@ -114,6 +115,11 @@ class HSTUAttention(nn.Module):
         if spec.rel_bias == "times":
             self.by_time = nn.Parameter(torch.randn(BUCKETS) * STD)
         self.drop, self.weight_drop = nn.Dropout(spec.dropout), spec.weight_dropout
+
+    def flops(self, length: int) -> dict[str, int]:
+        weights = self.uvqk.weight.numel() + self.output.weight.numel()
+        mixing = of_mixing(length, self.sizes[1] + self.sizes[2], causal=self.causal, block=BLOCK)
+        return {"projections": 2 * length * weights, "mixing": mixing}
 
     def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
         """A query carries its gate behind it: both are the querying token's own."""

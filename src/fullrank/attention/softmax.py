@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.attention import Projection, mask
+from fullrank.attention import Projection, mask, of_mixing
 from fullrank.attention.rotary import rotate
 from fullrank.attention.streams import Memory, seen
 from fullrank.batch import Batch, Columns, Taps
@@ -58,6 +58,11 @@ class SoftmaxAttention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=spec.bias)
         self.output = nn.Linear(dim, dim, bias=spec.bias)
         start_small(self)
+
+    def flops(self, length: int) -> dict[str, int]:
+        weights = self.qkv.weight.numel() + self.output.weight.numel()
+        mixing = of_mixing(length, 2 * self.output.in_features, causal=self.causal)
+        return {"projections": 2 * length * weights, "mixing": mixing}
 
     def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)

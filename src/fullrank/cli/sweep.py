@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fullrank.scaling.runner import Outcome
 
 Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
+Stores = Annotated[
+    list[Path],
+    typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it; of a ladder, several."),
+]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FOLDER", help="Where runs and rows go; the same call again goes on there.")
 ]
@@ -35,7 +39,7 @@ def add(app: typer.Typer) -> None:
 
 def sweep(
     grid: Annotated[Path, typer.Argument(metavar="GRID", help="YAML or JSON: cells, or base and axes; and seeds.")],
-    data: Data,
+    data: Stores,
     out: Out,
     max_hours: MaxHours = None,
     dry_run: DryRun = False,
@@ -50,7 +54,8 @@ def sweep(
 
     The cost is measured first (a few real steps of each cell). Every finished run leaves one row in FOLDER/rows.jsonl.
     Cut off at any moment, the same call skips what is finished and goes on in the middle of the rest. --set changes
-    every cell. The exit code is 1 where a run failed; the others are done all the same.
+    every cell. With --data given several times the grid runs on each store (a ladder over data): FOLDER/STORE for each,
+    and the rows of all in FOLDER/rows.jsonl. The exit code is 1 where a run failed; the others are done all the same.
 
     \b
     grid.yaml:
@@ -67,6 +72,7 @@ def sweep(
     from fullrank.data.stores import open_store
     from fullrank.scaling.grid import Grid
     from fullrank.scaling.jobs import from_settings
+    from fullrank.scaling.ladder import Rung, rows_of, run_ladder, summarise_rungs
     from fullrank.scaling.records import summarise_seeds
     from fullrank.scaling.sweep import run_sweep
 
@@ -74,18 +80,27 @@ def sweep(
     found = Grid.read(grid)
     if settings:
         found = found.with_settings(from_settings(settings))
-    outcome = run_sweep(
-        found, open_store(data), out, max_hours=max_hours, dry_run=dry_run, results=results, command=_command()
-    )  # fmt: skip
-    summary = summarise_seeds(outcome.newest)
+    stores = [open_store(path) for path in data]
+    how: dict[str, Any] = {"max_hours": max_hours, "dry_run": dry_run, "results": results, "command": _command()}
+    if len(stores) == 1:
+        outcome = run_sweep(found, stores[0], out, **how)
+        rungs, summary = [Rung(stores[0], outcome)], summarise_seeds(outcome.newest)
+    else:
+        rungs = run_ladder(found, stores, out, **how, told=lambda store: screen.say(f"on {store.path}"))
+        summary = summarise_rungs(rungs)
     _table(screen, summary)
-    _notes(screen, outcome, dry_run)
+    for rung in rungs:
+        _notes(screen, rung.outcome, dry_run)
+    outcomes = [rung.outcome for rung in rungs]
+    failed = [row for one in outcomes for row in one.failed]
     screen.finish({
-        "name": found.name, "summary": summary, "rows": outcome.newest,
-        "failed": [f"{row['cell']}-seed{row['seed']}" for row in outcome.failed], "not_run": outcome.not_run,
-        "estimate": outcome.estimate, "hours": outcome.hours, "out": out,
+        "name": found.name, "summary": summary, "rows": rows_of(rungs),
+        "failed": [f"{row['cell']}-seed{row['seed']}" for row in failed],
+        "not_run": [entry for one in outcomes for entry in one.not_run],
+        "estimate": [entry for one in outcomes for entry in one.estimate],
+        "hours": sum(one.hours for one in outcomes), "out": out,
     })  # fmt: skip
-    if outcome.failed:
+    if failed:
         raise typer.Exit(1)
 
 

@@ -4,6 +4,7 @@ The room's contract: a Spec whose ``build(dim, max_length)`` gives an `Encoder`.
 an Encoder; ``start`` and ``step`` are what it needs: the history is read once and never sees the latent tokens. They
 are vectors as the encoder's own states are, so they get no item position and no scale of the input. An
 encoder that reads `Batch.times` has the attribute ``reads_times = True``; the model then asks for them everywhere.
+``flops(length)`` is what one row of that many positions costs forward, by part, or there is a sentence ``uncounted``.
 """
 
 from __future__ import annotations

@@ -34,6 +34,11 @@ class GRU(Spec):
 class GRUEncoder(nn.Module):
     causal = True
 
+    def flops(self, length: int) -> dict[str, int | None]:
+        weights = sum(w.numel() for name, w in self.gru.named_parameters() if name.startswith("weight"))
+        back = self.back.weight.numel() if isinstance(self.back, nn.Linear) else 0
+        return {"recurrence": 2 * length * weights, "projections": 2 * length * back}
+
     def __init__(self, dim: int, spec: GRU):
         super().__init__()
         hidden = spec.hidden or dim

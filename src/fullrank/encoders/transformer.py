@@ -105,6 +105,14 @@ class Block(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         return self._behind(x, self.attention(self._before(x), batch))
 
+    def flops(self, length: int) -> dict[str, int | None]:
+        """None for the parts of an attention that does not say."""
+        count = getattr(self.attention, "flops", None)
+        own = {"projections": None, "mixing": None} if count is None else count(length)
+        inner = () if self.feed_forward is None else self.feed_forward.modules()
+        fed = sum(layer.weight.numel() for layer in inner if isinstance(layer, nn.Linear))
+        return {**own, "feed_forward": 2 * length * fed}
+
     def remembered(self, x: Float[Tensor, "B T D"], batch: Batch) -> Memory:
         """The keys and values of the history that the block has just read."""
         return remembered(self.attention, self._before(x), batch)
@@ -163,6 +171,11 @@ class TransformerEncoder(nn.Module):
             x, own = block.step(x, memory, cache.batch)
             layers.append((*memory[:2], *own))
         return self.norm_output(x), cache.grown(tuple(layers))
+
+    def flops(self, length: int) -> dict[str, int | None]:
+        blocks = [block.flops(length) for block in self._stack()]
+        parts = {part: [block[part] for block in blocks] for part in blocks[0]}
+        return {part: None if None in found else sum(v or 0 for v in found) for part, found in parts.items()}
 
     def _stack(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))

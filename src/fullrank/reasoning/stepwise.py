@@ -26,6 +26,8 @@ from fullrank.reasoning import Thinking
 class Stepwise(nn.Module):
     """Satisfies `Reasoner`; a subclass says where streams open, how they are weighed and what is made of them."""
 
+    uncounted = "a latent token's cost depends on how far each row is read behind it; its steps are not counted yet"
+
     def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int):
         super().__init__()
         if not hasattr(encoder, "start") or not hasattr(encoder, "step"):

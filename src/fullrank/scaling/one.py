@@ -10,17 +10,20 @@ from typing import Any
 
 import torch
 
+from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.evaluation.clicks_spec import sign
 from fullrank.evaluation.judge import judge
 from fullrank.ops.safe_files import read_json
+from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
 from fullrank.scaling.cost import Cost
 from fullrank.scaling.jobs import Job
 from fullrank.scaling.machine import code, machine
 from fullrank.scaling.records import Row
-from fullrank.training.fit import train
+from fullrank.scaling.sequence_size import sequence_size
+from fullrank.training.fit import material_of, train
 from fullrank.training.folder import clear, differing
 
 CELLS = "cells"
@@ -49,7 +52,7 @@ def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, p
         "stderr": {split: result["stderr"] for split, result in found.items()},
         **training_figures(run, job),
         "parameters": run.manifest["parameters"],
-        **({"size": run.manifest["size"]} if "size" in run.manifest else {}),
+        **_size(run, model, job, store),
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "estimated_seconds": None if cost is None else round(cost.total, 2),
         "resumed_at_step": first if resume else None,
@@ -79,7 +82,7 @@ def identity(job: Job, store: AnyStore) -> Row:
 
 
 def training_figures(run: Run, job: Job) -> Row:
-    """Epochs run and the best validation score with its epoch; None where the model has no epochs."""
+    """Epochs run, validation scores by epoch and the best of them; None where the model has no epochs."""
     metric = job.experiment.evaluation.selection
     rows = [row for row in run.rows() if row.get("event") == "epoch"]
     scored = [(row[f"validation/{metric}"], row["epoch"]) for row in rows if f"validation/{metric}" in row]
@@ -87,9 +90,20 @@ def training_figures(run: Run, job: Job) -> Row:
     best = max(scored, key=lambda pair: (better * pair[0], -pair[1]), default=None)
     return {
         "validation_best": None if best is None else {"metric": metric, "value": best[0], "epoch": best[1]},
+        "validation_curve": [[epoch, value] for value, epoch in scored],
         "epochs": rows[-1]["epoch"] if rows else 0,
         "tokens_per_s": rows[-1].get("tokens_per_s") if rows else None,
     }
+
+
+def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
+    """How large the model is and what it costs, where that is counted."""
+    if "size" in run.manifest:
+        return {"size": run.manifest["size"]}
+    if not isinstance(model, RecommenderModel) or not isinstance(store, Store):
+        return {}
+    loader = material_of(job.experiment, store).loader(model)
+    return {"size": sequence_size(model.cpu(), loader, store).dump()}
 
 
 def check_run_folder(job: Job, store: AnyStore, out: Path) -> None:

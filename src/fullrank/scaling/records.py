@@ -84,6 +84,14 @@ def _spread(values: list[float]) -> dict[str, float | int | None]:
     return {"mean": statistics.fmean(values), "sd": sd, "n": len(values)}
 
 
+def results_file(results: str | Path | None) -> Path | None:
+    """Where results are to be kept. Raises `UserError` for a folder, before anything runs."""
+    place = None if results is None else Path(results)
+    if place is not None and place.is_dir():
+        raise UserError(f"{place} is a folder; give the name of a JSON file for the results")
+    return place
+
+
 def write_results(path: Path, tree: Mapping[str, Any]) -> None:
     """A JSON file that is replaced whole."""
     path.parent.mkdir(parents=True, exist_ok=True)

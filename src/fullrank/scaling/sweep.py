@@ -7,10 +7,9 @@ from typing import Any
 
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.stores import AnyStore
-from fullrank.errors import UserError
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.machine import code, machine
-from fullrank.scaling.records import Row, summarise_seeds, write_results
+from fullrank.scaling.records import Row, results_file, summarise_seeds, write_results
 from fullrank.scaling.runner import Outcome, run_jobs
 
 
@@ -50,9 +49,7 @@ def run_sweep(
 ) -> Outcome:
     """`sweep` with all that is known of it: rows, costs, what was not run."""
     jobs = grid.jobs()
-    place = None if results is None else Path(results)
-    if place is not None and place.is_dir():
-        raise UserError(f"{place} is a folder; give the name of a JSON file for the results")
+    place = results_file(results)
 
     def keep(outcome: Outcome) -> None:
         if place is not None:
