@@ -104,7 +104,7 @@ def labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.nd
 def flat(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
     """The canonical values of a bag or sequence, row after row, and how many each row has; missing ones are dropped.
 
-    Raises `UserError` for text without a separator, lists with one, and columns that are neither.
+    Raises `UserError` for text without a separator and for columns that are neither. Lists need none and ignore it.
     """
     series = _lists(series, field, what)
     given = series.list.len().fill_null(0).to_numpy().astype(np.int64)
@@ -139,6 +139,4 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
         series = series.arr.to_list()
     if not isinstance(series.dtype, pl.List):
         raise UserError(f"{what} is of type {series.dtype}; a {field.kind} is a column of lists, or text")
-    if field.separator is not None:
-        raise UserError(f"{what} holds lists, so separator={field.separator!r} has no effect; leave it out")
     return series

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,23 @@ def write(
     arrays |= {
         n: a for n, a in (("times", events.time), ("weights", events.weight), ("types", events.type)) if a is not None
     }
+    tables = {
+        "items": _whole(items, "item", {"train_count": popularity.astype(np.int64)}),
+        "users": _whole(users, "user", {}),
+    }
+    save(out, arrays, tables, manifest)
+
+
+def save(
+    out: Path, arrays: Mapping[str, np.ndarray], tables: Mapping[str, pl.DataFrame], manifest: dict[str, Any]
+) -> None:
+    """Write the folder: the arrays of `manifests.ARRAYS`, the tables `items` and `users`, the manifest with hashes."""
     with replacing(out) as folder:
         for name, array in arrays.items():
             dtype = np.dtype(manifests.ARRAYS[name][0])
             np.save(folder / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype), allow_pickle=False)
-        _table(folder / "items.parquet", items, "item", {"train_count": popularity.astype(np.int64)})
-        _table(folder / "users.parquet", users, "user", {})
+        for name, table in tables.items():
+            _table(folder / f"{name}.parquet", table)
         files = manifests.describe(folder)
         manifest |= {"content": manifests.content(files), "files": files}
         text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
@@ -86,10 +98,13 @@ def fingerprint(
     return state.hexdigest()
 
 
-def _table(path: Path, rows: Attached, kind: str, extra: dict[str, np.ndarray]) -> None:
+def _whole(rows: Attached, kind: str, extra: dict[str, np.ndarray]) -> pl.DataFrame:
     own = pl.DataFrame({kind: np.arange(len(rows.ids), dtype=np.int64), f"{kind}_id": rows.ids, **extra})
-    whole = own.hstack(rows.frame.get_columns()) if rows.frame.width else own
+    return own.hstack(rows.frame.get_columns()) if rows.frame.width else own
+
+
+def _table(path: Path, whole: pl.DataFrame) -> None:
     try:
         whole.write_parquet(path)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise UserError(f"the {kind} table cannot be stored: {str(error).splitlines()[0]}") from None
+        raise UserError(f"the table {path.name} cannot be stored: {str(error).splitlines()[0]}") from None

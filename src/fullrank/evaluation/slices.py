@@ -1,7 +1,8 @@
 """Which users an average hides: the group of each user by kind, by history length and by popularity of the target.
 
 The slice `target` is where per-band quality stands: recall of `tail` is the share of tail targets that were found. A
-user with several targets (global-time splits) stands in the band of the most popular one, with all of them.
+user with several targets (global-time splits) stands in the band of the most popular one, with all of them. The slice
+`cold` tells apart users of whose targets none has a training event.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ LABELS = {
     "users": ("known", "new"),
     "history": (*(f"{a}-{b - 1}" if b - a > 1 else str(a) for a, b in zip(LENGTHS, LENGTHS[1:], strict=False)), "50+"),
     "target": ("head", "mid", "tail"),
+    "cold": ("trained", "cold"),
 }
 
 
@@ -34,6 +36,7 @@ def groups(
         "users": new.astype(np.int8),
         "history": (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.int8),
         "target": np.minimum.reduceat(band[truth.items], truth.offsets[:-1]).astype(np.int8),
+        "cold": np.minimum.reduceat(popularity[truth.items] == 0, truth.offsets[:-1]).astype(np.int8),
     }
 
 

@@ -1,0 +1,64 @@
+"""`fullrank subset`: a share of a store's users, or all with some items hidden from training. Loads no torch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank.cli.options import AsJson
+from fullrank.cli.screen import Screen, seconds
+
+
+def add(app: typer.Typer) -> None:
+    app.command("subset")(subset)
+
+
+def subset(
+    data: Annotated[Path, typer.Argument(metavar="STORE", help="A store (`fullrank prepare` makes one).")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write; one there is replaced.")],
+    share: Annotated[float, typer.Option("--share", metavar="X", help="Share of the users, above 0.")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which users and items.")] = 0,
+    hide_items: Annotated[
+        float, typer.Option("--hide-items", metavar="X", help="Share of the items that lose their training events.")
+    ] = 0.0,
+    keep_items: Annotated[
+        bool, typer.Option("--keep-items", help="Keep items without events, so that all shares rank the same ones.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a share of a store's users with their events.
+
+    A smaller share is inside every larger one of the same seed. Items without an event that is left are dropped, unless
+    --keep-items is given; ids that you know stay. --hide-items takes the training events of some items away: they stay
+    in the catalogue, and in validation and test, so that `fullrank evaluate` shows how a model treats items
+    without training events (slice `cold`).
+
+    \b
+    fullrank subset data/shop --share 0.25 --out data/shop-25
+    fullrank subset data/shop --hide-items 0.1 --seed 1 --out data/shop-cold
+    """
+    from fullrank.data.subset import subset as make
+
+    screen = Screen(as_json)
+    begun = time.perf_counter()
+    store = make(data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items)
+    spent = time.perf_counter() - begun
+    facts = store.manifest["subset"]
+    screen.say(
+        f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
+        f"in {seconds(spent)}"
+    )
+    if facts["hide_items"]:
+        screen.say(f"{facts['hidden_items']:,} items hidden, {facts['hidden_events']:,} training events taken out")
+    drift = facts["drift"]
+    names = list(drift["before"])
+    screen.table(
+        ("", data.name, store.path.name),
+        [[n.replace("_", " "), f"{drift['before'][n]:g}", f"{drift['after'][n]:g}"] for n in names],
+    )
+    screen.say(f"largest gap between the distributions of events per user: {drift['events_per_user_gap']:.3f}")
+    screen.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
+    screen.finish({"store": store.path, "counts": store.manifest["counts"], "fingerprint": store.fingerprint, **facts})

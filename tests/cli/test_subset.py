@@ -1,0 +1,29 @@
+"""`subset`: what is written, what is said, and mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fullrank.data.pack import Store
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+def test_a_share_and_hidden_items(shop: Path, tmp_path: Path, call: Call) -> None:
+    options = ("--share", 0.5, "--hide-items", 0.1, "--seed", 1, "--out", tmp_path / "part")
+    said = call("subset", shop / "data", *options, "--json")
+    assert said.code == 0, said.err
+    part = Store.open(tmp_path / "part", verify=True)
+    assert said.json["counts"]["users"] == part.num_users and said.json["hidden_items"] > 0
+    told = call("subset", shop / "data", *options).out
+    for words in ("items hidden", "popularity gini", "events per user mean", "fullrank train sasrec --data"):
+        assert words in told, words
+
+
+def test_mistakes(shop: Path, tmp_path: Path, call: Call) -> None:
+    said = call("subset", shop / "data", "--share", 2, "--out", tmp_path / "part")
+    assert said.code == 2 and "share=2 must be above 0" in said.err and not (tmp_path / "part").exists()
+    said = call("subset", shop / "sasrec", "--share", 0.5, "--out", tmp_path / "part")
+    assert said.code == 2 and "store" in said.err
