@@ -1,4 +1,4 @@
-"""Finding items from semantic ids: exact scores from codes against a dense product, and the three searches.
+"""Finding items from semantic ids: exact scores from codes against a dense product, and the other searches.
 
 ``codes_over_dense_1m``: seconds of a float32 product of 64 users with 1 million vectors of width 512, over those of
 scoring the same items from 32 codes of 256 each (from the users' vectors to all scores, block by block; no top-k in
@@ -26,6 +26,7 @@ from fullrank.ops.code_scores import code_scores_slow
 from fullrank.retrieval.beam import Beam
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.graph import Graph
+from fullrank.retrieval.pruned import Pruned
 from fullrank.retrieval.rank import BLOCK
 
 USERS, LEVELS, SIZE, DIM, DENSE = 64, 32, 256, 128, 512
@@ -72,6 +73,7 @@ def check(scored: Callable[[Tensor, Snapshot], Coded] = by_codes, sought: type[G
         "exact": top_k(answer, K, block=7),
         "graph": sought(items, beams=60, edges=60, steps=1)(answer, K, None),
         "beam": Beam(items, beams=8**4)(answer, K, None),
+        "pruned": Pruned(items, codes=2)(answer, K, None),
     }
     for name, (_, ids) in searches.items():
         best = whole.gather(1, ids.clamp_min(0)).masked_fill(ids < 0, -torch.inf)
@@ -124,20 +126,23 @@ def searches(options: argparse.Namespace, say: Say) -> Figures:
     catalogue, vectors = answers_of(items, USERS)
     answer = by_codes(vectors, catalogue)
     graph_seconds = repeat(1, lambda: Graph(items, beams=20, edges=200, steps=3))[0]
-    graph, beam = Graph(items, beams=20, edges=200, steps=3), Beam(items, beams=200)
+    graph, beam, pruned = Graph(items, beams=20, edges=200, steps=3), Beam(items, beams=200), Pruned(items, codes=8)
     ways: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
         "exact": lambda: top_k(by_codes(vectors, catalogue), K),
         "graph": lambda: graph(by_codes(vectors, catalogue), K, None),
         "beam": lambda: beam(by_codes(vectors, catalogue), K, None),
+        "pruned": lambda: pruned(by_codes(vectors, catalogue), K, None),
     }
     exact = top_k(answer, K)[1]
     found: Figures = {"graph_build_seconds": graph_seconds, "searched_items": FEW}
     for name, way in ways.items():
-        beam.padded = 0
+        beam.padded = pruned.scored = 0
         ids = way()[1]
         found[f"{name}_agreement"] = float((ids[:, :, None] == exact[:, None]).any(2).float().mean())
         if name == "beam":
             found["beam_padded"] = beam.padded / USERS
+        if name == "pruned":
+            found["pruned_scored"] = pruned.scored / (USERS * FEW)
         found[f"{name}_users_per_s"] = USERS / median(repeat(options.rounds + 1, way)[1:])
         say(f"{name}: {found[f'{name}_users_per_s']:,.0f} users/s, {found[f'{name}_agreement']:.3f} of the exact list")
     return found

@@ -20,6 +20,7 @@ from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.graph import Graph, neighbours
 from fullrank.retrieval.pool import Pool, own_scores
+from fullrank.retrieval.pruned import Pruned
 from fullrank.retrieval.rank import rank
 from fullrank.retrieval.search import search_of
 from fullrank.retrieval.seen import Seen
@@ -79,6 +80,7 @@ def test_every_search_at_full_width_is_the_exhaustive_one(same: int, k: int, see
         "exact": top_k(answer, k, seen=pairs, block=17),
         "graph": Graph(items, beams=V, edges=V, steps=1)(answer, k, pairs),
         "beam": Beam(items, beams=5 * 3 * 7)(answer, k, pairs),
+        "pruned": Pruned(items, codes=2)(answer, k, pairs),
     }
     for name, (scores, ids) in every.items():
         assert torch.equal(ids, wanted), name
@@ -141,17 +143,57 @@ def test_through_rank() -> None:
     made, flat = model(), np.array([1, 2, 3, 9, 4])
     starts, ends = np.array([0, 2]), np.array([2, 5])
     exact = rank(made, flat, starts, ends, k=5)
-    for settings in ({"kind": "graph", "beams": V, "edges": V}, {"kind": "beam", "beams": 105}):
+    for settings in ({"kind": "graph", "beams": V, "edges": V}, {"kind": "beam", "beams": 105}, {"kind": "pruned"}):
         found = rank(made, flat, starts, ends, k=5, decoding=Decoding(**settings))  # type: ignore[arg-type]
         assert np.array_equal(found.ids, exact.ids) and np.allclose(found.scores, exact.scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{"kind": "graph"}, {"kind": "beam"}])
+@pytest.mark.parametrize("settings", [{"kind": "graph"}, {"kind": "beam"}, {"kind": "pruned"}])
 def test_models_without_codes_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="answers with vectors"):
         search_of(Recommender(dim=8).build(catalog()), Decoding(**settings), 10)
     with pytest.raises(UserError, match="answers with vectors"):
-        search_of(Recommender(dim=8, items=Semantic()).build(catalog()), Decoding(**settings), 10)
+        search_of(Recommender(dim=8).build(coded_catalog()), Decoding(**settings), 10)
+
+
+def peaked(users: int, sharp: float) -> tuple[SemanticItems, Coded]:
+    """Items of many codes, and users who like the codes of one item much better than others."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 16, (4000, 4)).astype(np.uint16)
+    frame = catalog(4000).frame.with_columns(
+        codes=pl.Series(codes, dtype=pl.Array(pl.UInt16, 4)),
+        code_sizes=pl.Series([[16] * 4] * 4000, dtype=pl.Array(pl.Int32, 4)),
+    )
+    items = Semantic().build(8, Catalog(frame))
+    logits = [torch.randn(users, 16, generator=torch.Generator().manual_seed(k)) * sharp for k in range(4)]
+    return items, Coded(log_probabilities(logits), items.sizes, items.codes + items.offsets)
+
+
+@pytest.mark.parametrize(("sharp", "k", "whole"), [(3.0, 10, 0), (0.01, 4000, 5)])
+def test_pruning_scores_few_items_where_users_are_decided(sharp: float, k: int, whole: int) -> None:
+    items, answer = peaked(5, sharp)
+    search = Pruned(items, codes=1)
+    assert torch.equal(search(answer, k, None)[1], top_k(answer, k)[1])
+    assert search.scanned == whole and (search.scored < 5 * 4000 / 2) == (whole == 0)
+
+
+@pytest.mark.parametrize("parts", ["mean", "sum", "concat"])
+def test_pruning_serves_any_task_on_items_of_codes(parts: Any) -> None:
+    catalogue = coded_catalog(4)
+    made = shaken(Recommender(dim=12, items=Semantic(parts=parts)).build(catalogue)).eval()
+    flat, starts, ends = np.array([1, 2, 3, 9, 4]), np.array([0, 2]), np.array([2, 5])
+    exact = rank(made, flat, starts, ends, k=8)
+    found = rank(made, flat, starts, ends, k=8, decoding=Decoding(kind="pruned", codes=3))
+    assert np.array_equal(found.ids, exact.ids) and np.allclose(found.scores, exact.scores, atol=1e-5)
+
+
+def test_pruning_refuses_a_cosine_of_whole_items_and_nan() -> None:
+    cosine = Recommender(dim=12, items=Semantic(), scoring=Scoring(similarity="cosine")).build(coded_catalog())
+    with pytest.raises(UserError, match="similarity=dot"):
+        rank(cosine.eval(), np.array([1, 2]), np.array([0]), np.array([2]), k=3, decoding=Decoding(kind="pruned"))
+    items, answer = peaked(2, 1.0)
+    with pytest.raises(UserError, match="NaN scores"):
+        Pruned(items, codes=1)(Coded(answer.levels.fill_(torch.nan), answer.sizes, answer.rows), 3, None)
 
 
 def test_settings() -> None:

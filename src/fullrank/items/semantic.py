@@ -138,6 +138,17 @@ def by_codes(vectors: Float[Tensor, "B K D"], catalogue: Snapshot) -> Coded:
     return Coded(log_probabilities(logits), items.sizes, catalogue.once("rows", lambda: items.codes + items.offsets))
 
 
+def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> Coded:
+    """The products of these vectors with every item's, code by code: an item's vector is a sum of its codes' parts."""
+    tables = items.table.detach().split(items.sizes)
+    if items.parts == "concat":
+        parts = vectors.unflatten(-1, (len(tables), -1)).unbind(1)
+    else:
+        parts = (vectors / len(tables) if items.parts == "mean" else vectors,) * len(tables)
+    levels = torch.cat([table @ part.T for table, part in zip(tables, parts, strict=True)])
+    return Coded(levels, items.sizes, items.codes + items.offsets)
+
+
 def read(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
     """Codes [V, K] and the sizes of their levels. Raises `UserError` where the columns are missing or are none."""
     missing = [name for name in (CODES, SIZES) if name not in catalog.frame.columns]

@@ -7,14 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from fullrank.batch import Answer
+from fullrank.batch import Answer, Dense
 from fullrank.errors import UserError
 from fullrank.items.coded import Coded
-from fullrank.items.semantic import SemanticItems
+from fullrank.items.semantic import SemanticItems, by_parts
 from fullrank.retrieval.beam import Beam
 from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.graph import Graph
+from fullrank.retrieval.pruned import Pruned
 from fullrank.retrieval.seen import Seen
 
 Search = Callable[[Answer, int, "Seen | None"], "tuple[Tensor, Tensor]"]
@@ -22,17 +23,33 @@ Search = Callable[[Answer, int, "Seen | None"], "tuple[Tensor, Tensor]"]
 
 
 def search_of(model: Any, decoding: Decoding, block: int) -> Search:
-    """Raises `UserError` for a model whose answers are no codes, where anything but `exact` is asked for."""
+    """Raises `UserError` for a model whose items are not made of codes, where anything but `exact` is asked for."""
     if decoding.kind == "exact":
         return lambda answer, k, seen: top_k(answer, k, seen=seen, block=block)
-    items = getattr(model, "items", None)
-    if not isinstance(items, SemanticItems) or not getattr(getattr(model, "task", None), "generates", False):
+    items, settings = getattr(model, "items", None), decoding.settings()
+    generates = getattr(getattr(model, "task", None), "generates", False)
+    if not isinstance(items, SemanticItems) or not (generates or decoding.kind == "pruned"):
         raise UserError(
             f"decoding.kind={decoding.kind} searches semantic ids and this model answers with vectors: leave it out, "
             "or train a recipe that generates them (rpg, fair)"
         )
-    made = {"graph": Graph, "beam": Beam}[decoding.kind](items, **decoding.settings())
+    if decoding.kind == "pruned":
+        pruned = Pruned(items, **settings)
+        return lambda answer, k, seen: pruned(_in_codes(answer, model), k, seen)
+    made = {"graph": Graph, "beam": Beam}[decoding.kind](items, **settings)
     return lambda answer, k, seen: made(_coded(answer), _within(k, decoding), seen)
+
+
+def _in_codes(answer: Answer, model: Any) -> Coded:
+    """The answer, or one that gives the same scores code by code."""
+    if isinstance(answer, Dense):
+        if model.cosine:
+            raise UserError(
+                "decoding.kind=pruned adds up the scores of codes, and a cosine divides by each item's own length: "
+                "leave it out, or train with model.scoring.similarity=dot"
+            )
+        return by_parts(answer.vectors / answer.temperature, model.items)
+    return _coded(answer)
 
 
 def _coded(answer: Answer) -> Coded:

@@ -32,6 +32,14 @@ class Seen:
         first, last = torch.searchsorted(self.items, self.items.new_tensor([low, high])).tolist()
         return self.rows[first:last], self.items[first:last] - low
 
+    def only(self, users: Int[Tensor, "b"], of: int) -> Seen:
+        """The pairs of these of the batch's `of` rows, which become its rows."""
+        place = torch.full((of,), -1, device=users.device).index_copy_(
+            0, users, torch.arange(len(users), device=users.device)
+        )
+        rows = place[self.rows]
+        return Seen(rows[rows >= 0], self.items[rows >= 0])
+
     def has(self, items: Int[Tensor, "B m"]) -> Bool[Tensor, "B m"]:
         """Whether row b already had items[b, j]."""
         users = len(items)
