@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
+from fullrank.items import Extending
 from fullrank.items.codes.reader import CODES, SIZES, Codes
 from fullrank.items.semantic import Semantic, read
 from fullrank.ops.safe_files import read_json, read_tensors, write_tensors
@@ -35,7 +36,8 @@ def grow_catalog(
     value (all items where none does), `mean` is the mean of all items. Old items keep their ids, vectors and scores.
 
     Of a run whose items are made of semantic ids, `codes` are those of old and new items (`grow_codes`): a new item's
-    vector is put together from parts that are trained already, so nothing is retrained.
+    vector is put together from parts that are trained already, so nothing is retrained. So it is with items made of
+    text, which need the text of the new items alone.
     """
     allowed = ("features", "neighbours", "mean")
     if start not in allowed:
@@ -45,8 +47,16 @@ def grow_catalog(
     old = run.catalog
     grown = old.extended(new_items, item)
     grown = _coded(run, old, grown, codes)
+    spec = getattr(run.spec.model, "items", None)
+    if isinstance(spec, Extending):
+        if start != "features":
+            raise UserError(
+                f"this run's items are made of what is known of them, so start={start!r} has no effect: leave it out"
+            )
+        grown = spec.extended(grown, old.size)
     model = run.spec.model.build(grown)  # type: ignore[attr-defined]
-    if start == "features" and not hasattr(getattr(model, "items", None), "codes"):
+    from_features = isinstance(spec, Extending) or hasattr(getattr(model, "items", None), "codes")
+    if start == "features" and not from_features:
         raise UserError("this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'")
     folder = Path(out)
     if folder.exists() and any(folder.iterdir()):

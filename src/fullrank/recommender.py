@@ -16,7 +16,7 @@ from fullrank.batch import Answer, Batch, Dense, Queries, Step, Taps
 from fullrank.data.catalog import Catalog
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
-from fullrank.items import Snapshot, unit
+from fullrank.items import Snapshot, reading, unit
 from fullrank.items.semantic import by_codes
 from fullrank.items.table import Table
 from fullrank.objectives.losses.cross_entropy import CrossEntropy
@@ -135,13 +135,14 @@ class RecommenderModel(nn.Module):
 
     def step(self, batch: Batch) -> Step:
         """One step's states, queries and records."""
-        x, inputs = self.task.present(self.items, batch)
+        items = reading(self.items)
+        x, inputs = self.task.present(items, batch)
         rows, views = len(x), self._views(batch)
         if views > 1:
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
         taps = Taps(self._needs) if self._needs else None
         states = self.encoder(x, replace(inputs, taps=taps))
-        asked = self.task.queries(states, inputs, batch, Snapshot(self.items, normalise=self.cosine))
+        asked = self.task.queries(states, inputs, batch, Snapshot(items, normalise=self.cosine))
         if "loss_of_first_view" in self._needs:
             asked = tuple(q.first(rows) for q in asked)
         more = [q for p in self.penalties.values() if isinstance(p, Asking) for q in p.ask(asked, states)]
@@ -154,7 +155,7 @@ class RecommenderModel(nn.Module):
         return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
 
     def answer(self, batch: Batch) -> Answer:
-        x, inputs = self.task.ask(self.items, batch)
+        x, inputs = self.task.ask(reading(self.items), batch)
         return self.searched(self.task.answer(self.encoder(x, inputs), inputs))
 
     def searched(self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"]) -> Answer:

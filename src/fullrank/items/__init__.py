@@ -2,7 +2,8 @@
 
 The room's contract: a Spec whose ``build(dim, catalog)`` gives an `Items` module. The same vectors are the model's
 input and what queries search (tied). A step searches a `Snapshot`, so that the whole table is made once a step. Items
-made of parts, such as codes, are `Perturbable`: noise may then hit a part of an item.
+made of parts, such as codes, are `Perturbable`: noise may then hit a part of an item. Items whose vectors are computed,
+such as text, are `Computed`: a step computes each vector once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.data.catalog import Catalog
+from fullrank.items.shares import shares
 from fullrank.ops.perturb import Noise, perturb
 
 Made = TypeVar("Made")
@@ -47,6 +49,27 @@ class Knowing(Protocol):
     def known(self, catalog: Catalog) -> Catalog:
         """The catalogue with that. Raises `UserError` where it cannot be had."""
         ...
+
+
+@runtime_checkable
+class Computed(Protocol):
+    """Items whose vectors cost something: a step reads them through a view that computes each of them once."""
+
+    def once(self) -> Items: ...
+
+
+@runtime_checkable
+class Extending(Protocol):
+    """A Spec of items that reads what a run keeps in its item table of each item, and can find it for new items."""
+
+    def extended(self, catalog: Catalog, old: int) -> Catalog:
+        """The grown catalogue, whose first `old` items a run knows, with that of the items behind them."""
+        ...
+
+
+def reading(items: Items) -> Items:
+    """The items as one step (or one answer) reads them."""
+    return items.once() if isinstance(items, Computed) else items
 
 
 def perturbed(items: Items, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
@@ -85,8 +108,13 @@ class Snapshot:
 
     def log_q(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """Log share of the training events; an item without any counts as one event."""
-        counts = self.items.popularity.clamp_min(1.0)
-        return (counts / counts.sum()).log()[ids]
+        counts = self.items.popularity
+        return shares(counts).log(counts, ids)
+
+    def cumulative(self) -> Float[Tensor, "V"]:
+        """The running sum of the shares, in double precision."""
+        counts = self.items.popularity
+        return shares(counts).cumulative(counts)
 
 
 def unit(x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:

@@ -6,14 +6,14 @@ In-batch negatives are the targets of the queries at hand: under DDP those of th
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fullrank.batch import Batch, Queries
+from fullrank.batch import Batch, Catalogue, Queries
 from fullrank.ops.place_random import uniform
 from fullrank.spec import Spec
 
@@ -41,6 +41,13 @@ class Negatives(Spec):
         return self
 
 
+@runtime_checkable
+class Summed(Protocol):
+    """A catalogue that keeps the running sum of its shares."""
+
+    def cumulative(self) -> Float[Tensor, "V"]: ...
+
+
 def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
     """Item ids: R is M, B or 1 as `share` says."""
     place = _places(spec, q, batch)
@@ -49,9 +56,8 @@ def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
     weights = _weights(spec)
     found = (value * q.catalogue.size).long().clamp_max(q.catalogue.size - 1)
     if weights[1] > 0:
-        every = torch.arange(q.catalogue.size, device=place.device)
-        cdf = q.catalogue.log_q(every).double().exp().cumsum(0)
-        drawn = torch.searchsorted(cdf / cdf[-1], value.contiguous(), right=True).clamp_max(q.catalogue.size - 1)
+        drawn = torch.searchsorted(_cumulative(q.catalogue, place.device), value.contiguous(), right=True)
+        drawn = drawn.clamp_max(q.catalogue.size - 1)
         found = torch.where(source >= weights[0], drawn, found)
     if weights[2] > 0 and len(q.targets):
         drawn = q.targets[(value * len(q.targets)).long().clamp_max(len(q.targets) - 1)]
@@ -104,6 +110,14 @@ def kept(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> 
         at = torch.searchsorted(events, ids.contiguous()).clamp_max(events.shape[1] - 1)
         good &= events.gather(1, at) != ids
     return good
+
+
+def _cumulative(catalogue: Catalogue, device: torch.device) -> Float[Tensor, "V"]:
+    """Share of the training events of the items up to each; the last is 1."""
+    if isinstance(catalogue, Summed):
+        return catalogue.cumulative()
+    running = catalogue.log_q(torch.arange(catalogue.size, device=device)).double().exp().cumsum(0)
+    return running / running[-1]
 
 
 def _weights(spec: Negatives) -> tuple[float, float, float]:

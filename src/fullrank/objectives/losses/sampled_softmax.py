@@ -6,14 +6,18 @@ positive is corrected too; where it is not, negatives are lowered by the log of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from fullrank.batch import Batch, Queries, Record
 from fullrank.objectives.losses import positive_scores
 from fullrank.objectives.negatives import Negatives, draw, kept, log_probability, scores, spread
 from fullrank.spec import Spec
+
+Draw = Callable[[Negatives, Queries, Batch], Tensor]
 
 
 class SampledSoftmax(Spec):
@@ -32,12 +36,13 @@ class SampledSoftmax(Spec):
 class SampledSoftmaxLoss:
     sampled = True
 
-    def __init__(self, spec: SampledSoftmax):
-        self.spec = spec
+    def __init__(self, spec: SampledSoftmax, drawing: Draw | None = None):
+        """`drawing`: where negatives come from, for measurements that need the same ones everywhere."""
+        self.spec, self.drawing = spec, drawing
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         how = self.spec.negatives
-        drawn = draw(how, queries, batch)
+        drawn = (self.drawing or draw)(how, queries, batch)
         ids = spread(how, drawn, queries)
         negative, positive = scores(how, drawn, queries), positive_scores(queries)
         low, high = negative, positive
