@@ -36,6 +36,15 @@ def test_settings_change_the_protocol(call: Call, shop: Path) -> None:
     assert list(found["metrics"]) == ["recall@7"] and found["protocol"]["seen"] == "keep"
 
 
+def test_sampled_metrics_stand_beside(call: Call, shop: Path) -> None:
+    words = ("evaluate", shop / "popularity", "--set", "sampled=20", "--metric", "recall@5")
+    found = call(*words, "--json").json
+    row = found["sampled"]["recall@5"]
+    assert row["full"] == found["metrics"]["recall@5"] and row["gap"] == row["sampled"] - row["full"]
+    told = call(*words).out
+    assert "20 shared negatives" in told and "all items" in told and f"{row['gap']:+.4f}" in told
+
+
 def test_two_runs_are_compared_on_the_same_users(call: Call, shop: Path) -> None:
     said = call(
         "evaluate", shop / "popularity", shop / "item_to_item", "--metric", "ndcg@10", "--metric", "hit@5", "--json"

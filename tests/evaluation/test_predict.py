@@ -151,6 +151,11 @@ def test_what_cannot_be_written_is_said_at_once(store: ImpressionStore, model: C
     assert not list(tmp_path.iterdir())
 
 
+def test_lists_are_as_good_as_the_text_that_a_schema_splits(store: ImpressionStore, model: ClickModel) -> None:
+    found, wanted = (predict(model, store, made(200))["probability"] for made in (listed, table))
+    assert found.equals(wanted)
+
+
 def test_labels_are_not_read(store: ImpressionStore, model: ClickModel) -> None:
     """Stars in the label column are no reason to refuse new impressions."""
     found = predict(model, store, table(9).with_columns(label=pl.lit(7)))

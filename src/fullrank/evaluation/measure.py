@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from jaxtyping import Int
 from fullrank.batch import Model
 from fullrank.errors import UserError
 from fullrank.evaluation.asked import Asked, Held, Split, asked
+from fullrank.evaluation.beside import sampled_beside, told
 from fullrank.evaluation.dropped import Forgetful
 from fullrank.evaluation.result import Evaluated, PerUser, merge
 from fullrank.evaluation.sampled import places
@@ -65,7 +67,11 @@ def measure(
             hits = places(teller, histories, truth, store.catalog.popularity, spec, deepest, device, progress)
             return _rows(mine, store, spec, truth, Table(hits, truth.counts))
         ranking, steps = ranked(teller, histories, spec, max(n.k for n in spec.names()), device, progress)
-    return of_lists(mine, store, spec, ranking.ids.astype(np.int32), steps)
+        rows = of_lists(mine, store, spec, ranking.ids.astype(np.int32), steps)
+        if spec.sampled is None:
+            return rows
+        beside = sampled_beside(teller, histories, mine.truth(store), spec, device, progress)
+    return replace(rows, sampled=beside, protocol=rows.protocol | told(spec))
 
 
 def of_lists(

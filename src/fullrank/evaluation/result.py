@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from fullrank.errors import UserError
+from fullrank.evaluation.beside import gaps
 from fullrank.evaluation.slices import sliced
 from fullrank.metrics.names import Name, expand
 from fullrank.metrics.summary import summarise
@@ -42,6 +43,8 @@ class PerUser:
     protocol: dict[str, Any]
     steps: Int[np.ndarray, "U"] | None = None
     """Reasoning steps of each user where stopping was adaptive."""
+    sampled: dict[str, Float[np.ndarray, "U"]] = field(default_factory=dict)
+    """Accuracy metrics among shared negatives (`Evaluation.sampled`), where they were asked for."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,16 @@ class Evaluated:
         """Reasoning steps a user took on average; None where stopping was not adaptive."""
         return None if self.per_user.steps is None else float(self.per_user.steps.mean())
 
+    @property
+    def sampled(self) -> dict[str, dict[str, float]]:
+        """Metric -> `full`, `sampled` and their `gap`; empty where no sampled metrics were asked for."""
+        return gaps(self.metrics, self.per_user.sampled)
+
     def dump(self) -> dict[str, Any]:
         """Plain data without the per-user rows; numbers that do not exist are None."""
-        found = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
+        found: dict[str, Any] = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
+        if self.per_user.sampled:
+            found["sampled"] = self.sampled
         return found | {
             "metrics": _plain(self.metrics),
             "stderr": _plain(self.stderr),
@@ -87,6 +97,7 @@ class Evaluated:
         rows = self.per_user
         columns: dict[str, Any] = {"user": rows.users, **rows.values}
         columns |= {f"slice:{name}": code for name, code in rows.groups.items()}
+        columns |= {f"sampled:{name}": values for name, values in rows.sampled.items()}
         if rows.steps is not None:
             columns["steps"] = rows.steps
         frame = pl.DataFrame(columns)
@@ -127,6 +138,7 @@ def merge(parts: Sequence[PerUser]) -> Evaluated:
         {n: np.concatenate([p.groups[n] for p in filled])[order] for n in filled[0].groups},
         protocol,
         None if filled[0].steps is None else np.concatenate([p.steps for p in filled if p.steps is not None])[order],
+        {n: np.concatenate([p.sampled[n] for p in filled])[order] for n in filled[0].sampled},
     )
     return _summarised(rows)
 
@@ -182,6 +194,7 @@ def _restored(tree: dict[str, Any], frame: pl.DataFrame) -> Evaluated:
         {c.removeprefix("slice:"): frame[c].to_numpy() for c in frame.columns if c.startswith("slice:")},
         tree["protocol"],
         frame["steps"].to_numpy() if "steps" in frame.columns else None,
+        {c.removeprefix("sampled:"): frame[c].to_numpy() for c in frame.columns if c.startswith("sampled:")},
     )
     interval = {n: (float_or_nan(low), float_or_nan(high)) for n, (low, high) in tree["interval"].items()}
     metrics, stderr = ({n: float_or_nan(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))

@@ -17,6 +17,7 @@ from fullrank.batch import Model
 from fullrank.errors import UserError
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Truth, flatten
+from fullrank.ops.splitmix import uniform
 from fullrank.retrieval.rank import BLOCK, Histories, Progress, answers, pair_scores
 
 ROUNDS = 200
@@ -59,7 +60,13 @@ def target_places(
     scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"], negatives: Float[np.ndarray, "U n"]
 ) -> Int[np.ndarray, "N"]:
     """The place (from 0) of each target in its user's candidates, ties to the targets. `rows` ascends."""
-    above = (negatives[rows] > scores[:, None]).sum(1)
+    return placed((negatives[rows] > scores[:, None]).sum(1), scores, rows)
+
+
+def placed(
+    above: Int[np.ndarray, "N"], scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"]
+) -> Int[np.ndarray, "N"]:
+    """The same, where it is known how many negatives stand above each target."""
     order = np.lexsort((-scores, rows))
     first = np.searchsorted(rows, rows)  # where the user's targets begin
     place = np.empty_like(above)
@@ -85,8 +92,8 @@ def negatives(
     found = np.empty(len(rows), dtype=np.int64)
     left = np.arange(len(rows))
     for again in range(ROUNDS):
-        uniform = _uniform(seed, place[0][left], place[1][left], again)
-        found[left] = np.searchsorted(ends, np.floor(uniform * ends[-1]).astype(np.int64), side="right")
+        drawn = uniform(seed, place[0][left], place[1][left], np.uint64(again))
+        found[left] = np.searchsorted(ends, np.floor(drawn * ends[-1]).astype(np.int64), side="right")
         left = left[_contains(forbidden, rows[left] * size + found[left])]
         if not len(left):
             return found.reshape(len(users), count)
@@ -97,19 +104,3 @@ def negatives(
 def _contains(table: Int[np.ndarray, "P"], keys: Int[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
     at = np.searchsorted(table, keys).clip(max=max(len(table) - 1, 0))
     return table[at] == keys if len(table) else np.zeros(len(keys), dtype=bool)
-
-
-def _uniform(seed: int, users: np.ndarray, draws: np.ndarray, again: int) -> Float[np.ndarray, "N"]:
-    """In [0, 1): a hash of the four (SplitMix64's finaliser, Steele et al. 2014, applied after each is mixed in)."""
-    state = np.full(len(users), seed % (1 << 64), dtype=np.uint64)
-    for part in (users, draws, np.uint64(again)):
-        state = _mixed(state ^ part)
-    return (state >> np.uint64(11)) * 2.0**-53
-
-
-def _mixed(state: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        state = state + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return state ^ (state >> np.uint64(31))

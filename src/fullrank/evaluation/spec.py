@@ -31,6 +31,8 @@ class Evaluation(Spec):
     """Sampled protocol: negatives per user; None is 100."""
     negatives_from: Literal["uniform", "popularity"] | None = None
     """Sampled protocol: drawn evenly (None) or by training popularity."""
+    sampled: int | None = Field(default=None, ge=1)
+    """Full protocol: rank each target among so many shared uniform negatives too, and report the gap (SRT: 10,000)."""
     popularity: Literal["train", "all"] = "train"
     """Events that count as popularity: training, or all including the targets (SPRINT's code; a leak)."""
     empty: Literal["skip", "answer"] = "skip"
@@ -69,6 +71,8 @@ class Evaluation(Spec):
             for setting in ("negatives", "negatives_from"):
                 if getattr(self, setting) is not None:
                     raise ValueError(f"{setting} has no effect when protocol is 'full': leave it out or use 'sampled'")
+        elif self.sampled is not None:
+            raise ValueError("sampled has no effect when protocol is 'sampled', which has negatives of its own")
         elif self._changed("popularity"):
             raise ValueError(
                 f"popularity={self.popularity!r} has no effect when protocol is 'sampled', whose metrics count no "
@@ -79,6 +83,9 @@ class Evaluation(Spec):
                 "reasoning.adaptive stops by lists of the whole catalogue and of whole histories: leave it out, or use "
                 "protocol 'full' and drop=0"
             )
+        if self.sampled is not None and self.metrics is not None:
+            if not any(n.base in ACCURACY for n in expand(self.metrics, self.ks)):
+                raise ValueError(f"sampled needs an accuracy metric ({', '.join(ACCURACY)}) beside it")
         if self.decoding.kind != "exact" and self.protocol == "sampled":
             raise ValueError("decoding has no effect when protocol is 'sampled': candidates are scored one by one")
         if self.bootstrap == 0 and self._changed("level"):
@@ -113,4 +120,4 @@ class Evaluation(Spec):
 
     def for_selection(self) -> Evaluation:
         """The same protocol with the selection metric alone: what training computes again and again."""
-        return self.model_copy(update={"metrics": (self.selection,), "slices": False, "bootstrap": 0})
+        return self.model_copy(update={"metrics": (self.selection,), "slices": False, "bootstrap": 0, "sampled": None})
