@@ -60,10 +60,11 @@ NAMES = {"rankelastor": "RankElastor", "rankmixer": "RankMixer"}
 
 
 def rankelastor_ladder() -> Figure:
-    """Test AUC by dense parameters, a panel for each ladder (RankElastor's Figures 7 and 8)."""
+    """Test AUC by dense parameters, a panel for each ladder that was run (RankElastor's Figures 7 and 8)."""
     rows = _rows("rankelastor", "ladder")
-    figure, panels = _panels(len(LADDERS), sharey=True)
-    for axes, (ladder, title) in zip(panels, LADDERS.items(), strict=True):
+    run = {name: title for name, title in LADDERS.items() if any(f"-{name}-" in row["cell"] for row in rows)}
+    figure, panels = _panels(len(run), sharey=True)
+    for axes, (ladder, title) in zip(panels, run.items(), strict=True):
         for place, method in enumerate(NAMES):
             cells = {row["cell"] for row in rows if row["cell"].startswith((f"{method}-{ladder}-", f"{method}-base"))}
             points = sorted(_point(rows, cell, "dense_parameters") for cell in cells)

@@ -13,7 +13,7 @@ ROOMS = (
     "objectives", "objectives/tasks",
     "objectives/losses", "objectives/weightings", "regularizers", "rankers", "rankers/mixings",
     "rankers/feed_forwards", "baselines", "retrieval", "metrics", "evaluation", "cascade", "training",
-    "diagnostics", "scaling", "recipes", "reports", "cli",
+    "diagnostics", "scaling", "scaling/laws", "recipes", "reports", "cli",
 )  # fmt: skip
 
 

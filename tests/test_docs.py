@@ -51,7 +51,11 @@ def check_command(words: list[str]) -> None:
     """The verb exists, has these options, and every --set names a setting."""
     verbs = typer.main.get_command(build()).commands  # type: ignore[attr-defined]
     assert words[0] in verbs, f"there is no verb {words[0]!r}"
-    options = {o for p in verbs[words[0]].params for o in p.opts} | {"--help", "--debug"}
+    verb = verbs[words[0]]
+    if hasattr(verb, "commands"):  # a group: `scale fit`
+        assert words[1:2] and words[1] in verb.commands, f"{words[0]} has no verb {' '.join(words[1:2])!r}"
+        verb = verb.commands[words[1]]
+    options = {o for p in verb.params for o in p.opts} | {"--help", "--debug"}
     given = [word.split("=")[0] for word in words[1:] if word.startswith("--")]
     assert set(given) <= options, f"{words[0]} has no option {sorted(set(given) - options)}"
     settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
@@ -148,7 +152,13 @@ def test_every_decision_and_guide_page_is_listed() -> None:
             assert page.name == "index.md" or prefix + page.stem in listed, f"{index} does not list {page.name}"
 
 
-@pytest.mark.parametrize("line", ["fullrank trian x", "fullrank train sasrec --dta x", "fullrank list --set a=b"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fullrank trian x", "fullrank train sasrec --dta x", "fullrank list --set a=b", "fullrank scale fti x",
+        "fullrank scale fit x --flops 3",
+    ],
+)  # fmt: skip
 def test_a_wrong_command_is_caught(line: str) -> None:
     with pytest.raises(AssertionError):
         check_command(next(commands(f"```bash\n{line}\n```")))

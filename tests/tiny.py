@@ -26,7 +26,7 @@ SETTINGS: dict[Pair, dict[str, Any]] = {("items", "features"): {"categorical": (
 def catalog(size: int = ITEMS) -> Catalog:
     """Popularity falls like a power law and ends in items without events; brands and prices are missing at times.
 
-    Up to 25 items have different semantic ids of three levels.
+    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand.
     """
     counts = [int(40 / (1 + i)) if i < size - 2 else 0 for i in range(size)]
     brand = [None if i % 5 == 4 else f"brand-{i % 3}" for i in range(size)]
@@ -35,7 +35,16 @@ def catalog(size: int = ITEMS) -> Catalog:
     codes = np.stack([np.arange(size) % 5, np.arange(size) // 5 % 5, np.arange(size) * 7 // 25 % 3], 1)
     semantic = {"codes": pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3))}
     semantic["code_sizes"] = pl.Series([[5, 5, 3]] * size, dtype=pl.Array(pl.Int32, 3))
-    return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price} | semantic))
+    return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price} | semantic | _tokens(size)))
+
+
+def _tokens(size: int) -> dict[str, pl.Series]:
+    """Up to four tokens of 13 in the title, up to two in the brand; some items have none. No tokeniser made them."""
+    title = [[1 + (i * k + k) % 12 for k in range(1, 1 + i % 5)] for i in range(size)]
+    brand = [[1 + (i * 5 + k) % 12 for k in range(i % 3)] for i in range(size)]
+    tokens = {"title_tokens": title, "brand_tokens": brand}
+    found = {name: pl.Series(rows, dtype=pl.List(pl.Int32)) for name, rows in tokens.items()}
+    return found | {"tokeniser_size": pl.Series([13] * size, dtype=pl.Int32)}
 
 
 def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:

@@ -22,6 +22,7 @@ _WHERE = {
     "prepare": "fullrank.data.prepare",
     "Prepare": "fullrank.data.prepare",
     "Store": "fullrank.data.pack",
+    "subset": "fullrank.data.subset",
     "prepare_impressions": "fullrank.data.prepare_impressions",
     "Schema": "fullrank.data.fields",
     "ImpressionStore": "fullrank.data.impressions",
@@ -48,6 +49,8 @@ _WHERE = {
     "Click": "fullrank.click",
     "Clicks": "fullrank.evaluation.clicks_spec",
     "sweep": "fullrank.scaling.sweep",
+    "fit_law": "fullrank.scaling.laws.fit",
+    "advise": "fullrank.scaling.laws.advise",
     "tune": "fullrank.scaling.tune",
     "Grid": "fullrank.scaling.grid",
     "Search": "fullrank.scaling.search",
@@ -65,8 +68,8 @@ __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare",
     "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks",
     "attended", "compare", "diagnose", "download", "encode", "evaluate", "grow_catalog", "grow_codes", "oracle_step",
-    "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve", "sweep",
-    "train", "tune",
+    "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve",
+    "subset", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
     from fullrank.data.pack import Store
     from fullrank.data.prepare import Prepare, prepare
     from fullrank.data.prepare_impressions import prepare_impressions
+    from fullrank.data.subset import subset
     from fullrank.diagnostics.callback import Watch
     from fullrank.diagnostics.watch_ranks import WatchRanks
     from fullrank.errors import UserError

@@ -18,7 +18,17 @@ from fullrank.errors import UserError
 if TYPE_CHECKING:
     from conftest import Call
 
-COMMANDS: dict[str, Any] = dict(typer.main.get_command(build()).commands)  # type: ignore[attr-defined]
+
+def commands(group: Any, prefix: str = "") -> dict[str, Any]:
+    """Every verb, and those of groups as `scale fit`."""
+    found = {}
+    for name, command in group.commands.items():
+        found[prefix + name] = command
+        found |= commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else {}
+    return found
+
+
+COMMANDS = commands(typer.main.get_command(build()))
 
 
 def test_every_promised_verb_is_there() -> None:
@@ -28,7 +38,7 @@ def test_every_promised_verb_is_there() -> None:
 
 @pytest.mark.parametrize("verb", sorted(COMMANDS))
 def test_help_of_every_verb_explains_it(verb: str, call: Call) -> None:
-    said = call(verb, "--help")
+    said = call(*verb.split(), "--help")
     assert said.code == 0 and said.err == ""
     assert "--json" in said.out, "every verb takes --json"
     assert f"  fullrank {verb}" in said.out, "every verb shows an example"

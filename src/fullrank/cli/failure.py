@@ -51,6 +51,9 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
                 return error.code if isinstance(error.code, int) else 1
             if _closed_pipe(error):
                 return _leave_pipe()
+            if type(error).__name__ == "NoArgsIsHelpError":  # verbs of verbs, such as `scale`
+                print(error.ctx.get_help())  # type: ignore[attr-defined]
+                return 0
             sentence, code = explained(error)
             if debug:
                 traceback.print_exc(file=sys.stderr)

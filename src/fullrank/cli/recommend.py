@@ -78,7 +78,7 @@ def recommend(
         str | None,
         typer.Option(
             "--decoding",
-            metavar="exact|graph|beam",
+            metavar="exact|graph|beam|pruned",
             help="How a run that generates semantic ids finds its items.  [default: as in its evaluation]",
         ),
     ] = None,
@@ -109,7 +109,7 @@ def recommend(
     unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
     given = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
     dial = {name: value for name, value in given.items() if value is not None}
-    search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam"))}
+    search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam", "pruned"))}
     writer = _writer(out)
     from fullrank import api
     from fullrank.run import Run

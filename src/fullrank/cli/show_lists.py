@@ -35,6 +35,10 @@ def single(screen: Screen, run: Run, found: Evaluated, spent: float) -> None:
             f"{main} {found.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to {high:.4f}"
         )
     say_bands(screen, found, main)
+    if found.sampled:
+        title = f"{protocol['sampled']['negatives']:,} shared negatives"
+        rows = [[name, row["full"], row["sampled"], f"{row['gap']:+.4f}"] for name, row in found.sampled.items()]
+        screen.table(("metric", "all items", title, "gap"), rows)
     screen.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
 
 
@@ -44,6 +48,9 @@ def say_bands(screen: Screen, found: Evaluated, main: str) -> None:
     bands = {label: part[name] for label, part in found.slices.get("target", {}).items() if name in part}
     if bands:
         screen.say(f"{name} where the target is " + ", ".join(f"{label} {v:.4f}" for label, v in bands.items()))
+    cold = found.slices.get("cold", {}).get("cold", {})
+    if name in cold:
+        screen.say(f"{name} where training never saw the target: {cold[name]:.4f} ({cold['count']:,} users)")
 
 
 def pair(
