@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fullrank.ops.distinct import ROWS_PER_ID, distinct
+from fullrank.ops.distinct import ROWS_PER_ID, distinct, distinct_and_places
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000, 1_000_000])
@@ -17,3 +17,10 @@ def test_it_equals_unique(size: int, count: int) -> None:
 
 def test_both_ways_are_tested() -> None:
     assert 1000 <= ROWS_PER_ID * 300 and 1_000_000 > ROWS_PER_ID * 300
+
+
+@pytest.mark.parametrize("size", [12, 3 * ROWS_PER_ID * 12])
+def test_places_lead_back_to_the_ids(size: int) -> None:
+    ids = torch.randint(12, (3, 4))
+    found, places = distinct_and_places(ids, size)
+    assert torch.equal(found, torch.unique(ids)) and torch.equal(found[places], ids)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.items import Items
+from fullrank.ops.distinct import distinct_and_places
 
 
 class Once:
@@ -23,7 +24,7 @@ class Once:
         self._vectors: Float[Tensor, "m D"] | None = None
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        wanted, place = torch.unique(ids, return_inverse=True)
+        wanted, place = distinct_and_places(ids, self.size)
         rows, vectors = self._held(wanted)
         return vectors[rows[place]]
 

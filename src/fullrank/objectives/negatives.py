@@ -14,6 +14,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fullrank.batch import Batch, Catalogue, Queries
+from fullrank.ops.distinct import distinct_and_places
+from fullrank.ops.picked_dots import picked_dots
 from fullrank.ops.place_random import uniform
 from fullrank.spec import Spec
 
@@ -86,11 +88,12 @@ def spread(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
 
 def scores(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tensor, "M N"]:
     """Score of every query's negatives, in fp32."""
+    if spec.share == "query":
+        ids, place = distinct_and_places(drawn, q.catalogue.size)
+        return picked_dots(q.vectors, q.catalogue.embed(ids), place) / q.temperature
     vectors = q.catalogue.embed(drawn)
     if spec.share == "batch":
         return (q.vectors @ vectors[0].T).float() / q.temperature
-    if spec.share == "query":
-        return torch.einsum("md,mnd->mn", q.vectors, vectors).float() / q.temperature
     # queries of one row share its negatives: one product per row, on rows padded to the longest
     place = torch.zeros_like(q.rows)
     starts = torch.searchsorted(q.rows, q.rows)

@@ -21,3 +21,13 @@ def distinct(ids: Int[Tensor, "n"], size: int) -> Int[Tensor, "m"]:
     seen = torch.zeros(size, dtype=torch.bool, device=ids.device)
     seen[ids] = True
     return seen.nonzero().squeeze(1)
+
+
+def distinct_and_places(ids: Int[Tensor, "*n"], size: int) -> tuple[Int[Tensor, "m"], Int[Tensor, "*n"]]:
+    """The ids that occur, in rising order, and where among them each given one stands."""
+    if size > ROWS_PER_ID * ids.numel():
+        return torch.unique(ids, return_inverse=True)
+    found = distinct(ids.flatten(), size)
+    places = torch.empty(size, dtype=torch.long, device=ids.device)
+    places[found] = torch.arange(len(found), device=ids.device)
+    return found, places[ids]
