@@ -3,7 +3,7 @@
     out[m, n] = <queries[m], table[place[m, n]]>
 
 Gathering the picked rows first takes M x N x D numbers, forward and backward. Here the table is read in place: forward
-is the product that gives the gradient of a weighted bag's weights, the gradient of the queries is a bag of rows that the
+is the product that gives the gradient of the weights of a bag, the gradient of the queries is a bag of rows that the
 incoming gradient weighs, and that of the table is a bag of queries for each row.
 """
 
@@ -47,7 +47,7 @@ class _PickedDots(torch.autograd.Function):
         return found.view(m, n)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         queries, table, place = ctx.saved_tensors
         to_queries = to_table = None
