@@ -59,6 +59,7 @@ _WHERE = {
     "Training": "fullrank.experiment",
     "Recommender": "fullrank.recommender",
     "Run": "fullrank.run",
+    "fill_unseen": "fullrank.fill",
     "grow_catalog": "fullrank.grow",
     "Spec": "fullrank.spec",
     "UserError": "fullrank.errors",
@@ -67,9 +68,9 @@ _WHERE = {
 __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare",
     "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks",
-    "attended", "compare", "diagnose", "download", "encode", "evaluate", "grow_catalog", "grow_codes", "oracle_step",
-    "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve",
-    "subset", "sweep", "train", "tune",
+    "attended", "compare", "diagnose", "download", "encode", "evaluate", "fill_unseen", "grow_catalog", "grow_codes",
+    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
+    "step_curve", "subset", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from fullrank.evaluation.clicks_spec import Clicks
     from fullrank.evaluation.judge import compare
     from fullrank.experiment import Experiment, Training
+    from fullrank.fill import fill_unseen
     from fullrank.grow import grow_catalog
     from fullrank.items.codes.encode import encode
     from fullrank.items.codes.grow import grow_codes

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fullrank.alike import Alike
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
 from fullrank.items import Extending
@@ -61,7 +62,11 @@ def grow_catalog(
     folder = Path(out)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose a new folder for the grown run")
-    fresh = _grown(model, read_tensors(run.path / "weights.safetensors"), _Alike(old, grown, like))
+    fresh = _grown(
+        model,
+        read_tensors(run.path / "weights.safetensors"),
+        Alike(grown, np.arange(old.size), np.arange(old.size, grown.size), like),
+    )
     manifest = read_json(run.path / "manifest.json") | {"grown_from": str(run.path), "id_map_version": grown.version}
     write_run(folder, run.spec, grown, manifest)
     write_tensors(folder / "weights.safetensors", fresh)
@@ -94,7 +99,7 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
     return whole
 
 
-def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: _Alike) -> dict[str, Tensor]:
+def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: Alike) -> dict[str, Tensor]:
     """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
     learned = dict(model.named_parameters())
     fresh = {}
@@ -109,24 +114,3 @@ def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: _Alike) -> dict[
         else:
             fresh[name] = torch.cat([given, value[len(given) :]])
     return fresh
-
-
-class _Alike:
-    """For each new item the stretch of old items, in order of their code, that it starts as the mean of."""
-
-    def __init__(self, old: Catalog, grown: Catalog, like: str | None):
-        new = grown.size - old.size
-        codes = np.zeros(grown.size, np.int64) if like is None else np.asarray(grown.categorical(like).codes)
-        self.order = np.argsort(codes[: old.size], kind="stable")
-        ranked, wanted = codes[: old.size][self.order], codes[old.size :]
-        low, high = np.searchsorted(ranked, wanted), np.searchsorted(ranked, wanted, side="right")
-        alone = (high == low) | (wanted == 0)
-        self.low, self.high = np.where(alone, 0, low), np.where(alone, old.size, high)
-        assert len(self.low) == new
-
-    def mean(self, old: Tensor) -> Tensor:
-        """[new, D] means of rows of [old, D]."""
-        before = torch.zeros(len(old) + 1, *old.shape[1:], dtype=torch.float64)
-        before[1:] = old.double()[torch.from_numpy(self.order)].cumsum(0)
-        low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
-        return ((before[high] - before[low]) / (high - low)[:, None]).to(old.dtype)

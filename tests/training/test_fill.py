@@ -1,0 +1,66 @@
+"""Items that no training event has, in a model with a vector per item."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank.data.pack import Store
+from fullrank.errors import UserError
+from fullrank.ops.safe_files import read_tensors
+from fullrank.run import Run
+from tests.training.conftest import tiny
+
+WEIGHT = "items.embedding.weight"
+
+
+@pytest.fixture(scope="module")
+def cold(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return fr.subset(market, tmp_path_factory.mktemp("cold") / "store", hide_items=0.2, keep_items=True)
+
+
+@pytest.fixture(scope="module")
+def run(cold: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return fr.train(tiny("training.max_epochs=2"), cold, tmp_path_factory.mktemp("runs") / "run", progress=False)
+
+
+def weights(run: Run) -> torch.Tensor:
+    return read_tensors(run.path / "weights.safetensors")[WEIGHT]
+
+
+@pytest.mark.parametrize("start", ["neighbours", "mean"])
+def test_unseen_items_take_the_mean_of_trained_ones(run: Run, tmp_path: Path, start: str) -> None:
+    like = "category" if start == "neighbours" else None
+    filled = fr.fill_unseen(run, tmp_path / "filled", start=start, like=like)  # type: ignore[arg-type]
+    before, after, unseen = weights(run), weights(filled), torch.from_numpy(run.catalog.popularity == 0)
+    assert unseen.any() and torch.equal(after[~unseen], before[~unseen])
+    kinds = run.catalog.frame["category"].to_list()
+    for item in unseen.nonzero().flatten().tolist():
+        same = torch.tensor([kind == kinds[item] for kind in kinds]) & ~unseen
+        wanted = before[same if start == "neighbours" else ~unseen].mean(0)
+        torch.testing.assert_close(after[item], wanted, rtol=1e-5, atol=1e-7)
+    assert filled.manifest["filled"]["items"] == int(unseen.sum()) and "grown_from" not in filled.manifest
+
+
+def test_the_filled_run_can_be_evaluated_and_asked(run: Run, cold: Store, tmp_path: Path) -> None:
+    filled = fr.fill_unseen(run, tmp_path / "filled", like="category")
+    assert fr.evaluate(filled, data=cold).metrics["recall@10"] >= 0
+    assert len(fr.recommend(filled, {"u": cold.catalog.ids.to_list()[:3]}, k=5)) == 5
+
+
+def test_what_cannot_be_filled_is_said(run: Run, market: Store, cold: Store, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="like= names"):
+        fr.fill_unseen(run, tmp_path / "a")
+    with pytest.raises(UserError, match="categry"):
+        fr.fill_unseen(run, tmp_path / "a", like="categry")
+    whole = fr.train(tiny("training.max_epochs=1"), market, tmp_path / "whole", progress=False)
+    with pytest.raises(UserError, match="have no training events"):
+        fr.fill_unseen(whole, tmp_path / "a", start="mean")
+    made = tiny("training.max_epochs=1", "model.items={kind: features, categorical: [category], ids: false}")
+    features = fr.train(made, cold, tmp_path / "features", progress=False)
+    with pytest.raises(UserError, match="no vectors of their own"):
+        fr.fill_unseen(features, tmp_path / "a", start="mean")
+    assert not (tmp_path / "a").exists()
