@@ -51,6 +51,7 @@ _WHERE = {
     "sweep": "fullrank.scaling.sweep",
     "fit_law": "fullrank.scaling.laws.fit",
     "advise": "fullrank.scaling.laws.advise",
+    "catalogue_growth": "fullrank.scaling.growth",
     "tune": "fullrank.scaling.tune",
     "Grid": "fullrank.scaling.grid",
     "Search": "fullrank.scaling.search",
@@ -68,9 +69,9 @@ _WHERE = {
 __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare",
     "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks",
-    "attended", "compare", "diagnose", "download", "encode", "evaluate", "fill_unseen", "grow_catalog", "grow_codes",
-    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
-    "step_curve", "subset", "sweep", "train", "tune",
+    "attended", "catalogue_growth", "compare", "diagnose", "download", "encode", "evaluate", "fill_unseen",
+    "grow_catalog", "grow_codes", "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe",
+    "recommend", "report", "step_curve", "subset", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from fullrank.recommender import Recommender
     from fullrank.run import Run
     from fullrank.scaling.grid import Grid
+    from fullrank.scaling.growth import catalogue_growth
     from fullrank.scaling.search import Search
     from fullrank.scaling.sweep import sweep
     from fullrank.scaling.tune import tune

@@ -1,4 +1,4 @@
-"""`fullrank scale fit` and `fullrank scale advise`: laws of runs that are there, for runs that are not."""
+"""`fullrank scale`: laws of runs that are there, for runs that are not (fit, advise); the growth of a catalogue."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson
+from fullrank.cli.scale_growth import growth
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
@@ -41,19 +42,20 @@ REFERENCES = ("srt",)
 
 def add(app: typer.Typer) -> None:
     group = typer.Typer(help=scale.__doc__, rich_markup_mode=None, no_args_is_help=True)
-    group.command("fit")(fit)
-    group.command("advise")(advise)
+    for verb in (fit, advise, growth):
+        group.command()(verb)
     app.add_typer(group, name="scale")
 
 
 def scale() -> None:
     """Fit scaling laws to runs and predict larger ones.
 
-    Both verbs take --json. Needs the extra: pip install 'fullrank[scale]'.
+    All verbs take --json. fit and advise need the extra: pip install 'fullrank[scale]'.
 
     \b
     fullrank scale fit runs.csv --form sigmoid --json
     fullrank scale advise runs.csv --flops 1e15
+    fullrank scale growth data/shop
     """
 
 
@@ -213,10 +215,8 @@ def _print(screen: Screen, law: Law, found: dict[str, Any]) -> None:
         )
     for by, why in found["not_held_out"].items():
         screen.say(f"the largest {by} was not held out: {why}")
-    if "reference" in found:
-        screen.say(
-            f"largest distance from the law of {found['reference']['name']}: {found['reference']['largest_gap']:.5f}"
-        )
+    if paper := found.get("reference"):
+        screen.say(f"largest distance from the law of {paper['name']}: {paper['largest_gap']:.5f}")
 
 
 def _report(

@@ -152,12 +152,19 @@ def gap(a: Int64[np.ndarray, "A"], b: Int64[np.ndarray, "B"]) -> float:
     return round(float(np.abs(below[0] - below[1]).max()), 4)
 
 
+def drawn(size: int, seed: int, kind: int = 0) -> Int64[np.ndarray, "N"]:
+    """0 .. size - 1 in the order in which the seed takes them: users (kind 0), or items to hide (1).
+
+    A share of the users is the first round(share * size) of it.
+    """
+    places = np.arange(size)
+    return np.argsort(uniform(seed, places, np.uint64(kind)), kind="stable")
+
+
 def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray, "N"]:
     """The first of `size` in the order that the seed decides, as many as the share says."""
-    places = np.arange(size)
-    order = np.argsort(uniform(seed, places, np.uint64(kind)), kind="stable")
     found = np.zeros(size, dtype=bool)
-    found[order[: round(share * size)]] = True
+    found[drawn(size, seed, kind)[: round(share * size)]] = True
     return found
 
 

@@ -1,0 +1,215 @@
+"""How the catalogue grows with users and interactions, what that does to a table of item vectors, and the long tail.
+
+SRT ("Scaling Sequential Recommendation Models with Transformers", SIGIR 2024), Sec. 2 with Figure 1 and Sec. 4.1 with
+Figure 3, for any store of histories. Users are added at random, each with all events, in the order in which
+`fullrank.subset` takes them: the numbers at n of U users are those of the subset of share n / U.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from fullrank.data import impression_manifest
+from fullrank.data.pack import Store
+from fullrank.data.subset import drawn, gini
+from fullrank.errors import UserError
+from fullrank.scaling.heaps import Heaps, heaps
+
+POINTS = 20
+"""Numbers of users that are looked at, at even distances in logarithms."""
+OTHERS = (33_000, 4_000_000, 1_000_000_000)
+"""Parameters beside the table: the sizes of SRT's Figure 1."""
+RARE = 5
+"""Events that an item needs to be in a 5-core."""
+TOP = 0.01
+"""Share of the items that are called the most popular."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What `catalogue_growth` found: P numbers of users, and the V items that have events at the last of them."""
+
+    source: str
+    fingerprint: str
+    seed: int
+    dim: int
+    """Numbers in the vector of an item."""
+    others: tuple[int, ...]
+    """Parameters beside the table, of each model."""
+    catalogue: int
+    """Items of the store, with events or without."""
+    users: Int[np.ndarray, "P"]
+    interactions: Int[np.ndarray, "P"]
+    items: Int[np.ndarray, "P"]
+    """Different items among the interactions."""
+    per_item: Int[np.ndarray, "V"]
+    """Events of every item that has some, ascending."""
+    law: Heaps | None
+    """Over all points; None where they are too few."""
+    late: Heaps | None
+    """Over the last tenfold of interactions: where the exponent is smaller, growth is slowing down."""
+
+    @property
+    def parameters(self) -> Int[np.ndarray, "P O"]:
+        """Of a model with a table of vectors, at each point and for each number of other parameters."""
+        return np.array(self.others, dtype=np.int64) + self.dim * self.items[:, None].astype(np.int64)
+
+    @property
+    def histogram(self) -> list[tuple[int, int, int]]:
+        """(from, to, items): bins of events of an item, both ends included, each twice as wide as the one before."""
+        places = np.log2(self.per_item).astype(int)  # exact at powers of two up to 2^48
+        return [(2**k, 2 ** (k + 1) - 1, int(n)) for k, n in enumerate(np.bincount(places))]
+
+    @property
+    def gini(self) -> float:
+        """Inequality of events among items: 0 all have as many, near 1 one has all."""
+        return gini(self.per_item)
+
+    @property
+    def rare(self) -> tuple[float, float]:
+        """Share of the items that have fewer than `RARE` events, and share of the events that are theirs."""
+        few = self.per_item < RARE
+        return float(few.mean()), float(self.per_item[few].sum() / self.per_item.sum())
+
+    @property
+    def top(self) -> tuple[int, float]:
+        """The most popular share `TOP` of the items, rounded up, and the share of the events that are theirs."""
+        count = math.ceil(len(self.per_item) * TOP)
+        return count, float(self.per_item[-count:].sum() / self.per_item.sum())
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON holds it. `of_text`: a model whose items are text has its other parameters and no table."""
+        rare, theirs = self.rare
+        top, most = self.top
+        keys = ("users", "interactions", "items")
+        rows = np.stack([self.users, self.interactions, self.items], 1).tolist()
+        return {
+            "source": self.source, "fingerprint": self.fingerprint, "seed": self.seed, "catalogue": self.catalogue,
+            **dict(zip(keys, rows[-1], strict=True)),
+            "points": [dict(zip(keys, row, strict=True)) for row in rows],
+            "law": self.law and asdict(self.law), "law_of_the_last_tenfold": self.late and asdict(self.late),
+            "dim": self.dim,
+            "parameters": [
+                {"other": other, "with_table": self.parameters[:, place].tolist(), "of_text": other,
+                 "items_where_the_table_is_half": other / self.dim}
+                for place, other in enumerate(self.others)
+            ],
+            "events_per_item": {
+                "histogram": [{"from": low, "to": high, "items": count} for low, high, count in self.histogram],
+                "least": int(self.per_item[0]), "median": float(np.median(self.per_item)),
+                "most": int(self.per_item[-1]), "gini": self.gini, "rare_below": RARE, "share_of_items_rare": rare,
+                "share_of_events_of_rare": theirs, "top_items": top, "share_of_events_of_top": most,
+            },
+        }  # fmt: skip
+
+
+def catalogue_growth(
+    store: Store | str | Path, *, seed: int = 0, dim: int = 64, others: Sequence[int] = OTHERS
+) -> Growth:
+    """How many different items users bring along as they join at random, and what models then weigh.
+
+    All events count, those of validation and test too, as in the catalogue of a subset. `dim` is the width of a table
+    of item vectors, `others` are the parameters beside it. Loads no torch.
+
+    Raises `UserError` for a folder that is no store of histories, a store without events, and numbers that are none.
+    """
+    for name, value, least in (("seed", seed, 0), ("dim", dim, 1), *(("others", other, 0) for other in others)):
+        if value < least:
+            raise UserError(f"{name}={value} must be at least {least}")
+    source = store if isinstance(store, Store) else _open(Path(store))
+    if source.num_events == 0:
+        raise UserError(f"{str(source.path)!r} has no events, so nothing grows; give a store with histories")
+    order = drawn(source.num_users, seed)
+    order = order[np.diff(source.offsets)[order] > 0]
+    at = np.unique(np.geomspace(1, len(order), POINTS).round().astype(np.int64))
+    items = np.asarray(source.items)
+    interactions, found = seen(items, np.asarray(source.offsets), order, at)
+    per_item = np.bincount(items)
+    late = interactions >= interactions[-1] / 10
+    return Growth(
+        str(source.path), source.fingerprint, seed, dim, tuple(others), source.num_items, at, interactions, found,
+        np.sort(per_item[per_item > 0]), heaps(interactions, found), heaps(interactions[late], found[late]),
+    )  # fmt: skip
+
+
+def seen(
+    items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Int[np.ndarray, "P"]
+) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    """(interactions, different items) of the first at[p] users of an order, at least one each.
+
+    An item counts from the first user in the order who has it; every event is read once.
+    """
+    lengths = np.diff(offsets)
+    place = np.full(len(lengths), len(order), dtype=np.int64)  # users beyond the order come last and do not count
+    place[order] = np.arange(len(order))
+    first = np.full(items.max(initial=-1) + 1, len(order), dtype=np.int64)
+    np.minimum.at(first, items, np.repeat(place, lengths))
+    new = np.bincount(first, minlength=len(order) + 1)[:-1]
+    return np.cumsum(lengths[order])[at - 1], np.cumsum(new)[at - 1]
+
+
+def seen_slow(
+    items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Int[np.ndarray, "P"]
+) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    """`seen` as it is said: a set of items that each user adds to."""
+    count, known, counts = 0, set[int](), [(0, 0)]
+    for user in order.tolist():
+        own = items[offsets[user] : offsets[user + 1]].tolist()
+        count += len(own)
+        known.update(own)
+        counts.append((count, len(known)))
+    picked = np.array(counts, dtype=np.int64)[at]
+    return picked[:, 0], picked[:, 1]
+
+
+def told(grown: Growth) -> Iterator[str]:
+    """What was found, in sentences, with what it does not say."""
+    if grown.law is None:
+        yield f"No power law was fitted: {len(grown.users)} points are too few."
+    else:
+        yield (
+            f"items = {grown.law.coefficient:.3g} x interactions^{grown.law.exponent:.3f} (R2 of the logarithms "
+            f"{grown.law.r_squared:.3f}, {grown.law.points} points). It describes the points of this order of users "
+            f"(seed {grown.seed}) and is no extrapolation."
+        )
+    if grown.late is not None and grown.law is not None and grown.late.points < grown.law.points:
+        yield f"Over the last tenfold of interactions the exponent is {grown.late.exponent:.3f}."
+    table = grown.dim * int(grown.items[-1])
+    half = ", ".join(f"{short(other)} at {round(other / grown.dim):,} items" for other in grown.others)
+    yield (
+        f"A table of {grown.dim} numbers for each item has {table:,} parameters in the end. It weighs as much as the "
+        f"rest of a model of {half}. A model of text items has the rest alone, whatever the catalogue."
+    )
+    rare, theirs = grown.rare
+    count, most = grown.top
+    yield (
+        f"{rare:.1%} of the items have fewer than {RARE} events and hold {theirs:.1%} of all; the most popular "
+        f"{TOP:.0%} of the items ({count:,}) hold {most:.1%}. Gini {grown.gini:.3f}."
+    )
+    if grown.per_item[0] > 1:
+        yield (
+            f"Every item has at least {grown.per_item[0]:,} events: rare items seem to have been filtered out, and "
+            "with them the long tail and much of the growth."
+        )
+
+
+def short(number: int) -> str:
+    """33K, 4M, 1B."""
+    power, letter = next((p, s) for p, s in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1, "")) if number >= p or p == 1)
+    return f"{number / power:g}{letter}"
+
+
+def _open(folder: Path) -> Store:
+    if impression_manifest.is_store(folder):
+        raise UserError(
+            f"{str(folder)!r} is a store of impressions, whose users have no histories; give a store of events "
+            "(fullrank prepare makes one)"
+        )
+    return Store.open(folder)
