@@ -104,6 +104,7 @@ def test_report(call: Call, clicks: Path, shop: Path, tmp_path: Path) -> None:
     found = call("report", *words, "--json").json
     assert found["figures"] == ["reliability", "trajectory", "curves", "distribution-B"]
     assert found["runs"][0]["stable_rank"] is None and found["runs"][1]["stable_rank"] >= 1
+    assert found["left_out"]["size"].startswith("no two runs differ in the size of their ranker alone")
     assert "distribution-A" in found["left_out"] and (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
     assert call("evaluate", clicks / "lr", "--set", "bins=2", "--out", tmp_path / "kept").code == 0
     said = call("report", *words, "--evaluation", f"lr={tmp_path / 'kept'}")

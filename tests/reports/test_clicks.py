@@ -94,12 +94,45 @@ def test_the_trajectory_is_that_of_the_diagnosis(whole: ClickReport) -> None:
     )
 
 
+@pytest.fixture(scope="module")
+def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> ClickReport:
+    """RankMixer of two blocks and of one (whose manifest says its size, twice), DCNv2 of three crosses and of one."""
+    home = tmp_path_factory.mktemp("sizes")
+    small = written(store, home / "small", *RANKERS["rankmixer"], "model.ranker.blocks=1")
+    path = small.path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "size": {"dense_parameters": 321}}))
+    seed = written(store, home / "seed", *RANKERS["rankmixer"], "seed=5")
+    cross = written(store, home / "cross", "model.ranker.crosses=1")
+    tables = written(store, home / "tables", "model.embedding.dim=4", "model.ranker.crosses=2")
+    made = any_report(
+        [runs["rankmixer"], runs["dcnv2"], Run.open(small.path), seed, cross, tables, runs["dnn"]], impressions=60
+    )
+    assert isinstance(made, ClickReport)
+    return made
+
+
+def test_rank_against_dense_parameters(ladder: ClickReport) -> None:
+    found, by_key = drawn(ladder)["size"], {one.key: one for one in ladder.findings}
+    assert [row[0].split()[0] for row in found.rows] == ["C", "A", "D", "E", "B"], "by line, smallest first"
+    assert [row[1] for row in found.rows] == [
+        321, *(by_key[key].run.model().size().dense for key in "ADEB")  # type: ignore[operator]
+    ]  # fmt: skip
+    assert [row[5] for row in found.rows] == ["mixing_0", "mixing_1", "mixing_1", "cross_0", "cross_2"]
+    assert [row[6] for row in found.rows] == [4, 4, 4, 4, 4]
+    for row in found.rows:
+        one = by_key[row[0].split()[0]]
+        ranks = {(tap["name"], tap["label"]): tap["value"] for tap in one.diagnosis.of("token_ranks")}
+        assert row[2:5] == (one.metric("auc"), ranks["stable_rank", row[5]], ranks["entropy_rank", row[5]])
+    assert [panel.alt.split(" by ")[0] for panel in found.panels] == ["auc", "effective rank"]
+    assert all("C, A, D: " in panel.svg and "E, B: " in panel.svg for panel in found.panels)
+
+
 def test_a_panel_for_each_step_between_layers(whole: ClickReport) -> None:
     panels = {key: len(drawn(whole)[f"distribution-{key}"].panels) for key in "BCDE"}
     assert panels == {"B": 3, "C": 1, "D": 5, "E": 5}
     assert "dnn" in whole.findings[2].name and "embedding" in drawn(whole)["distribution-C"].panels[0].alt
     missing = [figure for figure in whole.figures if isinstance(figure, Missing)]
-    assert [one.name for one in missing] == ["distribution-A"] and "one weight per value" in missing[0].why
+    assert [one.name for one in missing] == ["size", "distribution-A"] and "one weight per value" in missing[1].why
 
 
 def test_training_and_what_was_watched_inside_epochs(whole: ClickReport) -> None:

@@ -22,7 +22,7 @@ from fullrank.reports.report import Report, report
 from fullrank.run import Run
 from tests.reports.conftest import HOSTILE, Page, make
 
-JOINT = ["pareto", "bands", "depth", "spectrum", "layers", "bound", "focus", "case", "robustness", "curves"]
+JOINT = ["pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness", "curves"]
 
 
 @pytest.fixture(scope="module")

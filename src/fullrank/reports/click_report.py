@@ -15,6 +15,7 @@ from fullrank.reports.click_findings import ClickFinding, collect_clicks, compar
 from fullrank.reports.draw import look
 from fullrank.reports.figures.clicks import distribution, reliability, trajectory
 from fullrank.reports.figures.curves import RANKS, curves
+from fullrank.reports.figures.size import click_size
 from fullrank.reports.known import Tell, readable
 from fullrank.reports.page import Page, check_extra, render
 from fullrank.run import Run
@@ -72,7 +73,7 @@ def click_report(
     findings = collect_clicks(
         runs, data=store, split=split, impressions=impressions, settings=settings, evaluations=evaluations, tell=tell
     )
-    joint = [reliability(findings), trajectory(findings), curves(findings, RANKS)]
+    joint = [reliability(findings), trajectory(findings), click_size(findings), curves(findings, RANKS)]
     single = {one.key: [distribution(one)] for one in findings}
     blocks = [
         {

@@ -105,10 +105,12 @@ def whole_numbers(axes: Any) -> None:
 
 def plain_powers(axis: Any) -> None:
     """Ticks of a logarithmic axis as plain text, 1e+15; those between too where there would be one or none."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    if high < 100 * low:
+    if high < 5 * low:
+        axis.set_major_locator(MaxNLocator(nbins=4))
+    elif high < 100 * low:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())

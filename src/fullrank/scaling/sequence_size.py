@@ -64,15 +64,22 @@ def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> Seq
     for part in found[0]:
         some = [one[part] for one in found]
         total[part] = None if None in some else round(share * sum(v or 0 for v in some))
+    events = int((store.bounds[:, 0] - store.offsets[:-1]).sum())
+    return SequenceSize(non_embedding(model), total, events)
+
+
+def non_embedding(model: RecommenderModel) -> int:
+    """Parameters of a model without the tables of its items (ids, features, tokens of text, codes).
+
+    What SPRINT's Figure 1 has across; position vectors and linear maps of items are counted.
+    """
     tables = sum(
         w.numel()
         for part in model.items.modules()
         if isinstance(part, nn.Embedding | SemanticItems)
         for w in part.parameters(recurse=False)
     )
-    own = sum(p.numel() for p in model.parameters()) - tables
-    events = int((store.bounds[:, 0] - store.offsets[:-1]).sum())
-    return SequenceSize(own, total, events)
+    return sum(p.numel() for p in model.parameters()) - tables
 
 
 def batch_flops(model: RecommenderModel, batch: Any) -> Parts:

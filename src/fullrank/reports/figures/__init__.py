@@ -11,12 +11,13 @@ from fullrank.reports.figures.focus import case, focus
 from fullrank.reports.figures.inside import bound, layers, spectrum
 from fullrank.reports.figures.robustness import robustness
 from fullrank.reports.figures.single import ablation, attention
+from fullrank.reports.figures.size import size
 from fullrank.reports.figures.streams import looks, streams
 from fullrank.reports.figures.thinking import diversity, oracle_step, reasons, step_curve
 from fullrank.reports.findings import Finding
 
 JOINT: tuple[Callable[[Sequence[Finding]], Figure | Missing], ...] = (
-    pareto, bands, depth, spectrum, layers, bound, focus, case, robustness, curves,
+    pareto, bands, depth, size, spectrum, layers, bound, focus, case, robustness, curves,
 )  # fmt: skip
 """All runs in one figure."""
 SINGLE: tuple[Callable[[Finding], Figure | Missing], ...] = (attention, ablation)

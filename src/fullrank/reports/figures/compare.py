@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,8 @@ from fullrank.diagnostics.attention_share import bands as banded
 from fullrank.metrics.coverage import exposures
 from fullrank.reports import Figure, Missing, listed
 from fullrank.reports.draw import GREY, legend, look, panel, whole_numbers
+from fullrank.reports.figures.alike import LAYERS, alike, line_label
 from fullrank.reports.findings import Finding, comparable
-from fullrank.reports.known import readable
 
 PLACES = 10
 """Places of each list that are looked at."""
@@ -106,7 +105,8 @@ def bands(findings: Sequence[Finding]) -> Figure | Missing:
 def depth(findings: Sequence[Finding]) -> Figure | Missing:
     """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
     name, title = "depth", "What more layers do"
-    groups = [group for group in _alike(findings) if len({one.layers for one in group}) > 1]
+    layered = [one for one in findings if one.layers is not None]
+    groups = [group for group in alike(layered, LAYERS) if len({one.layers for one in group}) > 1]
     if not groups:
         return Missing(name, title, "no two runs differ in their number of layers alone (and in their seed).")
     inside = [one for group in groups for one in group]
@@ -130,7 +130,7 @@ def depth(findings: Sequence[Finding]) -> Figure | Missing:
                     if found is not None and one.layers is not None:
                         points.setdefault(one.layers, []).append(found)
                 x = sorted(points)
-                axes.plot(x, [float(np.mean(points[n])) for n in x], label=_label(group), **look(place))
+                axes.plot(x, [float(np.mean(points[n])) for n in x], label=line_label(group), **look(place))
             whole_numbers(axes)
             legend(axes)
 
@@ -148,22 +148,6 @@ def depth(findings: Sequence[Finding]) -> Figure | Missing:
         (f"{one.key} {one.name}", one.layers, *(value(one, figure) for figure, _ in figures)) for one in inside
     )
     return Figure(name, title, caption, tuple(panels), ("run", "layers", *(figure for figure, _ in figures)), rows)
-
-
-def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Runs whose specs differ in layers and seed alone."""
-    groups: dict[str, list[Finding]] = {}
-    for one in findings:
-        if one.layers is not None:
-            tree = one.run.spec.dump()
-            tree["model"]["encoder"]["layers"] = tree["seed"] = None
-            groups.setdefault(json.dumps(tree, sort_keys=True), []).append(one)
-    return list(groups.values())
-
-
-def _label(group: Sequence[Finding]) -> str:
-    """Begins with a letter of ours: matplotlib hides labels that begin with an underscore."""
-    return f"{', '.join(one.key for one in group)}: {readable(group[0].run.spec.recipe)}"
 
 
 def _shares(counts: np.ndarray, band: np.ndarray) -> np.ndarray:

@@ -114,7 +114,8 @@ def bound(findings: Sequence[Finding]) -> Figure | Missing:
     alt = "Measured norm and bound by layer, powers of ten: " + "; ".join(
         f"{one.key} ends at {measured:.2f} below {limit:.2f}"
         for one in there
-        if (measured := _top(one, "log10_norm")) is not None and (limit := _top(one, "log10_bound")) is not None
+        if (measured := top(one, "bound", "log10_norm")) is not None
+        and (limit := top(one, "bound", "log10_bound")) is not None
     )
     rows: list[tuple[Any, ...]] = []
     for one in there:
@@ -146,6 +147,7 @@ def _by_layer(one: Finding, diagnostic: str, name: str) -> dict[int, float]:
     }
 
 
-def _top(one: Finding, name: str) -> float | None:
-    values = _by_layer(one, "bound", name)
+def top(one: Finding, diagnostic: str, name: str) -> float | None:
+    """A figure behind the last layer that has it; None where no layer has."""
+    values = _by_layer(one, diagnostic, name)
     return values[max(values)] if values else None
