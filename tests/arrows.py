@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "recommender baselines click experiment run evaluation.spec evaluation.clicks_spec retrieval.dial "
         "retrieval.decoding",
         "retrieval",
-        "evaluation grow cascade",
+        "evaluation alike grow fill cascade",
         "training",
         "diagnostics scaling serving",
         "recipes reports",
