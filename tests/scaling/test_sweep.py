@@ -59,6 +59,14 @@ def test_every_run_leaves_a_row_with_all_that_it_depends_on(store: Store, tiny: 
     assert len({r["spec_hash"] for r in rows}) == 4
 
 
+def test_metrics_among_sampled_negatives_stand_beside_the_full_ones(store: Store, tiny: Tiny, out: Path) -> None:
+    grid = tiny("[sasrec, {name: beside, recipe: sasrec, set: {evaluation.sampled: 20}}]")
+    plain, beside = sweep(grid, store, out, progress=False)
+    assert "sampled" not in plain
+    found = beside["sampled"]["test"]["ndcg@10"]
+    assert found["full"] == beside["metrics"]["test"]["ndcg@10"] and found["gap"] == found["sampled"] - found["full"]
+
+
 def test_the_same_call_again_repeats_nothing(
     store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,7 @@ def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, p
         **identity(job, store),
         "metrics": {split: result["metrics"] for split, result in found.items()},
         "stderr": {split: result["stderr"] for split, result in found.items()},
+        **_beside(found),
         **training_figures(run, job),
         "parameters": run.manifest["parameters"],
         **_size(run, model, job, store),
@@ -94,6 +95,12 @@ def training_figures(run: Run, job: Job) -> Row:
         "epochs": rows[-1]["epoch"] if rows else 0,
         "tokens_per_s": rows[-1].get("tokens_per_s") if rows else None,
     }
+
+
+def _beside(found: dict[str, Any]) -> Row:
+    """Metrics among sampled negatives beside the full ones, and their gaps, where they were asked for."""
+    some = {split: result["sampled"] for split, result in found.items() if "sampled" in result}
+    return {"sampled": some} if some else {}
 
 
 def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
