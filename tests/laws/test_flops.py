@@ -11,7 +11,7 @@ from torch import nn
 from discover import Pair, everything, name
 from fullrank.ops.flop_count import counted
 from fullrank.reasoning.stepwise import Stepwise
-from tiny import built, histories, padded, plain, reachable
+from tiny import ITEMS, built, catalog, histories, padded, plain, reachable
 
 DIM, ROWS = 12, 3
 LENGTHS = (1, 9, 150)
@@ -35,6 +35,18 @@ def test_what_is_said_is_what_torch_counts(pair: Pair, length: int) -> None:
     for _, module in built(reachable(plain(pair), 1, numbers=length < 100), DIM, 160):
         with torch.no_grad():
             check_flops(module, lambda module=module: module(x, batch), length)
+
+
+@pytest.mark.parametrize("pair", everything("items"), ids=name)
+def test_what_items_say_is_what_torch_counts(pair: Pair) -> None:
+    for _, items in built(reachable(plain(pair), 2, numbers=False), DIM, catalog()):
+        if not hasattr(items, "flops"):
+            assert len(getattr(items, "uncounted", "")) > 20, "neither flops(count) nor a sentence `uncounted`"
+            continue
+        assert not hasattr(items, "uncounted")
+        with torch.no_grad():
+            assert items.flops(7) == counted(lambda items=items: items.embed(torch.arange(7)))
+            assert items.flops(ITEMS) == counted(items.all)
 
 
 def test_a_wrong_count_and_silence_are_caught() -> None:

@@ -11,16 +11,28 @@ import pytest
 import torch
 
 from fullrank.data.pack import Store
+from fullrank.data.prepare import prepare
+from fullrank.data.sources.planted import Planted
 from fullrank.experiment import named
+from fullrank.items.features import FeatureItems
+from fullrank.items.semantic import SemanticItems
 from fullrank.ops.flop_count import counted
 from fullrank.scaling.laws.read import read_ladder
-from fullrank.scaling.sequence_size import batch_flops, published_flops, sequence_size
+from fullrank.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
 from fullrank.scaling.sweep import sweep
 from fullrank.training.fit import material_of
 
 from .laws.conftest import srt_csv as srt_csv
 
 SAMPLED = "model.loss={kind: bce, negatives: {count: 5, share: query}}"
+BRAND = "model.items.fields=[{column: title}, {column: brand, empty: unknown}]"
+
+
+@pytest.fixture(scope="module")
+def titled(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Items with titles and brands, more than a batch reads."""
+    tables = Planted(users=150, items=600, events_per_user=8).read()
+    return prepare(tables.events, tmp_path_factory.mktemp("titled") / "shop", items=tables.items)
 
 
 def made(store: Store, recipe: str, *settings: str) -> Any:
@@ -41,6 +53,35 @@ def test_the_forward_pass_of_a_batch_is_what_torch_counts(recipe: str, settings:
     assert None not in parts.values()
     with torch.no_grad():
         assert sum(parts.values()) == counted(lambda: model(batch))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("model.loss.negatives={count: 7, share: query, uniform: 1, popularity: 2, in_batch: 1}",),
+        ("model.loss=cross_entropy",),
+        ("model.task=last_item", "model.loss.negatives.count=50"),
+    ],
+)
+def test_text_counts_each_item_that_a_step_reads_once(settings: tuple[str, ...], titled: Store) -> None:
+    model, loader = made(titled, "srt", BRAND, "model.loss.negatives.count=30", *settings)
+    for batch in (loader.batch(1), loader.batch(loader.steps_per_epoch + 1)):
+        parts = batch_flops(model.eval(), batch)
+        with torch.no_grad():
+            assert sum(parts.values()) == counted(lambda batch=batch: model(batch))  # type: ignore[arg-type]
+        assert parts["items"] is not None
+        distinct, rest = divmod(parts["items"], 2 * 16 * 8)
+        every = titled.num_items
+        assert not rest and (distinct > every if "cross" in str(settings) else 30 < distinct < every)
+
+
+def test_items_of_codes_cost_nothing_and_others_say_that_they_are_not_counted(titled: Store) -> None:
+    assert SemanticItems.flops(None, 9) == 0 and not hasattr(FeatureItems, "flops")  # type: ignore[arg-type]
+    model, loader = made(titled, "sasrec", "model.items={kind: features, categorical: [brand]}")
+    assert sequence_size(model, loader, titled).flops_per_epoch is None
+    model, loader = made(titled, "srt", BRAND, "model.penalties=[{kind: logdet}]")
+    assert batch_flops(model, loader.batch(0))["items"] is None, "a penalty may read more items"
 
 
 def test_an_epoch_is_three_times_its_forward_passes(store: Store) -> None:
@@ -68,6 +109,16 @@ def test_the_published_counts(srt_csv: Path) -> None:
         shape = {name: int(row[name]) for name in ("layers", "heads", "negatives")}
         assert published_flops(dim=int(row["d"]), **shape) == int(row["batch_flops"])
         assert int(row["batch_flops"]) * int(row["interactions"]) // 128 == int(row["epoch_flops"])
+
+
+def test_an_epoch_in_the_published_unit(titled: Store) -> None:
+    for layers, heads, dim, negatives in ((2, 4, 16, 300), (4, 2, 8, 10)):
+        settings = (f"model.dim={dim}", f"model.encoder.inner={dim}", f"model.encoder.layers={layers}",
+                    f"model.encoder.attention.heads={heads}", f"model.loss.negatives.count={negatives}")  # fmt: skip
+        model, _ = made(titled, "srt", BRAND, *settings)
+        assert published_epoch(model, 128 * 5) == 5 * published_flops(layers, heads, dim, negatives)
+    for other in ("model.encoder.norm=rms", "model.loss=cross_entropy", "model.encoder.attention.kind=hstu"):
+        assert published_epoch(made(titled, "srt", BRAND, other)[0], 5) is None
 
 
 def test_rows_of_a_sweep_are_a_ladder(tiny: Any, store: Store, out: Path) -> None:

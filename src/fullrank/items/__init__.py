@@ -3,7 +3,8 @@
 The room's contract: a Spec whose ``build(dim, catalog)`` gives an `Items` module. The same vectors are the model's
 input and what queries search (tied). A step searches a `Snapshot`, so that the whole table is made once a step. Items
 made of parts, such as codes, are `Perturbable`: noise may then hit a part of an item. Items whose vectors are computed,
-such as text, are `Computed`: a step computes each vector once.
+such as text, are `Computed`: a step computes each vector once. ``flops(count)`` is what the matrix products of so many
+vectors cost forward (look-ups and their sums are none), or there is a sentence ``uncounted``.
 """
 
 from __future__ import annotations

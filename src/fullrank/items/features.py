@@ -45,6 +45,7 @@ class Features(Spec):
 
 
 class FeatureItems(nn.Module):
+    uncounted = "the map of numbers is computed for every place of a step, and negatives are asked for in several ways"
     codes: Tensor
     numbers: Tensor
     popularity: Tensor

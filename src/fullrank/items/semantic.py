@@ -73,6 +73,9 @@ class SemanticItems(nn.Module):
         self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
         self.table = nn.Parameter(torch.randn(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim) * STD)
 
+    def flops(self, count: int) -> int:
+        return 0
+
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         return self._joined(self.codes[ids] + self.offsets)
 

@@ -32,6 +32,9 @@ class ItemTable(nn.Module):
         self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
         start_small(self)
 
+    def flops(self, count: int) -> int:
+        return 0
+
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         return self.embedding(ids)
 

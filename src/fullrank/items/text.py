@@ -137,6 +137,9 @@ class TextItems(nn.Module):
         start_small(self)
         start_small(self.tables)
 
+    def flops(self, count: int) -> int:
+        return 2 * count * self.adapter.weight.numel()
+
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         rows, parts = ids.reshape(-1), []
         for i, table in enumerate(self.tables):

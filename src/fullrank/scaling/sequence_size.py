@@ -2,8 +2,10 @@
 
 FLOPs are two for each multiplication with its addition in a matrix product, forward, attention over the padded square
 that is computed; the backward pass counts as twice the forward pass. Parts: item vectors, encoder, scores of the loss.
-Norms, softmax, activations and look-ups are not counted. A part that does not say (`uncounted`) makes the whole
-unknown. `published_flops` counts as SRT's runs were counted: another unit, not for one ladder with ours.
+Norms, softmax, activations, look-ups and sums of what was looked up (token vectors of text, codes) are not counted.
+Items whose vectors are computed count each one that a step reads once, negatives as they are drawn. A part that does
+not say (`uncounted`) makes the whole unknown. `published_flops` and `published_epoch` count as SRT's runs were counted:
+another unit, not for one ladder with ours.
 
 Differs: a recomputation in the backward pass (scores in chunks, attention in blocks) is not counted, nor the target's
 own score beside sampled negatives, which is no matrix product.
@@ -15,12 +17,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
+from fullrank.attention.softmax import SoftmaxAttention
+from fullrank.batch import Batch, States
 from fullrank.data.pack import Store
+from fullrank.encoders.transformer import TransformerEncoder
+from fullrank.items import Computed, Items, Snapshot
 from fullrank.items.semantic import SemanticItems
-from fullrank.items.table import ItemTable
 from fullrank.objectives.losses.cross_entropy import CrossEntropyLoss
+from fullrank.objectives.negatives import Negatives, draw
 from fullrank.recommender import RecommenderModel
 from fullrank.training.material import Batches
 
@@ -41,6 +49,8 @@ class SequenceSize:
     """Of an epoch, forward and backward, by part."""
     interactions: int
     """Training events of the store."""
+    published: int | None = None
+    """Of an epoch as SRT's runs were counted (`published_epoch`)."""
 
     @property
     def flops_per_epoch(self) -> int | None:
@@ -50,7 +60,8 @@ class SequenceSize:
     def dump(self) -> dict[str, Any]:
         return {
             "non_embedding_parameters": self.non_embedding, "flops_per_epoch": self.flops_per_epoch,
-            "flops_by_part": dict(self.flops), "interactions": self.interactions,
+            "flops_by_part": dict(self.flops), "flops_per_epoch_thop": self.published,
+            "interactions": self.interactions,
         }  # fmt: skip
 
 
@@ -65,7 +76,7 @@ def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> Seq
         some = [one[part] for one in found]
         total[part] = None if None in some else round(share * sum(v or 0 for v in some))
     events = int((store.bounds[:, 0] - store.offsets[:-1]).sum())
-    return SequenceSize(non_embedding(model), total, events)
+    return SequenceSize(non_embedding(model), total, events, published_epoch(model, events))
 
 
 def non_embedding(model: RecommenderModel) -> int:
@@ -84,20 +95,71 @@ def non_embedding(model: RecommenderModel) -> int:
 
 def batch_flops(model: RecommenderModel, batch: Any) -> Parts:
     """The forward pass of one training batch, by part; None for one that does not say."""
-    x, _ = model.task.present(model.items, batch)
+    noted = _Noted(model.items)
+    x, inputs = model.task.present(noted, batch)
     rows, length, dim = x.shape
     count = getattr(model.encoder, "flops", None)
-    parts: Parts = {"items": 0 if isinstance(model.items, ItemTable) else None}
+    parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
     parts |= (
         {"encoder": None} if count is None else {k: None if v is None else rows * v for k, v in count(length).items()}
     )
     asked = sum(model.task.counts(batch).values())
-    sampled = getattr(getattr(model.loss, "spec", None), "negatives", None)
+    sampled = _sampled(model)
     against = model.num_items if isinstance(model.loss, CrossEntropyLoss) else None
     against = sampled.count if sampled is not None else against
-    whole = any(isinstance(m, nn.Linear) for m in model.task.modules()) or getattr(model.task, "generates", False)
-    parts["scores"] = None if against is None or whole or len(model.penalties) else 2 * asked * against * dim
+    parts["scores"] = None if against is None or _more(model) else 2 * asked * against * dim
     return parts
+
+
+class _Noted:
+    """Satisfies `Items`: notes which vectors a step computes, and gives zeros instead."""
+
+    def __init__(self, items: Items):
+        self.size, self.popularity = items.size, items.popularity
+        with torch.no_grad():
+            self.none = torch.zeros_like(items.embed(torch.zeros(1, dtype=torch.long))[0])
+        self.seen = torch.zeros(items.size, dtype=torch.bool)
+        self.computed_whole = 0
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        self.seen[ids] = True
+        return self.none.expand(*ids.shape, -1)
+
+    def all(self) -> Float[Tensor, "V D"]:
+        self.computed_whole += self.size
+        return self.none.expand(self.size, -1)
+
+    @property
+    def count(self) -> int:
+        return int(self.seen.sum()) + self.computed_whole
+
+
+def _items(model: RecommenderModel, noted: _Noted, x: Tensor, inputs: Batch, batch: Batch) -> int | None:
+    """The item vectors of a step; histories are noted already."""
+    cost, sampled = getattr(model.items, "flops", None), _sampled(model)
+    if cost is None or not cost(1):
+        return None if cost is None else 0
+    if not isinstance(model.items, Computed) or _more(model):
+        return None
+    if sampled is not None:
+        for q in model.task.queries(States(x), inputs, batch, Snapshot(noted, normalise=False)):
+            noted.embed(q.targets)
+            noted.embed(draw(sampled, q, batch))
+    elif isinstance(model.loss, CrossEntropyLoss):
+        noted.all()
+    else:
+        return None
+    return int(cost(noted.count))
+
+
+def _sampled(model: RecommenderModel) -> Negatives | None:
+    return getattr(getattr(model.loss, "spec", None), "negatives", None)
+
+
+def _more(model: RecommenderModel) -> bool:
+    """Whether a step computes more from its states than the scores of its queries."""
+    layers = any(isinstance(m, nn.Linear) for m in model.task.modules())
+    return layers or getattr(model.task, "generates", False) or len(model.penalties) > 0
 
 
 def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch: int = 128, length: int = 50) -> int:
@@ -111,3 +173,25 @@ def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch:
     linear = tokens * layers * 6 * dim**2 + (tokens + batch * (1 + negatives)) * 2 * dim**2
     norms, softmax = (1 + 2 * layers) * tokens * 4 * dim, layers * heads * tokens * (3 * length - 1)
     return linear + norms + softmax
+
+
+def published_epoch(model: RecommenderModel, interactions: int) -> int | None:
+    """FLOPs of an epoch as `published_flops` counts them: a row of `max_length` and its candidates for each event.
+
+    None for models that are not counted so: blocks of softmax attention with LayerNorm, sampled negatives, and items
+    that say what they cost.
+    """
+    sampled, encoder, cost = _sampled(model), model.encoder, getattr(model.items, "flops", None)
+    if sampled is None or cost is None or _more(model) or not isinstance(encoder, TransformerEncoder):
+        return None
+    norms = [m for m in encoder.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
+    mixers: list[Any] = [block.attention for block in encoder.blocks]
+    if not all(isinstance(m, SoftmaxAttention) for m in mixers):
+        return None
+    if not all(isinstance(m, nn.LayerNorm) and m.elementwise_affine for m in norms):
+        return None
+    length = model.max_length
+    linear = sum(m.weight.numel() for m in encoder.modules() if isinstance(m, nn.Linear))
+    read = 4 * sum(m.normalized_shape[0] for m in norms)
+    softmax = sum(m.heads for m in mixers) * length * (3 * length - 1)
+    return interactions * (length * (linear + read) + softmax + int(cost(length + 1 + sampled.count)) // 2)
