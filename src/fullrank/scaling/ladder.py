@@ -17,6 +17,7 @@ from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.ops.plain import plain
 from fullrank.ops.safe_files import write_text
+from fullrank.scaling.engine import Engine, Local
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.records import Row, results_file, summarise_seeds, write_results
 from fullrank.scaling.runner import HOUR, Outcome
@@ -45,8 +46,9 @@ def run_ladder(
     command: str | None = None,
     progress: bool = True,
     told: Callable[[AnyStore], None] | None = None,
+    engine: Engine = Local(),
 ) -> list[Rung]:
-    """Run the grid on each store in turn, within `max_hours` for all of them; `results` as in `sweep`.
+    """Run the grid on each store in turn, within `max_hours` for all of them; `results` and `engine` as in `sweep`.
 
     Raises `UserError` where two stores have one name, and for what `sweep` refuses.
     """
@@ -60,7 +62,9 @@ def run_ladder(
         if told is not None:
             told(store)
         left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        made = run_sweep(grid, store, folder / store.path.name, max_hours=left, dry_run=dry_run, progress=progress)
+        made = run_sweep(
+            grid, store, folder / store.path.name, max_hours=left, dry_run=dry_run, progress=progress, engine=engine
+        )  # fmt: skip
         rungs.append(Rung(store, made))
         if dry_run:
             continue

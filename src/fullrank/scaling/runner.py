@@ -1,10 +1,9 @@
-"""Runs jobs in order within a time limit: skips the finished, resumes what was cut off, survives failures."""
+"""Runs jobs within a time limit: skips the finished, resumes what was cut off, survives failures."""
 
 from __future__ import annotations
 
 import os
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +15,9 @@ from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.scaling.board import Board
 from fullrank.scaling.cost import Cost, measure_costs
+from fullrank.scaling.engine import Engine, Local, Work
 from fullrank.scaling.jobs import Job
-from fullrank.scaling.one import CELLS, check_run_folder, failed_row, run_job, steps_done
+from fullrank.scaling.one import CELLS, check_run_folder, steps_done
 from fullrank.scaling.records import Row, Rows
 
 HOUR = 3600.0
@@ -59,9 +59,10 @@ def run_jobs(
     dry_run: bool = False,
     progress: bool = True,
     kept: Callable[[Outcome], None] | None = None,
+    engine: Engine = Local(),
     measure_seconds: float = 3.0,
 ) -> Outcome:
-    """Run the jobs in order. `kept` is called after every new row, and once when all is over.
+    """Hand the jobs to the engine in order. `kept` is called after every new row, and once when all is over.
 
     Jobs of one group that together do not fit the rest of `max_hours` are not started and listed in `not_run`.
     Raises `UserError` for what is wrong before the first job runs: a model that cannot be built, a run folder of
@@ -85,7 +86,7 @@ def run_jobs(
             _plan(left, folder, outcome, board, max_hours)
         else:
             with board:
-                _run_all(left, store, folder, outcome, board, begun, max_hours, kept)
+                _run_all(left, store, folder, outcome, board, begun, max_hours, kept, engine)
         outcome.hours = (time.perf_counter() - begun) / HOUR
         if kept is not None and not dry_run:
             kept(outcome)
@@ -112,20 +113,25 @@ def _run_all(
     begun: float,
     max_hours: float | None,
     kept: Callable[[Outcome], None] | None,
+    engine: Engine,
 ) -> None:
     limit = float("inf") if max_hours is None else max_hours * HOUR
-    for group, needed in _groups(left, outcome, out):
-        if time.perf_counter() - begun + sum(needed) > limit:
-            _refuse(group, needed, outcome, board)
-            continue
-        for job in group:
-            board.started(job)
-            row = _attempt(job, store, out, outcome.costs.get(job.cost_key), board.lines)
-            outcome.rows.add(row)
-            outcome.hours = (time.perf_counter() - begun) / HOUR
-            board.ended(job, row)
-            if kept is not None:
-                kept(outcome)
+
+    def work() -> Iterator[Work]:
+        for group, needed in _groups(left, outcome, out):
+            if time.perf_counter() - begun + sum(needed) > limit:
+                _refuse(group, needed, outcome, board)
+                continue
+            for job in group:
+                board.started(job)
+                yield Work(job, store, out, outcome.costs.get(job.cost_key), board.lines)
+
+    for done, row in engine.run(work()):
+        outcome.rows.add(row)
+        outcome.hours = (time.perf_counter() - begun) / HOUR
+        board.ended(done.job, row)
+        if kept is not None:
+            kept(outcome)
 
 
 def _groups(left: list[Job], outcome: Outcome, out: Path) -> Iterator[tuple[list[Job], list[float]]]:
@@ -138,20 +144,6 @@ def _groups(left: list[Job], outcome: Outcome, out: Path) -> Iterator[tuple[list
 def _refuse(group: list[Job], needed: list[float], outcome: Outcome, board: Board) -> None:
     outcome.not_run += [_priced(job, seconds) for job, seconds in zip(group, needed, strict=True)]
     board.refused(group, needed)
-
-
-def _attempt(job: Job, store: AnyStore, out: Path, cost: Cost | None, progress: bool) -> Row:
-    """The job's row, whatever happens (an interrupt apart). A traceback goes beside the run folder."""
-    begun = time.perf_counter()
-    trace = out / CELLS / f"{job.folder}.error.txt"
-    try:
-        row = run_job(job, store, out, cost=cost, progress=progress)
-        trace.unlink(missing_ok=True)
-        return row
-    except Exception as error:
-        trace.parent.mkdir(parents=True, exist_ok=True)
-        trace.write_text(traceback.format_exc(), encoding="utf-8")
-        return failed_row(job, store, error, time.perf_counter() - begun)
 
 
 def _seconds(job: Job, outcome: Outcome, out: Path) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.stores import AnyStore
+from fullrank.scaling.engine import Engine, Local
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.machine import code, machine
 from fullrank.scaling.records import Row, results_file, summarise_seeds, write_results
@@ -23,17 +24,19 @@ def sweep(
     results: str | Path | None = None,
     command: str | None = None,
     progress: bool = True,
+    engine: Engine = Local(),
 ) -> list[Row]:
     """Run a grid and return the newest row of each of its runs (failed ones have `error`), in the grid's order.
 
     The same call again skips what is finished and goes on with what was cut off. `max_hours`: runs whose measured cost
     does not fit what is left are not started. `results`: a JSON file with the grid, the rows and their means over
-    seeds, replaced after each row; `command` is noted in it.
+    seeds, replaced after each row; `command` is noted in it. `engine`: where the runs are run, by default here.
     Raises `UserError` for what is wrong in the grid, its settings or the folders, before anything runs.
     """
     return run_sweep(
-        grid, store, out, max_hours=max_hours, dry_run=dry_run, results=results, command=command, progress=progress
-    ).newest
+        grid, store, out, max_hours=max_hours, dry_run=dry_run, results=results, command=command, progress=progress,
+        engine=engine,
+    ).newest  # fmt: skip
 
 
 def run_sweep(
@@ -46,6 +49,7 @@ def run_sweep(
     results: str | Path | None = None,
     command: str | None = None,
     progress: bool = True,
+    engine: Engine = Local(),
 ) -> Outcome:
     """`sweep` with all that is known of it: rows, costs, what was not run."""
     jobs = grid.jobs()
@@ -55,7 +59,9 @@ def run_sweep(
         if place is not None:
             write_results(place, sweep_results(grid, store, outcome, command))
 
-    return run_jobs(jobs, store, out, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep)
+    return run_jobs(
+        jobs, store, out, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep, engine=engine
+    )  # fmt: skip
 
 
 def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:

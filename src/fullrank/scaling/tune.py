@@ -9,6 +9,7 @@ from typing import Any
 from fullrank.data.stores import AnyStore
 from fullrank.evaluation.clicks_spec import sign
 from fullrank.ops.safe_files import write_text
+from fullrank.scaling.engine import Engine, Local
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.jobs import Cell
 from fullrank.scaling.machine import code, machine
@@ -27,11 +28,13 @@ def tune(
     dry_run: bool = False,
     command: str | None = None,
     progress: bool = True,
+    engine: Engine = Local(),
 ) -> dict[str, Any]:
     """Search a space on the validation split; returns what is written to `out`/tuned.json.
 
     Trial by trial through all cells: where `max_hours` ends the search early, every cell still has had the same number
     of trials, and only those count. `out`/grid.yaml holds the best settings, ready for `sweep`.
+    `engine`: where the trials are run, by default here.
     Raises `UserError` for what is wrong in the space, its settings or the folders, before anything runs.
     """
     folder = Path(out)
@@ -42,7 +45,8 @@ def tune(
         write_text(folder / "grid.yaml", best_grid(space, found).to_yaml())
 
     outcome = run_jobs(
-        space.jobs(), store, folder, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep
+        space.jobs(), store, folder, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep,
+        engine=engine,
     )  # fmt: skip
     return tuned(space, store, outcome, command)
 
