@@ -43,6 +43,9 @@ def test_sampled_metrics_stand_beside(call: Call, shop: Path) -> None:
     assert row["full"] == found["metrics"]["recall@5"] and row["gap"] == row["sampled"] - row["full"]
     told = call(*words).out
     assert "20 shared negatives" in told and "all items" in told and f"{row['gap']:+.4f}" in told
+    assert "note:" not in told
+    more = call("evaluate", shop / "popularity", "--set", "sampled=10000", "--metric", "recall@5").out
+    assert "note: 10,000 negatives were drawn with replacement from" in more and "full metrics say the same" in more
 
 
 def test_two_runs_are_compared_on_the_same_users(call: Call, shop: Path) -> None:

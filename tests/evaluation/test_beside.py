@@ -76,6 +76,14 @@ def test_on_disk_and_never_unasked(tmp_path: Path) -> None:
     assert asked().for_selection().sampled is None
 
 
+def test_as_many_negatives_as_items_are_noted() -> None:
+    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
+    for count in (ITEMS, 1000):
+        note = evaluate(model, store, "test", asked(sampled=count)).protocol["sampled"]["note"]
+        assert f"{count:,} negatives were drawn with replacement from {ITEMS} items" in note
+    assert "note" not in evaluate(model, store, "test", asked(sampled=ITEMS - 1)).protocol["sampled"]
+
+
 def test_refusals() -> None:
     for settings, said in (
         ({"protocol": "sampled"}, "sampled has no effect"),

@@ -158,6 +158,19 @@ def test_another_runs_tokeniser(tmp_path: Path) -> None:
     assert again.frame.equals(taken.frame)
 
 
+def test_a_tokeniser_that_knows_no_token_of_any_item_is_refused(tmp_path: Path) -> None:
+    known().write(tmp_path / "items.parquet")
+    foreign = worded().frame.with_columns(
+        title=pl.lit("赤いマニキュア").cast(pl.String), tags=pl.lit(["日本"], dtype=pl.List(pl.String))
+    )
+    own = foreign.with_columns(title=pl.when(pl.col("item") == 7).then(pl.lit("red")).otherwise("title"))
+    for frame in (foreign, foreign.with_columns(tags=pl.when(pl.col("item") > 3).then("tags"))):
+        with pytest.raises(UserError, match=r"knows no token of any of 23 items \(columns title, tags\)"):
+            known(spec(tokeniser=str(tmp_path)), Catalog(frame))
+    found = known(spec(tokeniser=str(tmp_path)), Catalog(own)).frame["title_tokens"]
+    assert (found.list.len() > 1).arg_true().to_list() == [7], "one item that is known is enough"
+
+
 def test_a_run_goes_on_by_the_text_of_its_tokens(tmp_path: Path) -> None:
     """Two catalogues, two tokenisers: a token's vector goes with its text."""
     run, data = trained(tmp_path)

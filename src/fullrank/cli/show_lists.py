@@ -39,6 +39,8 @@ def single(screen: Screen, run: Run, found: Evaluated, spent: float) -> None:
         title = f"{protocol['sampled']['negatives']:,} shared negatives"
         rows = [[name, row["full"], row["sampled"], f"{row['gap']:+.4f}"] for name, row in found.sampled.items()]
         screen.table(("metric", "all items", title, "gap"), rows)
+        if "note" in protocol["sampled"]:
+            screen.say(f"note: {protocol['sampled']['note']}")
     screen.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
 
 

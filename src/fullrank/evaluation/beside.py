@@ -88,12 +88,18 @@ def shared(groups: Int[np.ndarray, "G"], count: int, items: int, seed: int) -> I
     return drawn.reshape(len(groups), count)
 
 
-def told(spec: Evaluation) -> dict[str, Any]:
-    """What the protocol says of it; nothing where it is not asked for."""
+def told(spec: Evaluation, items: int) -> dict[str, Any]:
+    """What the protocol says of it; nothing where it is not asked for. A `note` where negatives outnumber the items."""
     if spec.sampled is None:
         return {}
     draws = {"negatives": spec.sampled, "from": "uniform", "shared_by": SHARED_BY, "seed": spec.seed}
-    return {"sampled": {**draws, "ties": "target first: place = 1 + negatives scored higher", "removed": "nothing"}}
+    found = {**draws, "ties": "target first: place = 1 + negatives scored higher", "removed": "nothing"}
+    if spec.sampled >= items:
+        found["note"] = (
+            f"{spec.sampled:,} negatives were drawn with replacement from {items:,} items, so items count more than "
+            "once and the full metrics say the same better; set evaluation.sampled to fewer than the items, or to null"
+        )
+    return {"sampled": found}
 
 
 def gaps(full: dict[str, float], sampled: dict[str, Float[np.ndarray, "U"]]) -> dict[str, dict[str, float]]:

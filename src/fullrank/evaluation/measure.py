@@ -71,7 +71,7 @@ def measure(
         if spec.sampled is None:
             return rows
         beside = sampled_beside(teller, histories, mine.truth(store), spec, device, progress)
-    return replace(rows, sampled=beside, protocol=rows.protocol | told(spec))
+    return replace(rows, sampled=beside, protocol=rows.protocol | told(spec, model.num_items))
 
 
 def of_lists(

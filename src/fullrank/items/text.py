@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError
 from fullrank.items.once import Once
-from fullrank.items.text_fields import Packed, TextField, packed, text_of
+from fullrank.items.text_fields import Packed, TextField, own_words, packed, text_of
 from fullrank.items.tokeniser import MOST_TOKENS, TOKENISER, TOKENISER_SIZE, Tokeniser, train
 from fullrank.ops.initial import start_small
 from fullrank.ops.packed_bags import packed_bags
@@ -79,6 +79,13 @@ class Text(Spec):
         else:
             tokeniser = Tokeniser(train(self._lines(texts), self.vocabulary))
         tokens = {field.kept: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
+        told = (tokeniser.tell(tokens[field.kept]).filter(own_words(field, t)).any() for field, t in texts.items())
+        if self.tokeniser is not None and not any(told):
+            raise UserError(
+                f"the tokeniser {self.tokeniser!r} knows no token of any of {catalog.size:,} items (columns "
+                f"{', '.join(field.column for field in self.fields)}), so all would be alike: leave "
+                "model.items.tokeniser out to train one on these items, or name one that was trained on such text"
+            )
         rest = pl.repeat(None, catalog.size - 1, dtype=pl.Binary, eager=True)
         model = pl.concat([pl.Series([tokeniser.model], dtype=pl.Binary), rest])
         size = pl.repeat(tokeniser.size, catalog.size, dtype=pl.Int32, eager=True)

@@ -52,10 +52,17 @@ def text_of(field: TextField, catalog: Catalog, *, may_be_empty: bool = False) -
     if not may_be_empty and not (found.str.len_bytes() > 0).any():
         raise UserError(f"the column {field.column!r} has no words for any of {catalog.size:,} items; "
                         f"name other columns with model.items.fields{_texts(catalog)}")  # fmt: skip
-    if field.empty is None:
-        return found
-    instead = words(pl.Series([field.empty]))[0]
-    return found.replace("", instead)
+    return found if field.empty is None else found.replace("", _instead(field))
+
+
+def own_words(field: TextField, text: pl.Series) -> pl.Series:
+    """Which items of `text_of` have words that are not the field's `empty`."""
+    return ~text.is_in(["", _instead(field)])
+
+
+def _instead(field: TextField) -> str:
+    """The words of an item that has none of its own."""
+    return str(words(pl.Series([field.empty or ""]))[0])
 
 
 def packed(column: pl.Series, size: int, name: str) -> Packed:

@@ -17,6 +17,8 @@ from fullrank.errors import UserError
 
 TOKENISER, TOKENISER_SIZE = "tokeniser", "tokeniser_size"
 """Columns of a run's item table: the model (in the first row alone), and its number of tokens."""
+MARK = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes in place of a space."""
 MOST_TOKENS = 1 << 20
 _MOST_BYTES = 64 * 2**20
 _CHUNK = 100_000
@@ -99,6 +101,11 @@ class Tokeniser:
             self._encoded(lines[low : low + _CHUNK].to_list(), most) for low in range(0, max(len(lines), 1), _CHUNK)
         ]
         return pl.concat(parts)
+
+    def tell(self, tokens: pl.Series) -> pl.Series:
+        """Which lists (of `tokens`) hold more than the mark of a word's beginning, which unknown words have too."""
+        marks = [token for token, piece in enumerate(self.pieces) if not piece.strip(MARK)]
+        return tokens.list.eval(~pl.element().is_in(marks)).list.any()
 
     def _encoded(self, lines: Sequence[str], most: int) -> pl.Series:
         rows = self._processor.encode(lines, num_threads=1) if lines else []

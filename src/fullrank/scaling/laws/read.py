@@ -122,6 +122,7 @@ def _tidy(frame: pl.DataFrame, file: Path, named: Columns) -> Ladder:
     metric = _numbers(frame, file, name)
     flops, rest = _optional(frame, file, named.flops, TIDY.flops), _common(frame, file, named, TIDY)
     epochs = _optional(frame, file, None, "epoch")
+    _every_run_named(frame, file, _present(frame, file, named.run, TIDY.run))
     places: dict[str, list[int]] = {}
     for row, run in enumerate(rest["run"]):
         places.setdefault(run, []).append(row)
@@ -139,6 +140,21 @@ def _tidy(frame: pl.DataFrame, file: Path, named: Columns) -> Ladder:
             epochs=None if epochs is None else epochs[order], **own,
         ))  # fmt: skip
     return Ladder(tuple(traces), name, str(file), _how(file, named, TIDY, "spent until each row's moment"))
+
+
+def _every_run_named(frame: pl.DataFrame, file: Path, column: str | None) -> None:
+    """Rows without a name would become one run. Raises `UserError` with their lines."""
+    if column is None:
+        return
+    empty = frame[column].cast(str).str.strip_chars().fill_null("") == ""
+    lines = [str(row + 2) for row in empty.arg_true()]
+    if lines:
+        shown = ", ".join(lines[:10]) + (f" and {len(lines) - 10:,} more" if len(lines) > 10 else "")
+        which = f"lines {shown} have" if len(lines) > 1 else f"line {shown} has"
+        raise UserError(
+            f"{file}: {which} no {column}; name the run of every row, or name another column with --run-col (in a file "
+            "without a column 'run' each row is a run of its own)"
+        )
 
 
 def _common(frame: pl.DataFrame, file: Path, named: Columns, usual: Columns) -> dict[str, Sequence[Any]]:
