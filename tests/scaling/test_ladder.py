@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from fullrank.data.pack import Store
 from fullrank.data.subset import subset
 from fullrank.errors import UserError
+from fullrank.scaling.engine import Local, Work
 from fullrank.scaling.ladder import rows_of, run_ladder, summarise_rungs
 from fullrank.scaling.laws.read_rows import read_rows
+from fullrank.scaling.records import Row
 
 from .conftest import TINY
 from .test_cli import call, last
@@ -37,6 +40,30 @@ def test_a_ladder_is_a_sweep_on_each_store(store: Store, half: Store, tiny: Tiny
     assert kept["command"] == "me" and set(kept["summary"]) == {"half/small", "half/wide", "shop/small", "shop/wide"}
     again = run_ladder(grid, [half, store], out, progress=False)
     assert rows_of(again) == rows_of(rungs) and summarise_rungs(again) == summarise_rungs(rungs)
+
+
+def test_the_common_files_follow_every_row(store: Store, half: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+    """Also of a second call: what it has not come to yet stays, a cell that is new appears with its row."""
+    file, seen = tmp_path / "r.json", list[list[tuple[str, str]]]()
+
+    class Watching(Local):
+        def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
+            for one in work:
+                rows = (out / "rows.jsonl").read_text().splitlines() if (out / "rows.jsonl").exists() else []
+                kept = json.loads(file.read_text())["rows"] if file.exists() else []
+                assert [json.loads(row) for row in rows] == kept
+                seen.append([(row["data"], row["cell"]) for row in kept])
+                yield one, one.run()
+
+    def call_with(cells: str) -> None:
+        run_ladder(tiny(cells), [half, store], out, results=file, progress=False, engine=Watching())
+
+    call_with("[popularity, {name: again, recipe: popularity}]")
+    ended = [("half", "popularity"), ("half", "again"), ("shop", "popularity"), ("shop", "again")]
+    assert seen == [ended[:n] for n in range(4)]
+    seen.clear()
+    call_with("[popularity, {name: again, recipe: popularity}, {name: third, recipe: popularity}]")
+    assert seen == [ended, [*ended[:2], ("half", "third"), *ended[2:]]]
 
 
 def test_its_rows_are_what_laws_are_fitted_to(store: Store, half: Store, tiny: Tiny, out: Path) -> None:

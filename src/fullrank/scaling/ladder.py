@@ -1,7 +1,7 @@
 """A ladder over data: one grid on several stores, such as nested shares of one (`fullrank subset`).
 
 Each store has a sweep of its own in FOLDER/STORE, resumable by itself; FOLDER/rows.jsonl holds the rows of all, which
-is what scaling laws are fitted to.
+is what scaling laws are fitted to. It is replaced after each row and keeps what earlier calls left of stores to come.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fullrank.ops.plain import plain
 from fullrank.ops.safe_files import write_text
 from fullrank.scaling.engine import Engine, Local
 from fullrank.scaling.grid import Grid
-from fullrank.scaling.records import Row, results_file, summarise_seeds, write_results
+from fullrank.scaling.records import Row, Rows, results_file, summarise_seeds, write_results
 from fullrank.scaling.runner import HOUR, Outcome
 from fullrank.scaling.sweep import run_sweep, sweep_results
 
@@ -56,21 +57,24 @@ def run_ladder(
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"two of the stores are called {name!r}, and each has a folder of its name: rename one")
-    folder, begun, rungs = Path(out), time.perf_counter(), list[Rung]()
-    place = results_file(results)
-    for store in stores:
-        if told is not None:
-            told(store)
-        left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        made = run_sweep(
-            grid, store, folder / store.path.name, max_hours=left, dry_run=dry_run, progress=progress, engine=engine
-        )  # fmt: skip
-        rungs.append(Rung(store, made))
-        if dry_run:
-            continue
+    folder, begun, place = Path(out), time.perf_counter(), results_file(results)
+    jobs = grid.jobs()
+    rungs = [Rung(store, Outcome(jobs, store.fingerprint, Rows(folder / store.path.name))) for store in stores]
+
+    def keep(rung: Rung, outcome: Outcome) -> None:
+        rung.outcome = outcome
         write_text(folder / "rows.jsonl", "".join(json.dumps(plain(row)) + "\n" for row in rows_of(rungs)))
         if place is not None:
             write_results(place, _results(grid, rungs, command))
+
+    for rung in rungs:
+        if told is not None:
+            told(rung.store)
+        left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
+        rung.outcome = run_sweep(
+            grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
+            engine=engine, kept=partial(keep, rung),
+        )  # fmt: skip
     return rungs
 
 

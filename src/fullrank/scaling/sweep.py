@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,17 @@ def run_sweep(
     command: str | None = None,
     progress: bool = True,
     engine: Engine = Local(),
+    kept: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """`sweep` with all that is known of it: rows, costs, what was not run."""
+    """`sweep` with all that is known of it: rows, costs, what was not run. `kept` is called after each row."""
     jobs = grid.jobs()
     place = results_file(results)
 
     def keep(outcome: Outcome) -> None:
         if place is not None:
             write_results(place, sweep_results(grid, store, outcome, command))
+        if kept is not None:
+            kept(outcome)
 
     return run_jobs(
         jobs, store, out, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep, engine=engine
