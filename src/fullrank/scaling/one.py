@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def training_figures(run: Run, job: Job) -> Row:
     }
 
 
-def _beside(found: dict[str, Any]) -> Row:
+def _beside(found: Mapping[Any, dict[str, Any]]) -> Row:
     """Metrics among sampled negatives beside the full ones, and their gaps, where they were asked for."""
     some = {split: result["sampled"] for split, result in found.items() if "sampled" in result}
     return {"sampled": some} if some else {}
