@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
@@ -106,7 +107,50 @@ def rankelastor_efficiency() -> Figure:
     return figure
 
 
+def scaling_ladder() -> Figure:
+    """NDCG@10 by FLOPs of every epoch, with the sigmoid of all runs and that of all but the largest; by size and data."""
+    tree = _newest("scaling", "ladder")
+    rows, fit = tree["rows"], tree["fits"]["sigmoid"]
+    figure, (left, right) = _panels(2)
+    sizes = sorted({row["size"]["non_embedding_parameters"] for row in rows})
+    for row in rows:
+        place = sizes.index(row["size"]["non_embedding_parameters"])
+        points = [(epoch * row["size"]["flops_per_epoch"], value) for epoch, value in row["validation_curve"]]
+        left.plot(*zip(*points, strict=True), color=COLOURS[place], lw=0.7)
+    ends = [epochs * row["size"]["flops_per_epoch"] for row in rows for epochs in (1, row["epochs"])]
+    over = np.geomspace(min(ends), max(ends), 100)
+    without = next(held for held in fit["held_out"] if held["without_the_largest"] == "size")
+    for found, style, label in ((fit, "-", "all runs"), (without, "--", "without the largest size")):
+        left.plot(over, _sigmoid(found["parameters"], over), style, color="black", lw=1.4, label=label)
+    left.set(xscale="log", xlabel="FLOPs", ylabel="validation NDCG@10", ylim=(0, None))
+    left.legend(loc="upper left")
+    for place, data in enumerate(sorted({row["size"]["interactions"] for row in rows})):
+        own = sorted((row["size"]["non_embedding_parameters"], row["metrics"]["test"]["ndcg@10"])
+                     for row in rows if row["size"]["interactions"] == data)  # fmt: skip
+        right.plot(*zip(*own, strict=True), label=f"{data / 1000:,.0f}", **look(place))
+    right.set(xscale="log", xlabel="parameters without the table", ylabel="test NDCG@10", ylim=(0, None))
+    right.legend(title="thousand interactions", loc="upper left")
+    return figure
+
+
+def srt_negatives() -> Figure:
+    """Test NDCG@5 of SRT by the negatives of an example, and of the exact softmax."""
+    figure, panels = _panels(2)
+    for axes, (name, label) in zip(panels, (("srt", "s3rec-beauty"), ("srt_sports", "s3rec-sports")), strict=True):
+        found = {row["cell"]: row["metrics"]["test"]["ndcg@5"] for row in _rows("scaling", name)}
+        counts = [(count, found[cell]) for cell, count in NEGATIVES.items() if cell in found]
+        axes.plot(*zip(*counts, strict=True), label="sampled", **look(0))
+        axes.axhline(found["full"], color=COLOURS[1], ls="--", label="exact softmax")
+        axes.set(xscale="log", xlabel="negatives of an example", ylabel="test NDCG@5", ylim=(0, None), title=label)
+    panels[0].legend(loc="lower right")
+    return figure
+
+
+NEGATIVES = {"srt_10": 10, "srt_100": 100, "srt_300": 300, "srt_1k": 1000}
+
 FIGURES = {
+    "scaling_ladder": scaling_ladder,
+    "srt_negatives": srt_negatives,
     "sprint_depth": sprint_depth,
     "plr_dial": plr_dial,
     "rankelastor_ladder": rankelastor_ladder,
@@ -116,11 +160,23 @@ FIGURES = {
 
 
 def _rows(folder: str, name: str) -> list[dict[str, Any]]:
-    """The rows without an error of the newest results/FOLDER/<date>_<hardware>_NAME.json."""
-    files = sorted((ROOT / "results" / folder).glob(f"*_{name}.json"))
+    """The rows without an error of the newest file of that name."""
+    return [row for row in _newest(folder, name)["rows"] if not row.get("error")]
+
+
+def _newest(folder: str, name: str) -> dict[str, Any]:
+    """The newest results/FOLDER/<date>_<hardware>_NAME.json."""
+    files = sorted((ROOT / "results" / folder).glob(f"*_2cpu_{name}.json"))
     if not files:
-        raise FileNotFoundError(f"results/{folder}/*_{name}.json")
-    return [row for row in json.loads(files[-1].read_text())["rows"] if not row.get("error")]
+        raise FileNotFoundError(f"results/{folder}/*_2cpu_{name}.json")
+    found: dict[str, Any] = json.loads(files[-1].read_text())
+    return found
+
+
+def _sigmoid(parameters: dict[str, float], flops: np.ndarray) -> np.ndarray:
+    """SRT's Eq. 3."""
+    a, k, x0, c = (parameters[name] for name in ("a", "k", "x0", "c"))
+    return a / (1 + np.exp(-k * (np.log(flops) - x0))) + c
 
 
 def _aucs(rows: list[dict[str, Any]], cell: str) -> list[float]:
