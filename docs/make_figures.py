@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from fullrank.reports.draw import COLOURS, STYLE, look
+from fullrank.reports.draw import COLOURS, STYLE, look, plain_powers
 
 ROOT = Path(__file__).parents[1]
 WIDTH, HEIGHT = 3.1, 2.7
@@ -71,6 +71,7 @@ def rankelastor_ladder() -> Figure:
             points = sorted(_point(rows, cell, "dense_parameters") for cell in cells)
             axes.plot(*zip(*points, strict=True), label=NAMES[method], **look(place))
         axes.set(xlabel="dense parameters", title=title, xscale="log")
+        plain_powers(axes.xaxis)
     panels[0].set_ylabel("test AUC")
     panels[0].legend()
     return figure
@@ -102,13 +103,14 @@ def rankelastor_efficiency() -> Figure:
             axes.plot([x], [y], label=NAMES.get(cell, cell), **{**look(place), "linestyle": ""})
         axes.set(xlabel=label)
         axes.set_xscale("symlog", linthresh=1e4)  # lr and fm have no product and no dense weight
+        axes.xaxis.set_major_formatter("{x:g}")
     panels[0].set_ylabel("test AUC")
     panels[1].legend(fontsize=7, ncols=2)
     return figure
 
 
 def scaling_ladder() -> Figure:
-    """NDCG@10 by FLOPs of every epoch, with the sigmoid of all runs and that of all but the largest; by size and data."""
+    """NDCG@10 by FLOPs of every epoch, with the sigmoid of all runs and that of all but the largest; by size."""
     tree = _newest("scaling", "ladder")
     rows, fit = tree["rows"], tree["fits"]["sigmoid"]
     figure, (left, right) = _panels(2)
@@ -123,13 +125,15 @@ def scaling_ladder() -> Figure:
     for found, style, label in ((fit, "-", "all runs"), (without, "--", "without the largest size")):
         left.plot(over, _sigmoid(found["parameters"], over), style, color="black", lw=1.4, label=label)
     left.set(xscale="log", xlabel="FLOPs", ylabel="validation NDCG@10", ylim=(0, None))
-    left.legend(loc="upper left")
+    left.legend(loc="lower right", fontsize=6)
+    plain_powers(left.xaxis)
     for place, data in enumerate(sorted({row["size"]["interactions"] for row in rows})):
         own = sorted((row["size"]["non_embedding_parameters"], row["metrics"]["test"]["ndcg@10"])
                      for row in rows if row["size"]["interactions"] == data)  # fmt: skip
         right.plot(*zip(*own, strict=True), label=f"{data / 1000:,.0f}", **look(place))
     right.set(xscale="log", xlabel="parameters without the table", ylabel="test NDCG@10", ylim=(0, None))
-    right.legend(title="thousand interactions", loc="upper left")
+    right.legend(title="thousand\ninteractions", loc="lower right", fontsize=6, title_fontsize=6)
+    plain_powers(right.xaxis)
     return figure
 
 
@@ -142,6 +146,7 @@ def srt_negatives() -> Figure:
         axes.plot(*zip(*counts, strict=True), label="sampled", **look(0))
         axes.axhline(found["full"], color=COLOURS[1], ls="--", label="exact softmax")
         axes.set(xscale="log", xlabel="negatives of an example", ylabel="test NDCG@5", ylim=(0, None), title=label)
+        plain_powers(axes.xaxis)
     panels[0].legend(loc="lower right")
     return figure
 
