@@ -33,7 +33,7 @@ from fullrank.recommender import Recommender, Scoring
 from fullrank.spec import Spec
 
 TRAINING = Training(
-    max_epochs=20, lr=2.04e-3, batch_size=2048, warmup=0.1, schedule="cosine", clip_norm=1.0, patience=10
+    max_epochs=20, lr=3e-3, batch_size=2048, warmup=0.1, schedule="cosine", clip_norm=1.0, patience=10
 )
 """At CPU size; the learning rate was chosen on validation."""
 EVALUATION = Evaluation(selection="ndcg@20")
@@ -45,7 +45,7 @@ class RPGRecipe(Spec):
     kind: Literal["rpg"] = "rpg"
 
     def build(self) -> Experiment:
-        small = model(128, 256, temperature=0.15, input_dropout=0.123, scale_input=True)
+        small = model(128, 256, temperature=0.03, input_dropout=0.1, scale_input=True)
         return Experiment(recipe="rpg", model=small, training=TRAINING, evaluation=EVALUATION)
 
 
