@@ -118,14 +118,17 @@ def scaling_ladder() -> Figure:
     for row in rows:
         place = sizes.index(row["size"]["non_embedding_parameters"])
         points = [(epoch * row["size"]["flops_per_epoch"], value) for epoch, value in row["validation_curve"]]
-        left.plot(*zip(*points, strict=True), color=COLOURS[place], lw=0.7)
+        shade = str(0.85 - 0.15 * place)
+        whole = row["data"] == "ml"
+        label = f"width {row['cell'].rpartition('-d')[2]}" if whole else None
+        left.plot(*zip(*points, strict=True), color=shade, lw=1, label=label)
     ends = [epochs * row["size"]["flops_per_epoch"] for row in rows for epochs in (1, row["epochs"])]
     over = np.geomspace(min(ends), max(ends), 100)
     without = next(held for held in fit["held_out"] if held["without_the_largest"] == "size")
     for found, style, label in ((fit, "-", "all runs"), (without, "--", "without the largest size")):
-        left.plot(over, _sigmoid(found["parameters"], over), style, color="black", lw=1.4, label=label)
+        left.plot(over, _sigmoid(found["parameters"], over), style, color=COLOURS[1], lw=1.4, label=label)
     left.set(xscale="log", xlabel="FLOPs", ylabel="validation NDCG@10", ylim=(0, None))
-    left.legend(loc="lower right", fontsize=6)
+    left.legend(loc="upper left", fontsize=6)
     plain_powers(left.xaxis)
     for place, data in enumerate(sorted({row["size"]["interactions"] for row in rows})):
         own = sorted((row["size"]["non_embedding_parameters"], row["metrics"]["test"]["ndcg@10"])
@@ -170,7 +173,7 @@ def _rows(folder: str, name: str) -> list[dict[str, Any]]:
 
 
 def _newest(folder: str, name: str) -> dict[str, Any]:
-    """The newest results/FOLDER/<date>_<hardware>_NAME.json."""
+    """The newest results/FOLDER/<date>_2cpu_NAME.json."""
     files = sorted((ROOT / "results" / folder).glob(f"*_2cpu_{name}.json"))
     if not files:
         raise FileNotFoundError(f"results/{folder}/*_2cpu_{name}.json")

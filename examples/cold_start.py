@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of stores and runs")
     parser.add_argument("--results", type=Path, required=True, help="the JSON file to write")
     given = parser.parse_args()
+    given.results.parent.mkdir(parents=True, exist_ok=True)
     store = prepared(given.data, given.out)
     text = trained("fullrank.recipes.srt:srt_300", store, given.out / "runs" / "srt")
     ids = trained("sasrec", store, given.out / "runs" / "sasrec")
@@ -45,7 +48,7 @@ def main() -> None:
         runs[f"ids, {name}"] = fr.Run.open(folder) if whole else fr.fill_unseen(ids, folder, start=name, **how)  # type: ignore[arg-type]
     rows = {name: judged(run) for name, run in runs.items()}
     found = {
-        "command": "python -m examples.cold_start ../shared/data/s3rec-beauty --out runs/cold --results FILE",
+        "command": " ".join(["python -m examples.cold_start", *sys.argv[1:]]),
         "data": {"fingerprint": store.fingerprint, **store.manifest["subset"]},
         "filled": {name: run.manifest["filled"] for name, run in runs.items() if "filled" in run.manifest},
         "rows": rows,
@@ -59,6 +62,7 @@ def prepared(data: Path, out: Path) -> fr.Store:
     """The store with hidden items; a column `kind` holds an item's attributes as one value."""
     if (out / "hidden").exists():
         return fr.Store.open(out / "hidden")
+    shutil.rmtree(out / "whole", ignore_errors=True)  # left by a call that was cut off
     items = pl.read_parquet(data / "items.parquet").with_columns(kind=pl.col("attributes").list.join(", "))
     whole = fr.prepare(data / "events.parquet", out / "whole", items=items)
     return fr.subset(whole, out / "hidden", hide_items=HIDDEN)

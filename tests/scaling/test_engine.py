@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fullrank.data.pack import Store
 from fullrank.scaling.engine import Engine, Local, Work
@@ -48,6 +51,15 @@ class Failing:
                 return
 
 
+def documented() -> Any:
+    """The engine that docs/adding.md shows."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "adding.md"
+    section = page.read_text(encoding="utf-8").partition("## An engine for sweeps")[2]
+    made: dict[str, Any] = {}
+    exec(section.split("```python\n")[1].split("```")[0], made)
+    return made["Processes"]
+
+
 def lasting(rows: list[Row]) -> list[Any]:
     return [{key: value for key, value in row.items() if key not in OF_THE_CALL} for row in rows]
 
@@ -78,16 +90,43 @@ def test_work_is_handed_out_as_it_is_asked_for_and_as_it_fits(store: Store, tiny
 
 
 def test_the_engine_of_the_documentation_runs_in_other_processes(store: Store, tiny: Tiny, out: Path) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "adding.md"
-    section = page.read_text(encoding="utf-8").partition("## An engine for sweeps")[2]
-    made: dict[str, Any] = {}
-    exec(section.split("```python\n")[1].split("```")[0], made)
     grid = tiny("[popularity, {name: bad, recipe: popularity}, sasrec]")
     (out / "cells").mkdir(parents=True)
     (out / "cells" / "bad-seed0").write_text("a file where the run folder belongs")
-    first, bad, last = sweep(grid, store, out, progress=False, engine=made["Processes"](2))
+    first, bad, last = sweep(grid, store, out, progress=False, engine=documented()(2))
     assert first["metrics"]["test"] and last["epochs"] == 3 and bad["error"]
     assert len((out / "rows.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_process_that_dies_costs_its_job_and_no_other(
+    store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Work, "run", dies)
+    first, last = sweep(tiny("[popularity, sasrec]"), store, out, progress=False, engine=documented()(1))
+    assert "BrokenProcessPool" in first["error"] and "BrokenProcessPool" in last["error"]
+
+
+def dies(_: Work) -> Row:
+    os._exit(1)
+
+
+class Forgetful:
+    """Asks for all work and gives back what is not its."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
+        for one in work:
+            for _ in range(self.times):
+                yield one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0)
+
+
+def test_rows_that_are_missing_or_come_twice_are_no_sweep(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no row for popularity-seed0"):
+        run_sweep(tiny("[popularity]"), store, out, progress=False, engine=Forgetful(0))
+    with pytest.raises(RuntimeError, match="or twice"):
+        run_sweep(tiny("[popularity]"), store, tmp_path / "twice", progress=False, engine=Forgetful(2))
 
 
 def test_ladders_and_searches_pass_the_engine_on(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:

@@ -115,10 +115,11 @@ def test_an_epoch_in_the_published_unit(titled: Store) -> None:
     for layers, heads, dim, negatives in ((2, 4, 16, 300), (4, 2, 8, 10)):
         settings = (f"model.dim={dim}", f"model.encoder.inner={dim}", f"model.encoder.layers={layers}",
                     f"model.encoder.attention.heads={heads}", f"model.loss.negatives.count={negatives}")  # fmt: skip
-        model, _ = made(titled, "srt", BRAND, *settings)
+        model, _ = made(titled, "fullrank.recipes.srt:srt_300", BRAND, *settings)
         assert published_epoch(model, 128 * 5) == 5 * published_flops(layers, heads, dim, negatives)
-    for other in ("model.encoder.norm=rms", "model.loss=cross_entropy", "model.encoder.attention.kind=hstu"):
-        assert published_epoch(made(titled, "srt", BRAND, other)[0], 5) is None
+    for other in ("model.encoder.norm=rms", "model.loss=cross_entropy", "model.encoder.attention.kind=hstu",
+                  "model.loss.negatives.share=batch"):  # fmt: skip
+        assert published_epoch(made(titled, "fullrank.recipes.srt:srt_300", BRAND, other)[0], 5) is None
 
 
 def test_rows_of_a_sweep_are_a_ladder(tiny: Any, store: Store, out: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 
@@ -63,4 +65,26 @@ def test_what_cannot_be_filled_is_said(run: Run, market: Store, cold: Store, tmp
     features = fr.train(made, cold, tmp_path / "features", progress=False)
     with pytest.raises(UserError, match="no vectors of their own"):
         fr.fill_unseen(features, tmp_path / "a", start="mean")
+    with pytest.raises(UserError, match="none of the .* shares its 'title'"):
+        fr.fill_unseen(alone(run, tmp_path / "alone"), tmp_path / "a", like="title")
     assert not (tmp_path / "a").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        fr.fill_unseen(run.path, tmp_path / "file", start="mean")
+
+
+def alone(run: Run, out: Path) -> Run:
+    """The run with a column of titles, of which no two are alike."""
+    shutil.copytree(run.path, out)
+    frame = pl.read_parquet(out / "items.parquet")
+    frame.with_columns(title=pl.Series([f"title {n}" for n in range(len(frame))])).write_parquet(out / "items.parquet")
+    return Run.open(out)
+
+
+def test_a_table_of_attributes_is_not_taken_for_one_of_items(cold: Store, tmp_path: Path) -> None:
+    made = tiny("training.max_epochs=1", "model.items={kind: features, categorical: [category]}")
+    run = fr.train(made, cold, tmp_path / "run", progress=False)
+    before = read_tensors(run.path / "weights.safetensors")
+    after = read_tensors(fr.fill_unseen(run, tmp_path / "filled", start="mean").path / "weights.safetensors")
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert changed == [WEIGHT]

@@ -22,7 +22,9 @@ def growth(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and growth.json there.")
     ] = None,
-    dim: Annotated[int, typer.Option("--dim", metavar="D", min=1, help="Numbers in the vector of an item.")] = 64,
+    dim: Annotated[
+        int, typer.Option("--dim", metavar="D", min=1, max=1_000_000, help="Numbers in the vector of an item.")
+    ] = 64,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Order in which users are added.")] = 0,
     as_json: AsJson = False,
 ) -> None:

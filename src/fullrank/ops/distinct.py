@@ -24,8 +24,11 @@ def distinct(ids: Int[Tensor, "n"], size: int) -> Int[Tensor, "m"]:
 
 
 def distinct_and_places(ids: Int[Tensor, "*n"], size: int) -> tuple[Int[Tensor, "m"], Int[Tensor, "*n"]]:
-    """The ids that occur, in rising order, and where among them each given one stands."""
-    if size > ROWS_PER_ID * ids.numel():
+    """The ids that occur, in rising order, and where among them each given one stands.
+
+    Marking needs a table of places besides, so sorting is taken sooner: in tables with more rows than there are ids.
+    """
+    if size > ids.numel():
         return torch.unique(ids, return_inverse=True)
     found = distinct(ids.flatten(), size)
     places = torch.empty(size, dtype=torch.long, device=ids.device)

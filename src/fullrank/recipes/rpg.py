@@ -32,9 +32,7 @@ from fullrank.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.recommender import Recommender, Scoring
 from fullrank.spec import Spec
 
-TRAINING = Training(
-    max_epochs=20, lr=3e-3, batch_size=2048, warmup=0.1, schedule="cosine", clip_norm=1.0, patience=10
-)
+TRAINING = Training(max_epochs=20, lr=3e-3, batch_size=2048, warmup=0.1, schedule="cosine", clip_norm=1.0, patience=10)
 """At CPU size; the learning rate was chosen on validation."""
 EVALUATION = Evaluation(selection="ndcg@20")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -126,12 +126,29 @@ def _run_all(
                 board.started(job)
                 yield Work(job, store, out, outcome.costs.get(job.cost_key), board.lines)
 
-    for done, row in engine.run(work()):
-        outcome.rows.add(row)
-        outcome.hours = (time.perf_counter() - begun) / HOUR
-        board.ended(done.job, row)
-        if kept is not None:
-            kept(outcome)
+    handed: dict[str, Job] = {}
+    rows = engine.run(_noted(work(), handed))
+    try:
+        for done, row in rows:
+            if handed.pop(done.job.folder, None) is None:
+                raise RuntimeError(f"the engine gave a row for {done.job.folder}, which it was not asked for, or twice")
+            outcome.rows.add(row)
+            outcome.hours = (time.perf_counter() - begun) / HOUR
+            board.ended(done.job, row)
+            if kept is not None:
+                kept(outcome)
+    finally:
+        if isinstance(rows, Generator):
+            rows.close()
+    if handed:
+        raise RuntimeError(f"the engine gave no row for {', '.join(handed)}")
+
+
+def _noted(work: Iterator[Work], handed: dict[str, Job]) -> Iterator[Work]:
+    """The same work; what was handed out stands in `handed`."""
+    for one in work:
+        handed[one.job.folder] = one.job
+        yield one
 
 
 def _groups(left: list[Job], outcome: Outcome, out: Path) -> Iterator[tuple[list[Job], list[float]]]:

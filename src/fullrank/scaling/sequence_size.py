@@ -29,6 +29,7 @@ from fullrank.items import Computed, Items, Snapshot
 from fullrank.items.semantic import SemanticItems
 from fullrank.objectives.losses.cross_entropy import CrossEntropyLoss
 from fullrank.objectives.negatives import Negatives, draw
+from fullrank.objectives.tasks.next_item import NextItemTask
 from fullrank.recommender import RecommenderModel
 from fullrank.training.material import Batches
 
@@ -178,11 +179,13 @@ def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch:
 def published_epoch(model: RecommenderModel, interactions: int) -> int | None:
     """FLOPs of an epoch as `published_flops` counts them: a row of `max_length` and its candidates for each event.
 
-    None for models that are not counted so: blocks of softmax attention with LayerNorm, sampled negatives, and items
-    that say what they cost.
+    None for models of another shape than SRT's: computed items that say what they cost, blocks of softmax attention
+    with LayerNorm, the next item as the task, and sampled negatives of each query's own.
     """
     sampled, encoder, cost = _sampled(model), model.encoder, getattr(model.items, "flops", None)
     if sampled is None or cost is None or _more(model) or not isinstance(encoder, TransformerEncoder):
+        return None
+    if not isinstance(model.items, Computed) or sampled.share != "query" or not isinstance(model.task, NextItemTask):
         return None
     norms = [m for m in encoder.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
     mixers: list[Any] = [block.attention for block in encoder.blocks]

@@ -85,7 +85,7 @@ def popularity(grown: Growth) -> Figure:
 
     def paint(axes: Any) -> None:
         axes.bar(lows, [count for _, _, count in bins], width=lows, align="edge", color=look(0)["color"], ec="#ffffff")
-        if lows[-1] >= RARE:
+        if grown.per_item.max() >= RARE:
             axes.axvline(RARE, color=GREY, lw=1, ls="--", label=f"{RARE} events")
             legend(axes)
         axes.set_xscale("log")
@@ -100,8 +100,8 @@ def popularity(grown: Growth) -> Figure:
     drawn = panel(name, paint, alt, x="events of an item", y="items")
     caption = (
         f"Each bar is twice as wide as the one before. {rare:.1%} of the items have fewer than {RARE} events and "
-        f"{theirs:.1%} of all events; the most popular {count:,} have {most:.1%}. A {RARE}-core has none left "
-        "of the dashed line."
+        f"{theirs:.1%} of all events; the most popular {count:,} have {most:.1%}. A {RARE}-core has no item with "
+        f"fewer than {RARE} events."
     )
     rows = tuple((f"{low:,} to {high:,}", n, n / len(grown.per_item)) for low, high, n in bins)
     headers = ("events of an item", "items", "share of the items")
