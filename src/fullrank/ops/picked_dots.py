@@ -55,7 +55,7 @@ class _PickedDots(torch.autograd.Function):
             to_queries = F.embedding_bag(place, table, per_sample_weights=grad.contiguous(), mode="sum")
         if ctx.needs_input_grad[1]:
             flat = place.flatten()
-            order = flat.int().argsort()
+            order = flat.int().argsort(stable=True)  # so that sums have one order, in one process and in several
             counts = torch.bincount(flat, minlength=len(table))
             weights = grad.flatten()[order]
             by = torch.div(order, place.shape[1], rounding_mode="floor")
