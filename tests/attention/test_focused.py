@@ -103,9 +103,8 @@ def test_what_both_maps_agree_on_cancels() -> None:
             both = part.view(attention.heads, 2, attention.width, -1)
             both[:, 1] = both[:, 0]
     x, batch = torch.randn(1, 6, 12), padded(histories([6]))
-    # each map is rounded on its own; one map alone gives numbers a hundred thousand times as large
-    assert attention.weights(x, batch).abs().max() < 1e-6 and attention(x, batch).abs().max() < 1e-6
-    assert build(norm="none")(x, batch).abs().max() > 0.1
+    differing = build(norm="none")(x, batch).abs().max()  # the fused path rounds each of the two maps on its own
+    assert not attention.weights(x, batch).any() and attention(x, batch).abs().max() < 1e-5 * differing
 
 
 def test_head_rms_has_the_direction_of_any_row_scale() -> None:
