@@ -40,13 +40,18 @@ def focused_attention(
 ) -> Float[Tensor, "B H T f"]:
     """y in fp32. Without `allowed`, query i sees the keys up to i; `dropout` falls on A."""
     if norm is None and dropout == 0:
-        (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
         first, second = (
             F.scaled_dot_product_attention(a, b, v, attn_mask=allowed, is_causal=allowed is None).float()
-            for a, b in ((q1, k1), (q2, k2))
+            for a, b in _halves(q, k)
         )
         return factors[0] * first - factors[1] * second
     return _in_full(q, k, v, factors, allowed, norm, dropout, None, block)[0]
+
+
+def _halves(q: Tensor, k: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Queries and keys of each map, in memory of their own: kernels round by where numbers lie, and equal maps are
+    to cancel."""
+    return [(a.contiguous(), b.contiguous()) for a, b in zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)]
 
 
 def focused_attention_noting(
@@ -67,8 +72,7 @@ def focused_attention_noting(
     |A| in every place and can be had without making A.
     """
     if norm is None and dropout == 0:
-        parts = zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)
-        (y1, c1, _), (y2, c2, _) = (column_attention(a, b, v, valid, causal=causal) for a, b in parts)
+        (y1, c1, _), (y2, c2, _) = (column_attention(a, b, v, valid, causal=causal) for a, b in _halves(q, k))
         rows = (sum(factors) * valid[:, None].float()).expand(q.shape[:3])
         return factors[0] * y1.float() - factors[1] * y2.float(), (factors[0] * c1 + factors[1] * c2, rows)
     allowed = None if causal else _open(valid)
@@ -159,8 +163,8 @@ def _in_full(
 
 def _maps(q: Tensor, k: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
     """A1 and A2 in fp32."""
-    (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
-    return softmax_map(q1 @ k1.mT, q1.shape[-1], allowed), softmax_map(q2 @ k2.mT, q2.shape[-1], allowed)
+    first, second = (softmax_map(a @ b.mT, a.shape[-1], allowed) for a, b in _halves(q, k))
+    return first, second
 
 
 def softmax_map(
