@@ -104,7 +104,8 @@ def labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.nd
 def flat(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
     """The canonical values of a bag or sequence, row after row, and how many each row has; missing ones are dropped.
 
-    Raises `UserError` for text without a separator and for columns that are neither. Lists need none and ignore it.
+    Raises `UserError` for text without a separator and for columns that are neither. Lists need none: a
+    schema that splits the text of a store takes lists of new impressions as they are.
     """
     series = _lists(series, field, what)
     given = series.list.len().fill_null(0).to_numpy().astype(np.int64)

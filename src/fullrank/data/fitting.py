@@ -52,7 +52,10 @@ class Fit:
                 if field.name in self._counted:
                     self._counted[field.name].add(found.filter(pl.Series(train)))
         for at, several in enumerate(self.several):
-            found, lengths = flat(frame[several.name], several, f"column {several.name!r} of {what}")
+            name, column = f"column {several.name!r} of {what}", frame[several.name]
+            if several.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
+                raise UserError(f"{name} holds lists, so separator={several.separator!r} has no effect; leave it out")
+            found, lengths = flat(column, several, name)
             self.missing[several.name] += int((lengths == 0).sum())
             self.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
             if several.name in self._counted:
