@@ -24,7 +24,11 @@ from benchmarks.harness import CACHE, Benchmark, Figures, Say, main, repeat, req
 from fullrank.items.text import TextItems
 from fullrank.ops.packed_bags import packed_bags_slow
 
-FEW, MANY, TABLE = 10_000, 10_000_000, 1_000_000
+SIZES = {
+    "text": {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000},
+    "table": {"10k": 10_000, "100k": 100_000, "1m": 1_000_000},
+}
+"""Items; ratios are those of the last over the first."""
 TINY = {"base": 60, "pool": 24, "rows": 4, "length": 6}
 
 
@@ -50,10 +54,9 @@ def check(made: Callable[..., nn.Module] = TextItems) -> None:
 def measure(options: argparse.Namespace, say: Say) -> Figures:
     folder = CACHE / "catalogue"
     found: Figures = {}
-    for kind, large, label in (("text", MANY, "10m"), ("table", TABLE, "1m")):
-        prefix = "" if kind == "text" else "table_"
-        sizes = {"10k": FEW, label: large}
-        say(f"{kind}: steps at {FEW:,} and {large:,} items")
+    for kind, sizes in SIZES.items():
+        prefix, label = "" if kind == "text" else "table_", list(sizes)[-1]
+        say(f"{kind}: steps at {', '.join(f'{items:,}' for items in sizes.values())} items")
         seconds = steps(kind, sizes, folder, options.rounds)
         pairs = zip(seconds["10k"], seconds[label], strict=True)
         found[f"{prefix}step_time_{label}_over_10k"] = median(b / a for a, b in pairs)

@@ -69,7 +69,8 @@ def test_the_files(tmp_path: Path) -> None:
 
 
 def test_small_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in {"FEW": 10_000, "MANY": 20_000, "TABLE": 20_000, "CACHE": tmp_path}.items():
+    small = {"text": {"10k": 10_000, "10m": 20_000}, "table": {"10k": 10_000, "1m": 20_000}}
+    for name, value in {"SIZES": small, "CACHE": tmp_path}.items():
         monkeypatch.setattr(catalogue, name, value)
     monkeypatch.setattr(catalogue, "measured", lambda kind, items, threads: {"anonymous_mb": float(items)})
     monkeypatch.setattr(catalogue_step, "ROWS", 2)
