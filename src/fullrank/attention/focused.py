@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
@@ -142,8 +143,13 @@ class FocusedAttention(nn.Module):
         return self._closed(stream_mix(kept, prefix[1], own[1]).float())
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
-        """A, signed: behind its row norm, or l1 A1 - l2 A2 where the norm is the head's or none."""
+        """A, signed: behind its row norm, or l1 A1 - l2 A2 where the norm is the head's or none.
+
+        Where no gradient is asked for, as in diagnoses, it is worked out in fp64: of maps that nearly agree fp32 leaves
+        little but its own rounding.
+        """
         q, k, _ = self.project(x, batch.positions(from_end=False))
+        q, k = (q, k) if torch.is_grad_enabled() else (q.double(), k.double())
         return focused_weights(q, k, self.factors, mask(batch, causal=self.causal), self.rows).to(x.dtype)
 
     def noted_weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:

@@ -88,7 +88,7 @@ def focused_weights(
     allowed: Bool[Tensor, "#B 1 #T S"],
     norm: RowNorm = None,
 ) -> Float[Tensor, "B H T S"]:
-    """A in full, fp32: the twin of the fused path, zero where the mask hides."""
+    """A in full, zero where the mask hides: the twin of the fused path. In fp32; in fp64 for queries and keys in it."""
     return subtracted(*_maps(q, k, allowed), factors, allowed, norm)
 
 
@@ -170,8 +170,9 @@ def _maps(q: Tensor, k: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
 def softmax_map(
     products: Float[Tensor, "B H T S"], width: int, allowed: Bool[Tensor, "#B 1 #T S"]
 ) -> Float[Tensor, "B H T S"]:
-    """softmax(q . k / sqrt(width)) over the keys that may be seen, in fp32."""
-    return (products.float() / width**0.5).masked_fill(~allowed, float("-inf")).softmax(-1)
+    """softmax(q . k / sqrt(width)) over the keys that may be seen, in fp32, or in fp64 where the products are."""
+    products = products.to(torch.promote_types(products.dtype, torch.float32))
+    return (products / width**0.5).masked_fill(~allowed, float("-inf")).softmax(-1)
 
 
 def _size(first: Tensor, second: Tensor, a: Tensor, factors: tuple[float, float], norm: RowNorm) -> Tensor:
