@@ -154,11 +154,30 @@ def srt_negatives() -> Figure:
     return figure
 
 
+def catalogue_growth() -> Figure:
+    """Seconds and memory of a training step by the size of the catalogue: text items, and a vector per item."""
+    figures = _newest("catalogue", "*")["figures"]
+    figure, panels = _panels(2)
+    for axes, (name, label) in zip(
+        panels, (("step_seconds_{}", "seconds of a step"), ("peak_memory_{}_mb", "peak memory, MB")), strict=True
+    ):
+        for place, (prefix, kind) in enumerate((("", "text"), ("table_", "a vector per item"))):
+            keys = {size: prefix + name.format(suffix) for suffix, size in CATALOGUES.items()}
+            points = [(size, figures[key]) for size, key in keys.items() if key in figures]
+            axes.plot(*zip(*points, strict=True), label=kind, **look(place))
+        axes.set(xscale="log", xlabel="items", ylabel=label, ylim=(0, None))
+        plain_powers(axes.xaxis)
+    panels[0].legend(loc="upper left")
+    return figure
+
+
+CATALOGUES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
 NEGATIVES = {"srt_10": 10, "srt_100": 100, "srt_300": 300, "srt_1k": 1000}
 
 FIGURES = {
     "scaling_ladder": scaling_ladder,
     "srt_negatives": srt_negatives,
+    "catalogue_growth": catalogue_growth,
     "sprint_depth": sprint_depth,
     "plr_dial": plr_dial,
     "rankelastor_ladder": rankelastor_ladder,
@@ -173,10 +192,11 @@ def _rows(folder: str, name: str) -> list[dict[str, Any]]:
 
 
 def _newest(folder: str, name: str) -> dict[str, Any]:
-    """The newest results/FOLDER/<date>_2cpu_NAME.json."""
-    files = sorted((ROOT / "results" / folder).glob(f"*_2cpu_{name}.json"))
+    """The newest results/FOLDER/<date>_2cpu_NAME.json; of a benchmark (name "*") the newest of any machine."""
+    pattern = "*.json" if name == "*" else f"*_2cpu_{name}.json"
+    files = sorted((ROOT / "results" / folder).glob(pattern))
     if not files:
-        raise FileNotFoundError(f"results/{folder}/*_2cpu_{name}.json")
+        raise FileNotFoundError(f"results/{folder}/{pattern}")
     found: dict[str, Any] = json.loads(files[-1].read_text())
     return found
 
