@@ -122,6 +122,12 @@ class Forgetful:
                 yield one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0)
 
 
+def test_what_an_engine_does_not_ask_for_is_not_run(store: Store, tiny: Tiny, out: Path) -> None:
+    outcome = run_sweep(tiny("[popularity, sasrec, gru4rec]"), store, out, progress=False, engine=Failing(most=1))
+    assert [row["cell"] for row in outcome.failed] == ["popularity"]
+    assert [entry["cell"] for entry in outcome.not_run] == ["sasrec", "gru4rec"]
+
+
 def test_rows_that_are_missing_or_come_twice_are_no_sweep(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no row for popularity-seed0"):
         run_sweep(tiny("[popularity]"), store, out, progress=False, engine=Forgetful(0))

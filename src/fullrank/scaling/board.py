@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fullrank.scaling.runner import Outcome
 
 
+TOO_LONG = "less is left of the time allowed"
+
+
 @dataclass
 class _Line:
     state: str = "waiting"
@@ -108,10 +111,10 @@ class Board:
         text = f"failed: {row['error']}" if row.get("error") else score(row, job)
         self._line(f"{job.folder}: {text}  [{clock(_spent(row))}, {done} of {len(self.jobs)} done]")
 
-    def refused(self, jobs: Sequence[Job], seconds: Sequence[float]) -> None:
+    def refused(self, jobs: Sequence[Job], seconds: Sequence[float], why: str = TOO_LONG) -> None:
         for job, cost in zip(jobs, seconds, strict=True):
             self.shown[job.folder] = _Line("not run")
-            self.say(f"{job.folder}: not run, it may take {clock(cost)} and less is left of the time allowed")
+            self.say(f"{job.folder}: not run, it may take {clock(cost)} and {why}")
 
     def close(self) -> None:
         """The last word: how many ended how."""

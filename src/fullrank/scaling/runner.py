@@ -13,7 +13,7 @@ from typing import Any
 
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
-from fullrank.scaling.board import Board
+from fullrank.scaling.board import TOO_LONG, Board
 from fullrank.scaling.cost import Cost, measure_costs
 from fullrank.scaling.engine import Engine, Local, Work
 from fullrank.scaling.jobs import Job
@@ -35,7 +35,7 @@ class Outcome:
     estimate: list[dict[str, Any]] = field(default_factory=list)
     """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
     not_run: list[dict[str, Any]] = field(default_factory=list)
-    """Jobs that would not fit the time allowed: cell, seed, hours."""
+    """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
     hours: float = 0.0
     """Spent by this call, the measurement included."""
 
@@ -116,13 +116,17 @@ def _run_all(
     engine: Engine,
 ) -> None:
     limit = float("inf") if max_hours is None else max_hours * HOUR
+    waiting = {job.folder: job for job in left}
 
     def work() -> Iterator[Work]:
         for group, needed in _groups(left, outcome, out):
             if time.perf_counter() - begun + sum(needed) > limit:
                 _refuse(group, needed, outcome, board)
+                for job in group:
+                    del waiting[job.folder]
                 continue
             for job in group:
+                del waiting[job.folder]
                 board.started(job)
                 yield Work(job, store, out, outcome.costs.get(job.cost_key), board.lines)
 
@@ -142,6 +146,10 @@ def _run_all(
             rows.close()
     if handed:
         raise RuntimeError(f"the engine gave no row for {', '.join(handed)}")
+    if waiting:  # the engine has asked for no more
+        rest = list(waiting.values())
+        needed = [_seconds(job, outcome, out) for job in rest]
+        _refuse(rest, needed, outcome, board, "the engine did not ask for it")
 
 
 def _noted(work: Iterator[Work], handed: dict[str, Job]) -> Iterator[Work]:
@@ -158,9 +166,9 @@ def _groups(left: list[Job], outcome: Outcome, out: Path) -> Iterator[tuple[list
         yield group, [_seconds(job, outcome, out) for job in group]
 
 
-def _refuse(group: list[Job], needed: list[float], outcome: Outcome, board: Board) -> None:
+def _refuse(group: list[Job], needed: list[float], outcome: Outcome, board: Board, why: str = TOO_LONG) -> None:
     outcome.not_run += [_priced(job, seconds) for job, seconds in zip(group, needed, strict=True)]
-    board.refused(group, needed)
+    board.refused(group, needed, why)
 
 
 def _seconds(job: Job, outcome: Outcome, out: Path) -> float:
