@@ -68,7 +68,7 @@ def focus_noise() -> Experiment:
 
 
 def no_focus() -> Experiment:
-    """Both penalties on softmax attention."""
+    """Both penalties on softmax attention: ahead of `fair` and RPG on s3rec-beauty (docs/guide/generative.md)."""
     return _small("no_focus", focus=False)
 
 
