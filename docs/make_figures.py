@@ -92,7 +92,7 @@ def rankelastor_ablation() -> Figure:
 
 def rankelastor_efficiency() -> Figure:
     """Test AUC of every ranker by FLOPs of an impression and by dense parameters (in place of Figure 4's seconds)."""
-    rows = _rows("rankelastor", "headline") + _rows("rankelastor", "autoint_ml")
+    rows = _rows("rankelastor", "headline")
     figure, panels = _panels(2, sharey=True)
     cells = dict.fromkeys(row["cell"] for row in rows)
     for axes, (key, label) in zip(
