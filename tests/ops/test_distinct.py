@@ -19,7 +19,7 @@ def test_both_ways_are_tested() -> None:
     assert 1000 <= ROWS_PER_ID * 300 and 1_000_000 > ROWS_PER_ID * 300
 
 
-@pytest.mark.parametrize("size", [12, 13])
+@pytest.mark.parametrize("size", [12, 13, 3 * ROWS_PER_ID * 12])
 def test_places_lead_back_to_the_ids(size: int) -> None:
     ids = torch.randint(12, (3, 4))
     found, places = distinct_and_places(ids, size)
