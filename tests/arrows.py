@@ -12,22 +12,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Low to high. A room may import from its own layer (without a cycle of rooms) and from the layers before it. A module
-# may stand apart from its room: an experiment holds the spec of its evaluation, and evaluation reads runs.
+# Low to high. A room may import from its own layer (without a cycle of rooms) and from the layers before it.
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(layer.split())
     for layer in (
         "errors __version__",
+        "core",
         "spec batch overrides",
         "ops",
         "attention items data objectives regularizers metrics",
         "encoders",
         "reasoning rankers",
-        "recommender baselines click experiment run evaluation.spec evaluation.clicks_spec retrieval.dial "
-        "retrieval.decoding",
+        "recommender baselines click",
         "retrieval",
-        "evaluation alike grow fill cascade",
-        "training",
+        "evaluation",
+        "experiment run",
+        "training cascade alike grow fill",
         "diagnostics scaling serving",
         "recipes reports",
         "api",
@@ -36,7 +36,6 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     )
 )
 LEVEL = {room: level for level, layer in enumerate(LAYERS) for room in layer}
-APART = {name for name in LEVEL if "." in name}
 LIGHTNING = {"lightning", "pytorch_lightning"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 PICKLING_CALLS = {"read_pickle", "to_pickle"}
@@ -81,8 +80,8 @@ def imports_of(tree: ast.AST, module: str) -> Iterator[Import]:
 
 
 def room_of(name: str) -> str:
-    """`data.sources.planted` -> `data`; `cli` -> `cli`; a module that stands apart is a room of its own."""
-    return next((apart for apart in APART if name == apart or name.startswith(apart + ".")), name.split(".")[0])
+    """`data.sources.planted` -> `data`; `cli` -> `cli`."""
+    return name.split(".")[0]
 
 
 def externals(root: Path, *, lazy: bool) -> dict[str, str]:

@@ -1,0 +1,126 @@
+"""Ragged arrays: R rows of different lengths in one flat array of values (the words are torchrec's).
+
+    values   every value, row after row; a row may also be a stretch of a longer array, such as a memory-mapped store
+    starts   [R] where each row begins in `values`, and `ends` [R] where it ends; rows may overlap, repeat or skip
+    lengths  [R] values of each row;  offsets [R + 1] of rows that lie behind each other from 0
+
+Choosing rows (`take`) or parts of rows (`last`, `drop_last`) moves no values: it makes new starts and ends. `flat` and
+`padded` copy, and take values of any shape behind the first axis. N is the number of values in all rows together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int, Shaped
+
+Rows = Int[np.ndarray, "r"] | Bool[np.ndarray, "R"] | slice
+"""Which rows: their numbers in any order, a mask, or a slice."""
+
+
+@dataclass(frozen=True)
+class Jagged:
+    """Row r is ``values[starts[r]:ends[r]]``."""
+
+    values: Shaped[np.ndarray, "E *d"]
+    starts: Int[np.ndarray, "R"]
+    ends: Int[np.ndarray, "R"]
+
+    @classmethod
+    def from_offsets(cls, values: Shaped[np.ndarray, "E *d"], offsets: Int[np.ndarray, "O"]) -> Jagged:
+        """Rows behind each other; O = R + 1."""
+        return cls(values, offsets[:-1], offsets[1:])
+
+    @classmethod
+    def from_lengths(cls, values: Shaped[np.ndarray, "E *d"], lengths: Int[np.ndarray, "R"]) -> Jagged:
+        """Rows behind each other, from the first value on."""
+        ends = np.cumsum(lengths, dtype=np.int64)
+        return cls(values, ends - lengths, ends)
+
+    @classmethod
+    def from_lists(cls, rows: Iterable[Sequence[Any]], dtype: Any = np.int64) -> Jagged:
+        """Rows given one by one: for small inputs, since it loops over them."""
+        lists = [list(row) for row in rows]
+        flat = np.array([value for row in lists for value in row], dtype)
+        return cls.from_lengths(flat, np.array([len(row) for row in lists], np.int64))
+
+    @classmethod
+    def from_pairs(cls, rows: Int[np.ndarray, "N"], values: Shaped[np.ndarray, "N *d"], count: int) -> Jagged:
+        """`count` rows from pairs (row, value) in any order; within a row values keep the order given."""
+        order = np.argsort(rows, kind="stable")
+        return cls.from_lengths(values[order], np.bincount(rows, minlength=count))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[Shaped[np.ndarray, "n *d"]]:
+        """The rows, one by one: for tests and small things, since Python loops over them."""
+        for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
+            yield self.values[start:end]
+
+    @property
+    def lengths(self) -> Int[np.ndarray, "R"]:
+        return np.asarray(self.ends - self.starts, dtype=np.int64)
+
+    @property
+    def offsets(self) -> Int[np.ndarray, "O"]:
+        """Where rows begin once they lie behind each other, and where the last ends (what `flat` numbers)."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
+
+    def take(self, rows: Rows) -> Jagged:
+        """Some of the rows, over the same values."""
+        return Jagged(self.values, self.starts[rows], self.ends[rows])
+
+    def last(self, count: int) -> Jagged:
+        """At most the last `count` values of each row."""
+        return Jagged(self.values, np.maximum(self.ends - count, self.starts), self.ends)
+
+    def drop_last(self, count: int = 1) -> Jagged:
+        """Each row without its last `count` values."""
+        return Jagged(self.values, self.starts, np.maximum(self.ends - count, self.starts))
+
+    def over(self, values: Shaped[np.ndarray, "E *d"]) -> Jagged:
+        """The same rows of another array that lies beside `values`, such as the times of events."""
+        return Jagged(values, self.starts, self.ends)
+
+    def places(self) -> Int[np.ndarray, "N"]:
+        """Where in `values` each value of each row stands, row after row."""
+        lengths = self.lengths
+        before = np.cumsum(lengths) - lengths  # of the rows once they lie behind each other
+        return np.arange(int(lengths.sum())) + np.repeat(self.starts - before, lengths)
+
+    def row_of(self) -> Int[np.ndarray, "N"]:
+        """The row of each value of `flat`."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def flat(self) -> Shaped[np.ndarray, "N *d"]:
+        """The values of all rows behind each other, copied."""
+        return self.values[self.places()]
+
+    def packed(self) -> Jagged:
+        """The same rows over values of their own, behind each other."""
+        return Jagged.from_lengths(self.flat(), self.lengths)
+
+    def distinct(self) -> Jagged:
+        """Each row's different ids (0 or more), rising, over values of their own."""
+        flat, rows = self.flat(), self.row_of()
+        if len(flat) == len(self) and bool((self.lengths == 1).all()):
+            return Jagged.from_lengths(flat, self.lengths)  # one value in each row: nothing to sort
+        width = int(flat.max(initial=0)) + 1
+        keys = np.unique(rows * width + flat)
+        return Jagged.from_lengths(keys % width, np.bincount(keys // width, minlength=len(self)))
+
+    def padded(self, width: int | None = None, fill: Any = 0) -> Shaped[np.ndarray, "R W *d"]:
+        """Right-padded with `fill`; W is the longest row, at least 1, or `width`, which longer rows are cut to."""
+        lengths = self.lengths
+        steps = np.arange(max(int(lengths.max(initial=0)), 1) if width is None else width)
+        inside = steps < lengths[:, None]
+        # One gather of the whole table: rows that are padded together have like lengths, so little of it is in vain.
+        at = np.where(inside, np.asarray(self.starts)[:, None] + steps, 0)
+        if len(self.values) == 0:
+            return np.full((*at.shape, *self.values.shape[1:]), fill, dtype=self.values.dtype)
+        shape = (*at.shape, *(1,) * (self.values.ndim - 1))
+        return np.where(inside.reshape(shape), self.values[at], np.asarray(fill, self.values.dtype))

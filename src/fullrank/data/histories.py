@@ -1,0 +1,62 @@
+"""Histories: what each user did, oldest first, as ragged arrays of item ids and times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from fullrank.core.jagged import Jagged, Rows
+
+
+@dataclass(frozen=True)
+class Histories:
+    """The events of some users. A store gives them, requests become them, models and metrics read them."""
+
+    items: Jagged
+    """[U rows] item ids."""
+    times: Int[np.ndarray, "E"] | None = None
+    """Seconds since 1970 beside `items.values`; None where nobody knows them."""
+    users: Int[np.ndarray, "U"] | None = None
+    """Rows of the store's users, which a model sees as `Batch.rows`; None numbers them 0, 1, ..."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def lengths(self) -> Int[np.ndarray, "U"]:
+        """Events of each user."""
+        return self.items.lengths
+
+    @property
+    def seconds(self) -> Jagged | None:
+        """[U rows] times, where they are known."""
+        return None if self.times is None else self.items.over(self.times)
+
+    def take(self, rows: Rows) -> Histories:
+        """Some of the users, in the order given."""
+        users = None if self.users is None else self.users[rows]
+        return Histories(self.items.take(rows), self.times, users)
+
+
+@dataclass(frozen=True)
+class EvalSet:
+    """Users of a split: what is known of each, and what they should be shown."""
+
+    histories: Histories
+    targets: Jagged
+    """[U rows] item ids, oldest first; they lie right behind the history."""
+
+    @property
+    def users(self) -> Int[np.ndarray, "U"]:
+        """Rows of the store's users."""
+        assert self.histories.users is not None
+        return self.histories.users
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, rows: Rows) -> EvalSet:
+        """Some of the users, in the order given."""
+        return EvalSet(self.histories.take(rows), self.targets.take(rows))
