@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fullrank.core.progress import Progress
 from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore, open_store
 from fullrank.data.values import Unit
@@ -20,7 +21,6 @@ from fullrank.evaluation import oracle_step as _oracle_step
 from fullrank.evaluation.clicks_result import Clicked
 from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
-from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
 from fullrank.run import Run, store_of
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     import polars as pl
     from jaxtyping import Float
 
+    from fullrank.core.progress import Tell
     from fullrank.diagnostics.case import Case
     from fullrank.diagnostics.diagnose import Diagnosis
     from fullrank.evaluation.predict import Predicted
     from fullrank.reports.click_report import ClickReport
-    from fullrank.reports.known import Tell
     from fullrank.reports.report import Report
     from fullrank.training import Callback
 

@@ -7,22 +7,24 @@ Nothing in it is pickle, and reading one runs no code: a damaged or hostile fold
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from fullrank.core.files import write_json, write_text
+from fullrank.core.readers import read_json, read_jsonl
 from fullrank.data.catalog import Catalog
 from fullrank.data.fields import FieldInfo
 from fullrank.data.stores import AnyStore, open_store
 from fullrank.data.stores import is_any_store as is_store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
-from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
+from fullrank.ops.tensor_files import read_tensors, write_tensors
 
 FORMAT = 1
 """Version of the run folder. A reader refuses what is newer than itself and reads all that is older."""
@@ -114,16 +116,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            break
-        found.append(row)
-    return found
+    return list(takewhile(lambda row: isinstance(row.get("step"), int), read_jsonl(path)))
 
 
 def is_run(folder: Path) -> bool:
@@ -144,9 +137,9 @@ def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[s
     if isinstance(known, Catalog):
         known.write(path / "items.parquet")
     else:
-        write_text(path / "fields.json", json.dumps({"fields": [asdict(one) for one in known]}, indent=2) + "\n")
+        write_json(path / "fields.json", {"fields": [asdict(one) for one in known]})
     write_text(path / "spec.json", experiment.to_json())
-    write_text(path / "manifest.json", json.dumps({"format_version": FORMAT, **manifest}, indent=2) + "\n")
+    write_json(path / "manifest.json", {"format_version": FORMAT, **manifest})
 
 
 def write_weights(path: Path, model: nn.Module) -> None:

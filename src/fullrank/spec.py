@@ -23,7 +23,8 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from fullrank.errors import UserError, nearest, unknown
+from fullrank.core.readers import read_json_text, read_yaml_text
+from fullrank.errors import UserError, brief, nearest, unknown
 from fullrank.overrides import place, read_setting
 
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
@@ -70,13 +71,12 @@ class Spec(BaseModel):
     def from_text(cls: type[S], text: str) -> S:
         """A spec from YAML or JSON text."""
         try:
-            return cls.parse(json.loads(text))  # first: YAML refuses tabs and reads JSON's 1e-05 as text
-        except json.JSONDecodeError:
-            pass
-        try:
-            tree = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"this is neither YAML nor JSON: {str(error).splitlines()[0]}") from None
+            tree = read_json_text(text)  # first: YAML refuses tabs and reads JSON's 1e-05 as text
+        except UserError:
+            try:
+                tree = read_yaml_text(text)
+            except UserError as error:
+                raise UserError(f"this is neither YAML nor JSON: {error}") from None
         return cls.parse(tree)
 
     def dump(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def explain(error: ValidationError) -> str:
     for item in error.errors():
         where = ".".join(str(p) for p in item["loc"])
         text = item["msg"].removeprefix("Value error, ")
-        given = "" if item["type"] == "value_error" else f" (given: {item['input']!r})"
+        given = "" if item["type"] == "value_error" else f" (given: {brief(item['input'])})"
         parts.append(f"{where}: {text}{given}" if where else f"{text}{given}")
     return "; ".join(parts)
 

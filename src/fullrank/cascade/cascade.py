@@ -18,13 +18,13 @@ from fullrank.cascade.ordering import Ordering
 from fullrank.cascade.plan import Plan, id_column, planned
 from fullrank.cascade.stages import Ranker, Retriever
 from fullrank.cascade.tables import Context, Keyed
+from fullrank.core.progress import Progress
 from fullrank.data.stores import AnyStore
 from fullrank.data.values import Unit
 from fullrank.data.vocabulary import UNKNOWN, canonical
 from fullrank.errors import UserError
 from fullrank.retrieval.dial import Reasoning
 from fullrank.retrieval.histories import Asked, Histories, named, read
-from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import check, lists, long
 from fullrank.run import Run
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from fullrank.cascade import order
 from fullrank.cascade.leak import overlap
+from fullrank.core.files import write_text
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.evaluation.asked import asked
 from fullrank.evaluation.compare import Comparison, compare
@@ -20,9 +22,7 @@ from fullrank.evaluation.dropped import Forgetful
 from fullrank.evaluation.measure import of_lists, ranked
 from fullrank.evaluation.result import Evaluated, merge
 from fullrank.metrics import match
-from fullrank.ops.safe_files import write_text
 from fullrank.retrieval.dial import dialled
-from fullrank.retrieval.rank import Progress
 
 if TYPE_CHECKING:
     from fullrank.cascade.cascade import Cascade

@@ -44,7 +44,7 @@ def predict(
     fullrank predict runs/rankelastor today.parquet --out predictions.parquet
     fullrank predict runs/rankelastor today.csv --column ctr
     """
-    from fullrank.data.growing import SUFFIXES
+    from fullrank.core.tables import SUFFIXES
 
     chosen("--device", device, ("cpu", "cuda"))
     if out is not None and out.suffix not in SUFFIXES:

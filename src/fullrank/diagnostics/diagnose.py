@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fullrank.batch import Model
+from fullrank.core.files import write_jsonl
+from fullrank.core.progress import Progress
+from fullrank.core.readers import read_jsonl
 from fullrank.data.pack import Store
 from fullrank.diagnostics import LEFT_OUT, Observer, Row, row
 from fullrank.diagnostics.ablation import ablation_rows, accuracy_of, protocol_of
@@ -34,8 +36,6 @@ from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.measure import Split
 from fullrank.ops.plain import plain
-from fullrank.ops.safe_files import write_text
-from fullrank.retrieval.rank import Progress
 
 NAME = "diagnosis.jsonl"
 """File of a run folder."""
@@ -72,16 +72,14 @@ class Diagnosis:
 
     def save(self, path: str | Path) -> None:
         """One JSON object a line."""
-        lines = (json.dumps(plain(one), allow_nan=False) for one in self.rows)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_text(Path(path), "".join(line + "\n" for line in lines))
+        write_jsonl(path, (plain(one) for one in self.rows))
 
     @staticmethod
     def load(path: str | Path) -> Diagnosis:
         """The inverse of `save`. Raises `UserError` for a file that is none."""
         try:
-            rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError, RecursionError) as error:
+            rows = read_jsonl(path, torn=False)
+        except UserError as error:
             raise UserError(f"{path} is no readable diagnosis ({error}); `fullrank diagnose` writes one") from None
         if not rows or not all(_sound(one) for one in rows):
             raise UserError(f"{path} holds rows that are no diagnosis; `fullrank diagnose` writes one")

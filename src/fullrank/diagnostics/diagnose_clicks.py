@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from fullrank.click import ClickModel
+from fullrank.core.progress import Progress
 from fullrank.data.impressions import ImpressionStore
 from fullrank.diagnostics import Row
 from fullrank.diagnostics.click_reading import click_readings, drawn
@@ -13,7 +14,6 @@ from fullrank.diagnostics.rank_theorems import RankTheorems
 from fullrank.diagnostics.token_ranks import TokenRanks
 from fullrank.errors import UserError
 from fullrank.ops.plain import plain
-from fullrank.retrieval.rank import Progress
 
 IMPRESSIONS = 4096
 """Impressions of the sample: means to about 0.01 and some seconds on two cores."""

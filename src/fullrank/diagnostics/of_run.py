@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from fullrank.core.progress import Progress
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore
 from fullrank.diagnostics.diagnose import USERS, Diagnosis, diagnose
 from fullrank.diagnostics.diagnose_clicks import IMPRESSIONS, diagnose_clicks
 from fullrank.errors import UserError
-from fullrank.retrieval.rank import Progress
 from fullrank.run import Run, weights_hash
 
 

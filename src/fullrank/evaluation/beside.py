@@ -19,13 +19,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.batch import Answer, Model
+from fullrank.core.progress import Progress
 from fullrank.evaluation.sampled import placed
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Table, Truth, flatten
 from fullrank.metrics.names import ACCURACY
 from fullrank.ops.splitmix import uniform
 from fullrank.retrieval.exact import scorer
-from fullrank.retrieval.rank import BLOCK, Histories, Progress, answers, pair_scores
+from fullrank.retrieval.rank import BLOCK, Histories, answers, pair_scores
 
 SHARED_BY = 128
 """Rows of users that share a draw: SRT's evaluation batch."""

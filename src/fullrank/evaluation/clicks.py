@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -11,13 +11,12 @@ from jaxtyping import Float, Int
 
 from fullrank.batch import Impressions
 from fullrank.click import ClickModel, checked
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.clicks_result import Clicked, ClickRows, summarised
 from fullrank.evaluation.clicks_spec import Clicks, Selection
 from fullrank.evaluation.measure import Split
 from fullrank.metrics import ctr
-
-Progress = Callable[[int, int], None]
 
 
 @runtime_checkable

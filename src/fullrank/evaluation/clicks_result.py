@@ -18,13 +18,15 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
+from fullrank.core.files import write_text
+from fullrank.core.readers import read_json
+from fullrank.core.tables import write_table
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.clicks_spec import Clicks
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.result import BROKEN, differing, float_or_nan, number_or_null
 from fullrank.metrics import ctr
 from fullrank.metrics.summary import bounds
-from fullrank.ops.safe_files import write_text
 
 RESAMPLED = ("auc", "logloss", "auc-logloss")
 """Metrics with intervals."""
@@ -72,12 +74,11 @@ class Clicked:
     def save(self, folder: Path | str) -> None:
         """Writes `evaluation.json` and `per_row.parquet` (row, probability, label, group)."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         rows = self.per_row
         frame = pl.DataFrame({"row": rows.rows, "probability": rows.probabilities, "label": rows.labels})
         if rows.groups is not None:
             frame = frame.with_columns(group=pl.Series(rows.groups))
-        frame.write_parquet(folder / "per_row.parquet")
+        write_table(frame, folder / "per_row.parquet")
         write_text(folder / "evaluation.json", self.to_json())
 
     @staticmethod
@@ -85,7 +86,7 @@ class Clicked:
         """The inverse of `save`. Raises `UserError` where the folder does not hold such an evaluation."""
         folder = Path(folder)
         try:
-            tree = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+            tree = read_json(folder / "evaluation.json")
             frame = pl.read_parquet(folder / "per_row.parquet")
             groups = frame["group"].to_numpy() if "group" in frame.columns else None
             row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from fullrank.core.progress import Progress
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
-from fullrank.evaluation.clicks import Progress, evaluate_clicks
+from fullrank.evaluation.clicks import evaluate_clicks
 from fullrank.evaluation.clicks_result import Clicked, compare_clicks
 from fullrank.evaluation.clicks_spec import Clicks
 from fullrank.evaluation.compare import Comparison

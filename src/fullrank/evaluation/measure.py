@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 
 from fullrank.batch import Model
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.evaluation.asked import Asked, Held, Split, asked
 from fullrank.evaluation.beside import sampled_beside, told
@@ -21,7 +22,7 @@ from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Ranking, Table, Truth, match
 from fullrank.metrics.fairness import history_popularity
 from fullrank.retrieval.dial import dialled, used
-from fullrank.retrieval.rank import Histories, Progress, rank
+from fullrank.retrieval.rank import Histories, rank
 from fullrank.retrieval.settle import rank_settled
 
 __all__ = ["Held", "Split", "evaluate", "measure", "of_lists", "ranked"]

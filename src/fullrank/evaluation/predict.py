@@ -13,13 +13,14 @@ import polars as pl
 import torch
 
 from fullrank.click import ClickModel
+from fullrank.core.progress import Progress
+from fullrank.core.tables import TableWriter
 from fullrank.data.chunks import Chunks
 from fullrank.data.frames import Source
 from fullrank.data.fresh import fresh, require_fields
-from fullrank.data.growing import Growing
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
-from fullrank.evaluation.clicks import Progress, probable
+from fullrank.evaluation.clicks import probable
 
 ROWS = 1 << 14
 """Rows encoded and scored at once: as many as evaluation takes."""
@@ -66,7 +67,7 @@ def predict_file(
     cannot be written; one that was there stays then.
     """
     place = Path(out)
-    growing = Growing(place)
+    growing = TableWriter(place)
     total = 0.0
     with tempfile.TemporaryDirectory() as scratch:
         chunks = _opened(store, impressions, column, Path(scratch))

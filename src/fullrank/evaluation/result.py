@@ -13,12 +13,14 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
+from fullrank.core.files import write_text
+from fullrank.core.readers import read_json
+from fullrank.core.tables import write_table
 from fullrank.errors import UserError
 from fullrank.evaluation.beside import gaps
 from fullrank.evaluation.slices import sliced
 from fullrank.metrics.names import Name, expand
 from fullrank.metrics.summary import summarise
-from fullrank.ops.safe_files import write_text
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading a file raises that is not what `Evaluated.save` wrote."""
@@ -93,7 +95,6 @@ class Evaluated:
     def save(self, folder: Path | str) -> None:
         """Writes `evaluation.json` and `per_user.parquet` (user, metrics, `slice:` codes, `steps`, `items`)."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         rows = self.per_user
         columns: dict[str, Any] = {"user": rows.users, **rows.values}
         columns |= {f"slice:{name}": code for name, code in rows.groups.items()}
@@ -103,7 +104,7 @@ class Evaluated:
         frame = pl.DataFrame(columns)
         if rows.lists is not None:
             frame = frame.with_columns(items=pl.Series(rows.lists))
-        frame.write_parquet(folder / "per_user.parquet")
+        write_table(frame, folder / "per_user.parquet")
         write_text(folder / "evaluation.json", self.to_json())
 
     @staticmethod
@@ -111,7 +112,7 @@ class Evaluated:
         """The inverse of `save`. Raises `UserError` where the folder does not hold an evaluation."""
         folder = Path(folder)
         try:
-            tree = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+            tree = read_json(folder / "evaluation.json")
             frame = pl.read_parquet(folder / "per_user.parquet")
             return _restored(tree, frame)
         except (*BROKEN, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:

@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.batch import Model
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Truth, flatten
 from fullrank.ops.splitmix import uniform
-from fullrank.retrieval.rank import BLOCK, Histories, Progress, answers, pair_scores
+from fullrank.retrieval.rank import BLOCK, Histories, answers, pair_scores
 
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.progress import Tell
 from fullrank.diagnostics.of_run import check_sample
 from fullrank.errors import UserError
 from fullrank.reports.click_report import ClickReport, click_report
-from fullrank.reports.known import Tell
 from fullrank.reports.report import Report, report
 from fullrank.run import Run
 

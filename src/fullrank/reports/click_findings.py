@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fullrank.click import ClickModel
+from fullrank.core.progress import Tell
 from fullrank.data.impressions import ImpressionStore
 from fullrank.diagnostics.diagnose import Diagnosis
 from fullrank.diagnostics.of_run import diagnose_run
@@ -15,7 +16,7 @@ from fullrank.errors import UserError
 from fullrank.evaluation.clicks import evaluate_clicks
 from fullrank.evaluation.clicks_result import Clicked
 from fullrank.evaluation.clicks_spec import Clicks
-from fullrank.reports.known import Known, Tell, has_evaluation, kept_diagnosis, key_of, names_of
+from fullrank.reports.known import Known, has_evaluation, kept_diagnosis, key_of, names_of
 from fullrank.run import Run, store_of, weights_hash
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fullrank import __version__
+from fullrank.core.progress import Tell
 from fullrank.data.pack import Store
 from fullrank.diagnostics.ablation import FAIRNESS
 from fullrank.reports import Figure, Missing, listed, plural
 from fullrank.reports import figures as drawings
 from fullrank.reports.draw import look
 from fullrank.reports.findings import Finding, collect, comparable
-from fullrank.reports.known import Tell, readable
+from fullrank.reports.known import readable
 from fullrank.reports.page import Page, check_extra, render
 from fullrank.run import Run
 

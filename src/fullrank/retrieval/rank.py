@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from fullrank.batch import Answer, Batch, Model
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.metrics import Ranking, flatten
 from fullrank.retrieval.decoding import Decoding
@@ -24,9 +25,6 @@ SCORES = 1 << 21
 """Most scores alive at once (users x block), 4 bytes each."""
 TOKENS = 1 << 15
 """Most positions (users x padded length) in one batch given to a model."""
-
-Progress = Callable[[int, int], None]
-"""Called with (users done, users in all) after each batch."""
 
 
 @dataclass(frozen=True)

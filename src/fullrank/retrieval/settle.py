@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Int
 
 from fullrank.batch import Batch, Dense
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.metrics import Ranking, flatten
 from fullrank.retrieval.dial import reasoner_of
 from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.rank import BLOCK, Histories, Progress, batches
+from fullrank.retrieval.rank import BLOCK, Histories, batches
 from fullrank.retrieval.seen import Seen, checked
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from fullrank.core.readers import read_json
 from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.evaluation.clicks_spec import sign
 from fullrank.evaluation.judge import judge
-from fullrank.ops.safe_files import read_json
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
 from fullrank.scaling.cost import Cost
