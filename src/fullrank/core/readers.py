@@ -108,7 +108,7 @@ def read_yaml_text(text: str) -> Any:
     if len(text) > MOST_YAML:
         raise _Refused(f"it is larger than {MOST_YAML:,} characters")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -134,6 +134,15 @@ _DEEP = f"lists and mappings stand in each other more than {MOST_LEVELS} deep"
 
 class _Refused(UserError):
     """A reason, which a caller makes a sentence of."""
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader of plain data, which looks a thousand brackets ahead before it says that they are too deep."""
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        if self.flow_level >= MOST_LEVELS:
+            raise _Refused(_DEEP)
+        super().fetch_flow_collection_start(token)
 
 
 def _whole(digits: str) -> int:
