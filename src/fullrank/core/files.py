@@ -46,6 +46,8 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     try:
         yield pending.begin()
         pending.commit()
+    except BrokenPipeError:  # the reader of a pipe has gone (`| head`): no fault of the disk
+        raise
     except OSError as error:
         raise NotWritten(pending.path, reason_of(error)) from error
     finally:
