@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import fullrank as fr
-from tests.golden.make import FOLDERS, K, RUNS, answers, files, hash_of
+from tests.golden.make import FOLDERS, RUNS, K, answers, files, hash_of
 
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
 METRIC, SCORE, LOSS = 1e-6, 1e-5, 1e-5
