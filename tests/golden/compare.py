@@ -121,7 +121,7 @@ def recorded(tree: Path, out: Path, names: Sequence[str] = ()) -> dict[str, Any]
 def main() -> int:
     commit = os.environ.get("FULLRANK_BASELINE") or BASELINE
     names = sys.argv[1:]
-    print(f"Recording the baseline {commit[:12]} and this tree, about 40 seconds each on one core", flush=True)
+    print(f"Recording the baseline {commit[:12]} and this tree, about 30 seconds each on a quiet core", flush=True)
     try:
         with checked_out(commit) as baseline, tempfile.TemporaryDirectory() as folder:
             old = recorded(baseline, Path(folder) / "baseline.json", names)

@@ -24,6 +24,7 @@ import torch
 import fullrank as fr
 from tests.golden import tables
 from tests.golden.compare import BASELINE
+from tests.golden.record import Cut, CutOff
 
 FOLDERS = Path(__file__).with_name("folders")
 EXPECTED = Path(__file__).with_name("expected.json")
@@ -62,25 +63,6 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-class CutOff(Exception):
-    """What ends a run in the middle."""
-
-
-class Cut:
-    """A training callback that ends the process of training at a step, before that step's checkpoint is written."""
-
-    every = 1
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def on_epoch(self, moment: Any) -> dict[str, Any]:
-        self.steps += 1
-        if self.steps == CUT:
-            raise CutOff
-        return {}
-
-
 def main() -> None:
     torch.set_num_threads(1)
     _refuse_another_version()
@@ -92,7 +74,7 @@ def main() -> None:
     for name, (recipe, settings) in RUNS.items():
         fr.train(recipe, impressions if recipe == "dcnv2" else events, name, set=settings, progress=False)
     try:
-        fr.train("sasrec", events, "cut_off", set=SASREC, callbacks=[Cut()], progress=False)
+        fr.train("sasrec", events, "cut_off", set=SASREC, callbacks=[Cut(CUT)], progress=False)
     except CutOff:
         pass
     for run in (*RUNS, "cut_off"):

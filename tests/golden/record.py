@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,86 +25,15 @@ from torch import Tensor, nn
 
 import fullrank as fr
 from tests.golden import tables
+from tests.golden.families import BASELINES, BLOCKS, CLICKS, FAMILIES, SEQUENCES, Family
 
 STEPS = 50
 """Optimizer steps that every trained recipe takes at least."""
+CUT = 34
+"""Step in which the run that is resumed was cut off; ten make an epoch."""
 USERS, ITEMS, IMPRESSIONS = 150, 60, 1600
 TIMES = ("seconds", "validation_seconds", "tokens_per_s", "rows_per_s")
 """Figures of metrics.jsonl that no two runs share."""
-
-NARROW = ("model.dim=16", "model.max_length=12")
-BLOCKS = (*NARROW, "model.encoder.layers=2", "model.encoder.attention.heads=2")
-SEQUENCES = (
-    "training.max_epochs=5", "training.batch_by=tokens", "training.batch_size=128", "training.patience=null",
-    "training.evaluate_every=2", "evaluation.bootstrap=20",
-)  # fmt: skip
-SIZED = "model.embedding.dim=6"
-DEEP = (SIZED, "model.ranker.deep.hidden=[12]")
-CLICKS = ("training.max_epochs=5", "training.batch_size=140", "training.patience=null", "evaluation.bootstrap=20")
-CODED = (*BLOCKS, "model.items.codes=codes")
-REASONING = (*BLOCKS, "training.batch_size=280")
-"""Each prefix is a row of its own, of which there are more."""
-TEXT = ("model.items.fields=[{column: title}]", "model.items.vocabulary=60")
-
-
-@dataclass(frozen=True)
-class Family:
-    """One recipe at a small size, and which of the public calls are made on its run."""
-
-    recipe: str
-    settings: tuple[str, ...] = ()
-    clicks: bool = False
-    """Trained on impressions, which has probabilities where the others have lists."""
-    evaluations: tuple[tuple[str, ...], ...] = ((),)
-    """Settings of each evaluation on the test split, beside the recipe's own."""
-    diagnose: bool = False
-
-
-RETRIEVAL: dict[str, Family] = {
-    "sasrec": Family("sasrec", BLOCKS, evaluations=((), ("seen=keep",), ("sampled=20",)), diagnose=True),
-    "sasrec_2018": Family("sasrec_2018", (*NARROW, "model.encoder.inner=16")),
-    "sasrec_plus": Family("sasrec_plus", BLOCKS),
-    "sprint": Family("sprint", BLOCKS, diagnose=True),
-    "sprint:dros": Family("fullrank.recipes.sprint:dros", BLOCKS),
-    "sprint:logdet": Family("fullrank.recipes.sprint:logdet", BLOCKS),
-    "sprint:resn": Family("fullrank.recipes.sprint:resn", BLOCKS),
-    "sprint:r2rec": Family("fullrank.recipes.sprint:r2rec", BLOCKS),
-    "sprint:d2lr": Family("fullrank.recipes.sprint:d2lr", BLOCKS),
-    "gru4rec": Family("gru4rec", NARROW),
-    "bert4rec": Family("bert4rec", BLOCKS),
-    "hstu": Family("hstu", BLOCKS),
-    "hstu_plus": Family("hstu_plus", BLOCKS),
-    "srt": Family("srt", (*BLOCKS, *TEXT, "model.encoder.inner=16")),
-    "srt:srt_10": Family("fullrank.recipes.srt:srt_10", (*BLOCKS, *TEXT)),
-    "rpg": Family(
-        "rpg", CODED, evaluations=((), ("decoding.kind=graph",), ("decoding.kind=pruned",), ("decoding.kind=beam",))
-    ),
-    "fair": Family("fair", CODED, diagnose=True),
-    "plr": Family("plr", REASONING, evaluations=((), ("reasoning.steps=1",)), diagnose=True),
-    "plr:features": Family("fullrank.recipes.plr:features", (*REASONING, "model.items.categorical=[category]")),
-    "plr:erl": Family("fullrank.recipes.plr:erl", REASONING),
-    "plr:prl": Family(
-        "fullrank.recipes.plr:prl", (*REASONING, "model.penalties=[{kind: progressive, after_steps: 20}]")
-    ),
-    "popularity": Family("popularity"),
-    "recency": Family("recency"),
-    "item_to_item": Family("item_to_item"),
-}
-RANKING: dict[str, Family] = {
-    "lr": Family("lr", clicks=True),
-    "fm": Family("fm", (SIZED,), clicks=True),
-    "dnn": Family("dnn", DEEP, clicks=True),
-    "dcnv2": Family("dcnv2", DEEP, clicks=True, diagnose=True),
-    "dcnv2, sparse": Family("dcnv2", (*DEEP, "model.embedding.update=rowwise_adagrad"), clicks=True),
-    "xdeepfm": Family("xdeepfm", (*DEEP, "model.ranker.cin=[4,5]"), clicks=True),
-    "autoint": Family("autoint", (SIZED, "model.ranker.layers=2", "model.ranker.width=8"), clicks=True),
-    "rankmixer": Family("rankmixer", (SIZED, "model.ranker.tokens=4", "model.ranker.width=8"), clicks=True),
-    "rankelastor": Family(
-        "rankelastor", (SIZED, "model.ranker.tokens=4", "model.ranker.width=6"), clicks=True, diagnose=True
-    ),
-}
-FAMILIES = RETRIEVAL | RANKING
-BASELINES = ("popularity", "recency", "item_to_item")
 
 
 @dataclass
@@ -135,6 +64,25 @@ class EveryStep:
         return {}
 
 
+class CutOff(Exception):
+    """What ends a run in the middle."""
+
+
+class Cut:
+    """A training callback that ends training in a step, before that step's checkpoint is written."""
+
+    every = 1
+
+    def __init__(self, step: int = CUT) -> None:
+        self.left = step
+
+    def on_epoch(self, moment: Any) -> dict[str, Any]:
+        self.left -= 1
+        if not self.left:
+            raise CutOff
+        return {}
+
+
 def record(place: Path, names: Sequence[str] = tuple(FAMILIES)) -> dict[str, Any]:
     """Every family's numbers by name, and the stores that they were trained on. Changes into the folder `place`."""
     torch.set_num_threads(1)
@@ -145,12 +93,71 @@ def record(place: Path, names: Sequence[str] = tuple(FAMILIES)) -> dict[str, Any
             found[name] = of_family(FAMILIES[name], stores, place / name.replace(":", "-").replace(", ", "-"))
         except Exception as error:  # a recipe that broke is a difference like any other, and the rest is still told
             found[name] = {"error": f"{type(error).__name__}: {error}"}
-        print(name, file=sys.stderr, flush=True)
+    for name, then in AFTERWARDS.items() if set(names) == set(FAMILIES) else ():
+        try:
+            found[name] = then(place, stores)
+        except Exception as error:
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
     return {
         "library": str(Path(str(fr.__file__)).parent),
         "stores": {"events": store_of(stores[0]), "impressions": store_of(stores[1]), "codes": codes_of(place)},
         "families": found,
     }
+
+
+def resumed(place: Path, stores: tuple[Any, Any]) -> dict[str, Any]:
+    """A run that was cut off inside its fourth epoch, with a checkpoint after every step, and resumed."""
+    settings = [*SEQUENCES, *BLOCKS, "training.checkpoint_minutes=0"]
+    try:
+        fr.train("sasrec", stores[0], place / "cut", set=settings, callbacks=[Cut()], progress=False)
+    except CutOff:
+        pass
+    fr.train("sasrec", stores[0], place / "cut", set=settings, resume=True, progress=False)
+    return weights_and_rows(place / "cut")
+
+
+def warm_started(place: Path, stores: tuple[Any, Any]) -> dict[str, Any]:
+    """A recommender and a ranking model that go on from a run's weights."""
+    found = {}
+    for name, store in (("sasrec", stores[0]), ("dcnv2", stores[1])):
+        out = place / f"{name}-warm"
+        fr.train(
+            "same", store, out, set=["training.max_epochs=2", "seed=1"], init_from=place / name, progress=False
+        )  # fmt: skip
+        found[name] = weights_and_rows(out)
+    return found
+
+
+def grown(place: Path, stores: tuple[Any, Any]) -> dict[str, Any]:
+    """A run with new items, and one whose items without training events are filled in; codes of more items."""
+    new = pl.DataFrame({"item_id": ["n1", "n2"], "title": ["a", "b"], "category": ["red goods", None]})
+    run = fr.grow_catalog(fr.Run.open(place / "sasrec"), new, place / "grown", start="neighbours", like="category")
+    part = fr.subset(stores[0], place / "subset", share=0.7, hide_items=0.2)
+    fr.train("sasrec", part, place / "hidden", set=[*SEQUENCES, *BLOCKS], progress=False)
+    filled = fr.fill_unseen(place / "hidden", place / "filled", like="category")
+    return {
+        "grown": exact(fr.recommend(run, unseen_histories(), k=7).to_dicts()),
+        "subset": store_of(part),
+        "filled": evaluated(filled, part, "test", ()),
+        "growth": exact({k: v for k, v in fr.catalogue_growth(stores[0]).dump().items() if k != "source"}),
+    }
+
+
+def cascaded(place: Path, stores: tuple[Any, Any]) -> dict[str, Any]:
+    """A ranker's order of a retriever's candidates."""
+    both = fr.Cascade(
+        place / "sasrec", place / "dcnv2", users=tables.people(), items=tables.goods(ITEMS), store=stores[0],
+        impressions=stores[1],
+    )  # fmt: skip
+    asked = {"k": 5, "candidates": 20, "context": {"hour": 20}}
+    found = {blend: both.recommend(unseen_histories(), blend=blend, **asked) for blend in (0.0, 0.3)}
+    return {f"blend {blend}": exact(lists.to_dicts()) for blend, lists in found.items()}
+
+
+AFTERWARDS: dict[str, Callable[[Path, tuple[Any, Any]], dict[str, Any]]] = {
+    "resume": resumed, "warm start": warm_started, "new items": grown, "cascade": cascaded,
+}  # fmt: skip
+"""What is done with trained runs, some of which are those of `FAMILIES` in the folder."""
 
 
 def prepared(place: Path) -> tuple[Any, Any]:
@@ -179,8 +186,7 @@ def of_family(family: Family, stores: tuple[Any, Any], out: Path) -> dict[str, A
         "spec": json.loads((out / "spec.json").read_text()),
         "losses": steps.losses,
         "weights by step": steps.weights,
-        "rows": rows_of(out),
-        "weights": digest(load_file(out / "weights.safetensors")),
+        **weights_and_rows(out),
     }
     asked = [("validation", ()), *(("test", some) for some in family.evaluations)]
     found["evaluations"] = [evaluated(run, store, split, some) for split, some in asked]
@@ -212,6 +218,10 @@ def unseen_impressions() -> pl.DataFrame:
     """Impressions without labels, with a user that the store has not."""
     more = tables.impressions(60, seed=1).drop("label")
     return more.with_columns(user=pl.when(pl.int_range(pl.len()) == 5).then(pl.lit("new")).otherwise("user"))
+
+
+def weights_and_rows(run: Path) -> dict[str, Any]:
+    return {"weights": digest(load_file(run / "weights.safetensors")), "rows": rows_of(run)}
 
 
 def rows_of(run: Path) -> list[Any]:

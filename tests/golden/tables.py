@@ -83,12 +83,35 @@ def impressions(rows: int, seed: int = 0) -> pl.DataFrame:
         {
             "label": (rng.random(rows) < 1 / (1 + np.exp(-odds))).astype(np.int64),
             "user": [f"u{n}" for n in user],
-            "item": pl.Series(item).set(pl.Series(gone[:, 0]), None),
+            "item": pl.Series([f"i{n}" for n in item]).set(pl.Series(gone[:, 0]), None),
             "hour": pl.Series(hour).set(pl.Series(gone[:, 1]), None),
             "age": pl.Series(age.round(2)).set(pl.Series(gone[:, 2]), None),
             "price": pl.Series(price.round(2)).set(pl.Series(gone[:, 3]), None),
             "views": rng.integers(0, 500, rows),
             "tags": [[f"t{n % 5}" for n in some[:3]] for some in several],
-            "history": [some.tolist() for some in several],
+            "history": [[f"i{n}" for n in some] for some in several],
+        }
+    )
+
+
+def people() -> pl.DataFrame:
+    """What impressions say of users, a row for each."""
+    return pl.DataFrame(
+        {
+            "user": [f"u{n}" for n in range(20)],
+            "age": [None if n % 9 == 8 else 20.0 + n for n in range(20)],
+            "history": [[f"i{n}", f"i{n + 3}"][: n % 3] for n in range(20)],
+        }
+    )
+
+
+def goods(items: int) -> pl.DataFrame:
+    """What impressions say of items, a row for each."""
+    return pl.DataFrame(
+        {
+            "item": [f"i{n}" for n in range(items)],
+            "price": [None if n % 7 == 6 else 1.5 * n for n in range(items)],
+            "views": [10 * n for n in range(items)],
+            "tags": [[f"t{n % 5}"][: n % 2] for n in range(items)],
         }
     )

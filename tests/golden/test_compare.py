@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from tests.golden import compare
-from tests.golden.record import FAMILIES, digest, exact
+from tests.golden.families import FAMILIES
+from tests.golden.record import digest, exact
 
 LOSS = 1.7431
 RECORD: dict[str, Any] = {
