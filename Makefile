@@ -59,7 +59,7 @@ check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/python tests/arrows.py src/fullrank
 
 golden: $(STAMP)  ## does this tree compute what the baseline commit computed, to the last bit? (BASELINE=HASH: another commit)
-	FULLRANK_BASELINE=$(BASELINE) $(BIN)/python -m tests.golden.compare
+	FULLRANK_BASELINE=$(or $(BASELINE),$(FULLRANK_BASELINE)) $(BIN)/python -m tests.golden.compare
 
 bench: $(STAMP)  ## every benchmark but peers; each prints one JSON object (docs/guide/benchmarks.md says what is measured)
 	@for file in $$(grep -l '^BENCHMARK' benchmarks/*.py); do \
