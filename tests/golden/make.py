@@ -81,7 +81,7 @@ def main() -> None:
         _forget_where(Path(run))
     fr.evaluate("sasrec", data=events).save("evaluation")
     fr.evaluate("dcnv2", data=impressions).save("evaluation_of_clicks")
-    expected = {
+    expected: dict[str, Any] = {
         "baseline": BASELINE,
         "fingerprints": {"events": events.fingerprint, "impressions": impressions.fingerprint},
         "runs": {name: answers(Path(name), impressions if name == "dcnv2" else events) for name in RUNS},

@@ -149,7 +149,7 @@ def cascaded(place: Path, stores: tuple[Any, Any]) -> dict[str, Any]:
         place / "sasrec", place / "dcnv2", users=tables.people(), items=tables.goods(ITEMS), store=stores[0],
         impressions=stores[1],
     )  # fmt: skip
-    asked = {"k": 5, "candidates": 20, "context": {"hour": 20}}
+    asked: dict[str, Any] = {"k": 5, "candidates": 20, "context": {"hour": 20}}
     found = {blend: both.recommend(unseen_histories(), blend=blend, **asked) for blend in (0.0, 0.3)}
     return {f"blend {blend}": exact(lists.to_dicts()) for blend, lists in found.items()}
 
@@ -195,7 +195,7 @@ def of_family(family: Family, stores: tuple[Any, Any], out: Path) -> dict[str, A
     else:
         found["lists"] = exact(fr.recommend(run, unseen_histories(), k=7).to_dicts())
     if family.diagnose:
-        sample = {"impressions": 200} if family.clicks else {"users": 40}
+        sample: dict[str, Any] = {"impressions": 200} if family.clicks else {"users": 40}
         rows = fr.diagnose(run, data=store, **sample).rows
         found["diagnosis"] = [exact(row) for row in rows if row["name"] != "seconds"]
     return found

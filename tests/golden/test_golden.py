@@ -63,7 +63,7 @@ def by_user(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def check_weights(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=SCORE, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(found[name], value, rtol=0, atol=SCORE, msg=f"{name} differs")
 
 
 def check_spec(found: Any, wanted: Any, path: str = "") -> None:
