@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from fullrank.core.progress import Progress
@@ -28,7 +29,7 @@ def diagnose_run(
     users: int | None = None,
     impressions: int | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: torch.device | str = "cpu",
     vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
