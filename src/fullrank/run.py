@@ -21,7 +21,7 @@ from fullrank.data.catalog import Catalog
 from fullrank.data.encoding import Encoder
 from fullrank.data.fields import FieldInfo
 from fullrank.data.impressions import ImpressionStore
-from fullrank.data.manifest import damaged, digest
+from fullrank.data.manifest import damaged, digest, is_count
 from fullrank.data.stores import AnyStore, open_store
 from fullrank.data.stores import is_any_store as is_store
 from fullrank.errors import UserError
@@ -98,11 +98,14 @@ class Run:
             return self.encoder().fields
         tree = read_json(self.path / "fields.json")
         try:
-            return tuple(FieldInfo(**one) for one in tree["fields"])
+            found = tuple(FieldInfo(**one) for one in tree["fields"])
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"{self.path / 'fields.json'} does not list fields ({error}); the folder is damaged"
             ) from None
+        if not all(is_count(field.size) for field in found):
+            raise UserError(f"{self.path / 'fields.json'} has sizes that are no counts; the folder is damaged")
+        return found
 
     def trained_until(self, data: AnyStore | str | Path | None = None) -> int | None:
         """The time of the last training impression of a ranking model (seconds); None where its store had no times.

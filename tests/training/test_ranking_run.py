@@ -142,6 +142,18 @@ def test_a_run_of_format_1_predicts_with_its_store(
     assert pl.read_parquet(tmp_path / "p.parquet").equals(trained.before)
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"), [([{"name": "x"}], "does not list fields"), (None, "no counts"), ("x", "does not list fields")]
+)
+def test_damaged_fields_of_format_1_are_refused(trained: Trained, tmp_path: Path, fields: Any, says: str) -> None:
+    run = as_format_1(copied(trained, tmp_path))
+    path = run.path / "fields.json"
+    kept = json.loads(path.read_text())["fields"]
+    path.write_text(json.dumps({"fields": [kept[0] | {"size": -9}] if fields is None else fields}))
+    with pytest.raises(UserError, match=says):
+        run.model()
+
+
 def test_what_is_written_again_is_of_this_format(market: fr.Store, tmp_path: Path) -> None:
     """A grown or filled run takes the manifest of an old one, and not its version."""
     data = {"path": str(market.path), "split_fingerprint": market.fingerprint}

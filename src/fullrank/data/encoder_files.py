@@ -104,18 +104,19 @@ def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
 
 def _fitted(path: Path, schema: Schema, given: dict[str, Any], again: str) -> dict[str, dict[str, Any]]:
     """The statistics of the numeric fields that need any, each checked."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for field in schema.fields:
         if not isinstance(field, Numeric) or field.transform not in _FITTED:
             continue
         one = given.get(field.name)
-        sound = isinstance(one, dict) and set(one) == _FITTED[field.transform]
-        numbers = (one["edges"] if field.transform == "bucket" else list(one.values())) if sound else None
+        numbers = None
+        if isinstance(one, dict) and set(one) == _FITTED[field.transform]:
+            numbers = one["edges"] if field.transform == "bucket" else list(one.values())
         if not isinstance(numbers, list) or not all(map(_finite, numbers)):
             raise damaged(path, f"it lacks what was fitted for {field.name!r}, in finite numbers", again)
         if field.transform == "bucket" and numbers != sorted(set(numbers)):
             raise damaged(path, f"the buckets of {field.name!r} are not in order", again)
-        found[field.name] = one
+        found[field.name] = dict(given[field.name])
     return found
 
 
