@@ -120,7 +120,7 @@ def test_aliases_are_allowed() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[" * 100_000, "[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200, "1" * 5000, "-" + "1" * 300,
+    ["", "{", "[" * 100_000, "[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200, "1" * 5000, "-" + "1" * 1000,
      "NaNN", b"\xff\xfe", b"\xff" * 8 + b"{}"],
 )  # fmt: skip
 def test_json_that_is_refused(text: str | bytes) -> None:
@@ -133,7 +133,7 @@ def test_json_that_is_read() -> None:
     wide = [{"a": [n]} for n in range(1000)]
     assert read_json_text(json.dumps(wide)) == wide
     assert read_json_text(b'{"a": "[[[[", "b": 1e999}') == {"a": "[[[[", "b": float("inf")}
-    assert read_json_text(str(10**40)) == 10**40
+    assert read_json_text(str(10**400)) == 10**400
 
 
 def test_bounds_of_files(tmp_path: Path) -> None:

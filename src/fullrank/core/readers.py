@@ -22,8 +22,8 @@ MOST_NODES = 100_000
 """Values in YAML, with all aliases written out."""
 MOST_LEVELS = 100
 """Lists and mappings inside each other."""
-MOST_DIGITS = 250
-"""Characters of a number; more do not fit a float, and Python refuses to print more than 4,300."""
+MOST_DIGITS = 1000
+"""Characters of a number, in whatever base: Python refuses to print one of more than 4,300 decimal digits."""
 
 
 def read_text(path: str | Path, most: int = MOST_YAML) -> str:
@@ -147,7 +147,7 @@ class _Loader(yaml.SafeLoader):
 
 def _whole(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise _Refused(f"a number has {len(digits):,} digits, more than {MOST_DIGITS}")
+        raise _Refused(f"a number has {len(digits):,} digits, more than {MOST_DIGITS:,}")
     return int(digits)
 
 
@@ -187,7 +187,7 @@ def _measure(root: yaml.Node) -> None:
             raise _Refused("it holds itself by an alias")
         elif isinstance(node, yaml.ScalarNode):
             if len(node.value) > MOST_DIGITS and node.tag.endswith((":int", ":float")):
-                raise _Refused(f"a number has {len(node.value):,} digits, more than {MOST_DIGITS}")
+                raise _Refused(f"a number has {len(node.value):,} digits, more than {MOST_DIGITS:,}")
             found[key] = 1, 0
         elif key not in found:
             above.add(key)
