@@ -11,8 +11,8 @@ from fakes import Kept, Whole
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluated, Evaluation, compare, evaluate
 from fullrank.evaluation.bqs_like import columns, quality
-from fullrank.evaluation.compare import sign_flip
 from fullrank.evaluation.slices import LABELS
+from fullrank.evaluation.statistics import sign_flip
 
 STORE = Kept.random(80, 40)
 SPEC = Evaluation(bootstrap=0, ks=(5,))

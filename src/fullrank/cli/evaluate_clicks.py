@@ -76,8 +76,8 @@ def _single(screen: Screen, path: Path, found: Clicked, spent: float) -> None:
 def _pair(
     screen: Screen, runs: tuple[Path, Path], found: tuple[Clicked, Clicked], metrics: list[str], begun: float
 ) -> None:
-    from fullrank.evaluation.clicks_result import RESAMPLED
     from fullrank.evaluation.judge import compare
+    from fullrank.evaluation.statistics import RESAMPLED
 
     rows = [compare(*found, name) for name in metrics or RESAMPLED]
     spent = time.perf_counter() - begun

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,9 @@ from fullrank.errors import UserError, unknown
 from fullrank.evaluation.clicks_spec import Clicks
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.result import BROKEN, differing, float_or_nan, number_or_null
+from fullrank.evaluation.statistics import RESAMPLED, bootstrap_p, bounds, resample_clicks
 from fullrank.metrics import ctr
-from fullrank.metrics.summary import bounds
 from fullrank.ops.safe_files import write_text
-
-RESAMPLED = ("auc", "logloss", "auc-logloss")
-"""Metrics with intervals."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +134,7 @@ def compare_clicks(
         raise UserError(f"samples must be at least 1, not {samples}")
     unit = a.protocol["bootstrap"]["unit"]
     drawn = resampled(b.per_row, samples, seed, unit)[metric] - resampled(a.per_row, samples, seed, unit)[metric]
-    one_side = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-    p = min(1.0, 2 * (one_side + 1) / (samples + 1))
+    p = bootstrap_p(drawn)
     before, after = a.metrics[metric], b.metrics[metric]
     test = f"paired bootstrap of {unit}s, {samples} samples"
     return Comparison(metric, before, after, after - before, bounds(drawn, level), p, test, len(a.per_row.rows))
@@ -147,18 +142,5 @@ def compare_clicks(
 
 def resampled(rows: ClickRows, samples: int, seed: int, unit: str) -> dict[str, Float[np.ndarray, "S"]]:
     """Values of the metrics on bootstrap samples; sample s is a pure function of (seed, s)."""
-    place, losses = ctr.places(rows.probabilities), ctr.losses(rows.probabilities, rows.labels)
-    found = np.empty((2, samples))
-    for s, weights in enumerate(_draws(rows, samples, seed, unit)):
-        found[0, s] = ctr.weighted_auc(place, rows.labels, weights)
-        found[1, s] = (losses * weights).sum() / weights.sum()
-    return {"auc": found[0], "logloss": found[1], "auc-logloss": found[0] - found[1]}
-
-
-def _draws(rows: ClickRows, samples: int, seed: int, unit: str) -> Iterator[Float[np.ndarray, "N"]]:
-    whose = np.arange(len(rows.rows)) if unit == "row" or rows.groups is None else ctr.places(rows.groups)
-    units = int(whose.max()) + 1
-    for sample in range(samples):
-        drawn = np.random.default_rng([seed, sample]).integers(units, size=units)
-        counts = np.bincount(drawn, minlength=units).astype(np.float64)
-        yield counts if unit == "row" else counts[whose]
+    groups = rows.groups if unit == "group" else None
+    return resample_clicks(rows.probabilities, rows.labels, groups, samples=samples, seed=seed)

@@ -13,16 +13,14 @@ from fullrank.errors import UserError, unknown
 from fullrank.evaluation import bqs_like
 from fullrank.evaluation.result import Evaluated, differing, remedy
 from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.statistics import bounds, column, resample, sign_flip
 from fullrank.metrics.names import PAIRED, Name, parse
-from fullrank.metrics.summary import bounds, column, resample
 
 FREE = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
 """Parts of a protocol that may differ: what else was computed, how intervals were drawn, how long a model thought or
 how it searched."""
-RESAMPLED = 1000
+MOST = 1000
 """Most bootstrap samples: more do not move an interval visibly."""
-CELLS = 1 << 22
-"""Random signs held at once."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def compare(
     gap = _mean_column(theirs, name) - _mean_column(ours, name)
     if read is not None:
         return _stand_in(ours[0], gap, name.k, samples, level, seed)
-    drawn = resample(gap[:, None], samples=min(samples, RESAMPLED), seed=seed)[:, 0]
+    drawn = resample(gap[:, None], samples=min(samples, MOST), seed=seed)[:, 0]
     test = f"paired sign-flip permutation of {'values' if name.per_user else 'influences'}, {samples} flips"
     p = sign_flip(gap, samples, seed)
     return Comparison(str(name), before, after, after - before, bounds(drawn, level), p, test, len(gap))
@@ -96,32 +94,12 @@ def compare(
 
 def _stand_in(a: Evaluated, gap: Float[np.ndarray, "U"], k: int, samples: int, level: float, seed: int) -> Comparison:
     parts, influences = bqs_like.columns(gap, bqs_like.bands_of(a))
-    drawn = resample(influences[:, None], samples=min(samples, RESAMPLED), seed=seed)[:, 0]
+    drawn = resample(influences[:, None], samples=min(samples, MOST), seed=seed)[:, 0]
     half, found = bqs_like.score(0.0), bqs_like.score(float(parts.mean()))
     low, high = (bqs_like.score(end) - half for end in bounds(drawn, level))
     test = f"a stand-in, not BQS; paired sign-flip permutation of each user's part, {samples} flips"
     p = sign_flip(parts, samples, seed)
     return Comparison(f"{PAIRED}@{k}", half, found, found - half, (low, high), p, test, len(gap))
-
-
-def sign_flip(gap: Float[np.ndarray, "U"], samples: int, seed: int) -> float:
-    """How often random signs make the summed difference at least as large, counting the one observed.
-
-    Users without a difference contribute nothing whatever their sign, so only the others are drawn.
-    """
-    gap = gap[gap != 0]
-    if not len(gap):
-        return 1.0
-    observed = abs(gap.sum()) * (1 - 1e-9)  # equal sums in another order of addition must count as equal
-    rng = np.random.default_rng([seed, len(gap)])
-    at_once = max(CELLS // len(gap), 1)
-    reached = 0
-    for first in range(0, samples, at_once):
-        some = min(at_once, samples - first)
-        bits = np.unpackbits(rng.integers(256, size=(some, -(-len(gap) // 8)), dtype=np.uint8), axis=1)[:, : len(gap)]
-        sums = gap.sum() - 2 * (bits @ gap)
-        reached += int(np.sum(np.abs(sums) >= observed))
-    return (reached + 1) / (samples + 1)
 
 
 def _column(side: Evaluated, name: Name) -> Float[np.ndarray, "U"]:

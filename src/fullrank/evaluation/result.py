@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from fullrank.errors import UserError
 from fullrank.evaluation.beside import gaps
 from fullrank.evaluation.slices import sliced
+from fullrank.evaluation.statistics import summarise
 from fullrank.metrics.names import Name, expand
-from fullrank.metrics.summary import summarise
 from fullrank.ops.safe_files import write_text
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)

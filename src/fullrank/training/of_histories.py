@@ -13,9 +13,9 @@ from fullrank.data.loader import Loader
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.evaluation import measure
+from fullrank.evaluation.statistics import summarise
 from fullrank.experiment import Experiment
 from fullrank.items import Knowing
-from fullrank.metrics.summary import summarise
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
 from fullrank.training.distributed import Place, sum_over_ranks
