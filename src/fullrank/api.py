@@ -14,11 +14,9 @@ from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore, open_store
 from fullrank.data.values import Unit
 from fullrank.errors import UserError
-from fullrank.evaluation import Ceiling, Evaluated, Point
+from fullrank.evaluation import EVALUATE, Ceiling, EvaluationResult, Point
 from fullrank.evaluation import frontier as _frontier
 from fullrank.evaluation import oracle_step as _oracle_step
-from fullrank.evaluation.clicks_result import Clicked
-from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
 from fullrank.retrieval.rank import Progress
 from fullrank.retrieval.recommend import recommend as _recommend
@@ -80,7 +78,7 @@ def evaluate(
     set: Sequence[str] = (),
     device: str = "cpu",
     progress: Progress | None = None,
-) -> Evaluated | Clicked:
+) -> EvaluationResult:
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
@@ -89,7 +87,8 @@ def evaluate(
     opened = Run.open(run) if isinstance(run, str | Path) else run
     store = store_of(opened, data)
     model: Any = opened.model().to(device)
-    return judge(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
+    spec = opened.spec.evaluation.override(*set)
+    return EVALUATE[opened.spec.problem](model, store, split, spec, device=device, progress=progress)
 
 
 def oracle_step(
@@ -202,9 +201,9 @@ def report(
     """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
 
     Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
-    `impressions`); `evaluations` (`Evaluated`, of click models `Clicked`) are given by the names of the run folders,
-    `set` changes how all runs are evaluated. `tell` is called with what begins and gives what is called with (done, in
-    all). Needs the extra `report`.
+    `impressions`); `evaluations` (`EvaluationResult`) are given by the names of the run folders, `set` changes how all
+    runs are evaluated. `tell` is called with what begins and gives what is called with (done, in all). Needs the extra
+    `report`.
     """
     from fullrank.reports.any_report import any_report
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.clicks_spec import Clicks, Judge
 from fullrank.evaluation.spec import Evaluation
+from fullrank.problem import Problem
 from fullrank.recommender import Recommender
 from fullrank.spec import Room, Spec, find, kinds
 
@@ -77,6 +78,11 @@ class Experiment(Spec):
             one, other = ("click models", "clicks") if self.model.kind_of() == "click" else ("models of lists", "lists")
             raise ValueError(f"evaluation: {one} are judged by {other}; {_REMEDY[other]}")
         return self
+
+    @property
+    def problem(self) -> Problem:
+        """Which family of models it is of."""
+        return self.evaluation.problem
 
     @property
     def clicks(self) -> Clicks | None:

@@ -25,7 +25,7 @@ from fullrank.cli.show_lists import pair, single
 from fullrank.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.evaluation import Comparison, Evaluated
+    from fullrank.evaluation import Comparison, EvaluationResult
     from fullrank.run import Run
 
 
@@ -149,7 +149,9 @@ def _check_alike(run: Path, other: Path, changes: list[str]) -> None:
     check_alike(*(Run.open(path).spec.lists.override(*changes) for path in (run, other)))
 
 
-def compared(one: Evaluated, two: Evaluated, paired: list[str], *, all_of_them: bool, k: int = 10) -> list[Comparison]:
+def compared(
+    one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool, k: int = 10
+) -> list[Comparison]:
     """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all, and of those that only two runs have.
 
     `UserError` where the protocols differ.
@@ -176,7 +178,7 @@ def _split(metrics: list[str]) -> tuple[list[str], list[str]]:
 
 def _one(
     screen: Screen, path: Path, split: Any, data: Path | None, changes: list[str], device: str
-) -> tuple[Run, Evaluated]:
+) -> tuple[Run, EvaluationResult]:
     from fullrank import api
     from fullrank.run import Run
 
@@ -203,6 +205,6 @@ def _device(name: str) -> str:
     return name
 
 
-def _save(found: Evaluated, out: Path | None) -> None:
+def _save(found: EvaluationResult, out: Path | None) -> None:
     if out is not None:
         found.save(out)

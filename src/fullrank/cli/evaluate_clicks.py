@@ -11,7 +11,7 @@ from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.evaluation.clicks_result import Clicked
+    from fullrank.evaluation import EvaluationResult
 
 
 def show(
@@ -42,21 +42,22 @@ def show(
     _pair(screen, (run, other), (one, two), metrics, begun)
 
 
-def _one(screen: Screen, path: Path, split: Any, data: Path | None, changes: list[str], device: str) -> Clicked:
+def _one(
+    screen: Screen, path: Path, split: Any, data: Path | None, changes: list[str], device: str
+) -> EvaluationResult:
     from fullrank import api
-    from fullrank.evaluation.clicks_result import Clicked
     from fullrank.run import Run
 
     run = Run.open(path)
     store = find_store(run, data)
     with screen.progress(f"evaluate {path}") as tick:
         found = api.evaluate(run, split, data=store, set=changes, device=device, progress=tick)
-    if not isinstance(found, Clicked):
+    if found.problem != "ranking":
         raise UserError(f"{path} ranks items and the other run predicts clicks; compare two of the same kind")
     return found
 
 
-def _single(screen: Screen, path: Path, found: Clicked, spent: float) -> None:
+def _single(screen: Screen, path: Path, found: EvaluationResult, spent: float) -> None:
     rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
     boot = found.protocol["bootstrap"]
     screen.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
@@ -74,9 +75,13 @@ def _single(screen: Screen, path: Path, found: Clicked, spent: float) -> None:
 
 
 def _pair(
-    screen: Screen, runs: tuple[Path, Path], found: tuple[Clicked, Clicked], metrics: list[str], begun: float
+    screen: Screen,
+    runs: tuple[Path, Path],
+    found: tuple[EvaluationResult, EvaluationResult],
+    metrics: list[str],
+    begun: float,
 ) -> None:
-    from fullrank.evaluation.judge import compare
+    from fullrank.evaluation import compare
     from fullrank.evaluation.statistics import RESAMPLED
 
     rows = [compare(*found, name) for name in metrics or RESAMPLED]

@@ -15,8 +15,7 @@ from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.evaluation import Evaluated
-    from fullrank.evaluation.clicks_result import Clicked
+    from fullrank.evaluation import EvaluationResult
     from fullrank.reports.click_report import ClickReport
     from fullrank.reports.report import Report
 
@@ -87,19 +86,17 @@ def _bars(screen: Screen) -> Iterator[Callable[[str], Callable[[int, int], None]
         yield tell
 
 
-def _loaded(words: list[str]) -> dict[str, Evaluated | Clicked]:
-    from fullrank.evaluation import Evaluated
-    from fullrank.evaluation.clicks_result import Clicked
+def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
+    from fullrank.evaluation import EvaluationResult
 
-    found: dict[str, Evaluated | Clicked] = {}
+    found: dict[str, EvaluationResult] = {}
     for word in words:
         name, equals, folder = word.partition("=")
         if not equals or not name or not folder:
             raise UserError(f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec")
         if name in found:
             raise UserError(f"--evaluation is given twice for {name!r}; keep one")
-        of_clicks = (Path(folder) / "per_row.parquet").is_file()
-        found[name] = Clicked.load(folder) if of_clicks else Evaluated.load(folder)
+        found[name] = EvaluationResult.load(folder)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fullrank.cli.screen import Screen, seconds
 
 if TYPE_CHECKING:
-    from fullrank.evaluation import Comparison, Evaluated
+    from fullrank.evaluation import Comparison, EvaluationResult
     from fullrank.run import Run
 
 
@@ -18,7 +18,7 @@ def grid(metrics: dict[str, float]) -> tuple[list[str], list[list[Any]]]:
     return ["metric", *(f"@{k}" for k in ks)], [[base, *(metrics.get(f"{base}@{k}") for k in ks)] for base in bases]
 
 
-def single(screen: Screen, run: Run, found: Evaluated, spent: float) -> None:
+def single(screen: Screen, run: Run, found: EvaluationResult, spent: float) -> None:
     """The metrics of one run, and how they were measured."""
     screen.table(*grid(found.metrics))
     protocol = found.protocol
@@ -44,7 +44,7 @@ def single(screen: Screen, run: Run, found: Evaluated, spent: float) -> None:
     screen.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
 
 
-def say_bands(screen: Screen, found: Evaluated, main: str) -> None:
+def say_bands(screen: Screen, found: EvaluationResult, main: str) -> None:
     """Recall by popularity of the target, at the list length of the metric `main`."""
     name = f"recall@{main.split('@')[1]}"
     bands = {label: part[name] for label, part in found.slices.get("target", {}).items() if name in part}
@@ -56,7 +56,11 @@ def say_bands(screen: Screen, found: Evaluated, main: str) -> None:
 
 
 def pair(
-    screen: Screen, runs: tuple[Run, Run], found: tuple[Evaluated, Evaluated], rows: list[Comparison], spent: float
+    screen: Screen,
+    runs: tuple[Run, Run],
+    found: tuple[EvaluationResult, EvaluationResult],
+    rows: list[Comparison],
+    spent: float,
 ) -> None:
     """The differences between two runs."""
     screen.say(f"A {runs[0].path}\nB {runs[1].path}")

@@ -14,8 +14,8 @@ import torch
 from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
+from fullrank.evaluation import EVALUATE
 from fullrank.evaluation.clicks_spec import sign
-from fullrank.evaluation.judge import judge
 from fullrank.ops.safe_files import read_json
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
@@ -45,7 +45,8 @@ def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, p
     spec = spec.for_selection() if job.selection_only else spec
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model: Any = run.model().to(device)
-    found = {split: judge(model, store, split, spec, device=device).dump() for split in job.splits}
+    evaluate = EVALUATE[job.experiment.problem]
+    found = {split: evaluate(model, store, split, spec, device=device).dump() for split in job.splits}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     return {
         **identity(job, store),
