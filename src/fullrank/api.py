@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fullrank.data.pack import Store
-from fullrank.data.stores import AnyStore, open_store
+from fullrank.data.store import AnyStore, open_store
 from fullrank.data.values import Unit
 from fullrank.errors import UserError
 from fullrank.evaluation import EVALUATE, Ceiling, EvaluationResult, Point
@@ -153,7 +153,7 @@ def diagnose(
     (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
     events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
-    from fullrank.diagnostics.of_run import diagnose_run
+    from fullrank.diagnostics.diagnose import diagnose_run
 
     opened = Run.open(run) if isinstance(run, str | Path) else run
     return diagnose_run(
@@ -205,10 +205,10 @@ def report(
     runs are evaluated. `tell` is called with what begins and gives what is called with (done, in all). Needs the extra
     `report`.
     """
-    from fullrank.reports.any_report import any_report
+    from fullrank.reports.report import report as _report
 
     several = [runs] if isinstance(runs, Run | str | Path) else runs
-    made = any_report(
+    made = _report(
         several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
         tell=tell,
     )  # fmt: skip

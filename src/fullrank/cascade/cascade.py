@@ -18,7 +18,7 @@ from fullrank.cascade.ordering import Ordering
 from fullrank.cascade.plan import Plan, id_column, planned
 from fullrank.cascade.stages import Ranker, Retriever
 from fullrank.cascade.tables import Context, Keyed
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.data.values import Unit
 from fullrank.data.vocabulary import UNKNOWN, canonical
 from fullrank.errors import UserError

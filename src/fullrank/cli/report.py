@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ import typer
 from fullrank.cli.options import AsJson, Impressions, Settings, chosen
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
+from fullrank.problem import Problem
 
 if TYPE_CHECKING:
     from fullrank.evaluation import EvaluationResult
@@ -102,9 +103,8 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
 
 def _print(screen: Screen, found: Report | ClickReport, out: Path, spent: float) -> None:
     from fullrank.reports import Figure, Missing, plural
-    from fullrank.reports.click_report import ClickReport
 
-    rows = _clicks(screen, found) if isinstance(found, ClickReport) else _lists(screen, found)
+    rows = SUMMARY[found.problem](screen, found)
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
     for figure in missing:
         screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
@@ -156,3 +156,6 @@ def _lists(screen: Screen, found: Report) -> list[dict[str, Any]]:
     accuracies = {one.accuracy for one in found.findings}
     screen.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
     return rows
+
+
+SUMMARY: Mapping[Problem, Callable[[Screen, Any], list[dict[str, Any]]]] = {"retrieval": _lists, "ranking": _clicks}

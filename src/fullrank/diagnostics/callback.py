@@ -17,7 +17,7 @@ from torch import nn
 
 from fullrank.batch import Model
 from fullrank.data.pack import Store
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.diagnostics import Row
 from fullrank.diagnostics.reading import readings, sample
 from fullrank.diagnostics.spectrum import Layers, Scores

@@ -15,7 +15,7 @@ from torch import nn
 
 from fullrank.click import ClickModel
 from fullrank.data.impressions import ImpressionStore
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.diagnostics.click_reading import click_readings, drawn
 from fullrank.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
 from fullrank.errors import UserError

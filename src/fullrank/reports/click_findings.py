@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from fullrank.click import ClickModel
 from fullrank.data.impressions import ImpressionStore
-from fullrank.diagnostics.diagnose import Diagnosis
-from fullrank.diagnostics.of_run import diagnose_run
+from fullrank.diagnostics.diagnose import Diagnosis, diagnose_run
 from fullrank.errors import UserError
 from fullrank.evaluation import EvaluationResult
 from fullrank.evaluation.clicks import evaluate_clicks

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fullrank.data.pack import Store
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.evaluation import EVALUATE
 from fullrank.evaluation.clicks_spec import sign
@@ -24,7 +24,8 @@ from fullrank.scaling.jobs import Job
 from fullrank.scaling.machine import code, machine
 from fullrank.scaling.records import Row
 from fullrank.scaling.sequence_size import sequence_size
-from fullrank.training.fit import material_of, train
+from fullrank.training.data_module import data_module_of
+from fullrank.training.fit import train
 from fullrank.training.folder import clear, differing
 
 CELLS = "cells"
@@ -111,7 +112,7 @@ def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
         return {"size": run.manifest["size"]}
     if not isinstance(model, RecommenderModel) or not isinstance(store, Store):
         return {}
-    loader = material_of(job.experiment, store).loader(model)
+    loader = data_module_of(job.experiment, store).loader(model)
     return {"size": sequence_size(model.cpu(), loader, store).dump()}
 
 

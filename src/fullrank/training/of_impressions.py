@@ -1,4 +1,4 @@
-"""Impressions as training material (`Material`), and their batches."""
+"""Impressions, as training sees them (`DataModule`), and their batches."""
 
 from __future__ import annotations
 
@@ -112,4 +112,4 @@ class Shown:
         return {"rows_per_s": round(held / max(1e-9, seconds), 1)}
 
     def counts(self) -> dict[str, Any]:
-        return {"impressions": len(self.store), "fields": len(self.store.fields)}
+        return self.store.sizes
