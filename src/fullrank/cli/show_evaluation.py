@@ -32,6 +32,7 @@ def pair(
     screen.say(f"A {runs[0].path}\nB {runs[1].path}")
     cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", _span(c.interval, "+"), c.p] for c in rows]
     problem = found[0].problem
+    # runs of ranking are compared at `compare`'s own level, whatever their own intervals have
     level = found[0].protocol["bootstrap"]["level"] if problem == "retrieval" else 0.95
     screen.table(("metric", "A", "B", "B - A", f"{100 * level:g} % interval", "p"), cells)
     what = "users" if problem == "retrieval" else "impressions"

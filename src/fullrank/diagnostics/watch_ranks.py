@@ -43,7 +43,7 @@ class WatchRanks:
 
     def check(self, model: nn.Module, store: AnyStore) -> None:
         """Raise `UserError` where there is nothing to watch."""
-        if not isinstance(store, ImpressionStore) or not isinstance(model, ClickModel):
+        if store.problem != "ranking" or not isinstance(model, ClickModel):
             raise UserError("the rank of an impression's tokens is of click models: watch this run with fullrank.Watch")
         if not _ranks(model, store, 1):
             raise UserError(f"there is no rank to watch in this model: {NO_TOKENS}; leave watching out")

@@ -92,7 +92,7 @@ def _protocol(finding: Finding) -> dict[str, Any]:
 
 def _store(run: Run, data: Store | Path | None) -> Store:
     found = store_of(run, data, how="with --data")
-    if not isinstance(found, Store):
+    if found.problem != "retrieval":
         raise UserError(f"{found.path} holds impressions, and {run.path} reads histories; name its store")
     return found
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from fullrank.data.pack import Store
 from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.evaluation import EVALUATE
@@ -110,7 +109,7 @@ def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
     """How large the model is and what it costs, where that is counted."""
     if "size" in run.manifest:
         return {"size": run.manifest["size"]}
-    if not isinstance(model, RecommenderModel) or not isinstance(store, Store):
+    if not isinstance(model, RecommenderModel) or store.problem != "retrieval":
         return {}
     loader = data_module_of(job.experiment, store).loader(model)
     return {"size": sequence_size(model.cpu(), loader, store).dump()}
