@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fullrank.data.pack import Store
-from fullrank.data.stores import AnyStore, open_store
+from fullrank.data.store import AnyStore, open_store
 from fullrank.data.values import Unit
 from fullrank.errors import UserError
-from fullrank.evaluation import Ceiling, Evaluated, Point
+from fullrank.evaluation import EVALUATE, Ceiling, EvaluationResult, Point
 from fullrank.evaluation import frontier as _frontier
 from fullrank.evaluation import oracle_step as _oracle_step
-from fullrank.evaluation.clicks_result import Clicked
-from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
 from fullrank.ops.device import resolve_device
 from fullrank.retrieval.batches import Progress
@@ -96,7 +94,7 @@ def evaluate(
     set: Sequence[str] = (),
     device: str = "auto",
     progress: Progress | None = None,
-) -> Evaluated | Clicked:
+) -> EvaluationResult:
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
@@ -105,7 +103,8 @@ def evaluate(
     opened = _run(run)
     store = store_of(opened, data)
     model, place = _model(opened, device)
-    return judge(model, store, split, opened.spec.evaluation.override(*set), device=place, progress=progress)
+    spec = opened.spec.evaluation.override(*set)
+    return EVALUATE[opened.spec.problem](model, store, split, spec, device=place, progress=progress)
 
 
 def oracle_step(
@@ -170,7 +169,7 @@ def diagnose(
     (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
     events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
-    from fullrank.diagnostics.of_run import diagnose_run
+    from fullrank.diagnostics.diagnose import diagnose_run
 
     opened = _run(run)
     return diagnose_run(
@@ -218,14 +217,14 @@ def report(
     """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
 
     Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
-    `impressions`); `evaluations` (`Evaluated`, of click models `Clicked`) are given by the names of the run folders,
-    `set` changes how all runs are evaluated. `tell` is called with what begins and gives what is called with (done, in
-    all). Needs the extra `report`.
+    `impressions`); `evaluations` (`EvaluationResult`) are given by the names of the run folders, `set` changes how all
+    runs are evaluated. `tell` is called with what begins and gives what is called with (done, in all). Needs the extra
+    `report`.
     """
-    from fullrank.reports.any_report import any_report
+    from fullrank.reports.report import report as _report
 
     several = [runs] if isinstance(runs, Run | str | Path) else runs
-    made = any_report(
+    made = _report(
         several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
         tell=tell,
     )  # fmt: skip

@@ -16,7 +16,7 @@ import fullrank as fr
 from fullrank.cascade import Cascade, Ranker, Reranked, order
 from fullrank.cli import main
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, evaluate
+from fullrank.evaluation import EvaluationResult, evaluate
 from tests.cascade.pieces import SCHEMA, goods, people, ranker, retriever, stores
 from tests.training.clicks import as_format_1, tiny
 
@@ -95,7 +95,7 @@ def test_it_is_saved_and_read_back(found: Reranked, tmp_path: Path) -> None:
     tree = json.loads((tmp_path / "out" / "cascade.json").read_text())
     assert tree["differences"]["ndcg@10"]["a"] == found.before.metrics["ndcg@10"]
     assert tree["fields"]["context"] == ["hour"] and tree["candidates"] == 15 and tree["ceiling"] == found.ceiling
-    assert Evaluated.load(tmp_path / "out" / "after").metrics == found.after.metrics
+    assert EvaluationResult.load(tmp_path / "out" / "after").metrics == found.after.metrics
 
 
 def test_what_cannot_be_evaluated(cascade: Cascade) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fakes import Kept, Whole
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, Evaluation, evaluate, measure, merge
+from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
 from fullrank.evaluation.beside import SHARED_BY, shared
 from fullrank.metrics.names import ACCURACY
 
@@ -68,7 +68,7 @@ def test_on_disk_and_never_unasked(tmp_path: Path) -> None:
     model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
     found = evaluate(model, store, "test", asked())
     found.save(tmp_path)
-    again = Evaluated.load(tmp_path)
+    again = EvaluationResult.load(tmp_path)
     assert again.sampled == found.sampled and again.dump()["sampled"] == found.dump()["sampled"]
     plain = evaluate(model, store, "test", asked(sampled=None))
     assert plain.metrics == found.metrics and not plain.sampled

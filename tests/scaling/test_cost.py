@@ -75,8 +75,8 @@ def test_evaluation_is_drawn_out_in_a_line(monkeypatch: pytest.MonkeyPatch, stor
 
     anything: Any = Grid.from_text("cells: [popularity]").jobs()[0].experiment
     model = anything.model.build(store.catalog)
-    material = Slow.of(anything, store)
-    assert module.time_evaluation(model, material, seconds=6.5, all_metrics=True) == pytest.approx(9)
+    data = Slow.of(anything, store)
+    assert module.time_evaluation(model, data, seconds=6.5, all_metrics=True) == pytest.approx(9)
     assert 2 < clock[0] < 3
 
 

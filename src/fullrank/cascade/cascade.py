@@ -19,7 +19,7 @@ from fullrank.cascade.stages import Ranker, Retriever
 from fullrank.cascade.tables import Context, Keyed
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.data.values import Unit
 from fullrank.data.vocabulary import UNKNOWN, canonical
 from fullrank.errors import UserError

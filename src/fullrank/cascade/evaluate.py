@@ -18,7 +18,7 @@ from fullrank.evaluation.asked import asked
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.dropped import Forgetful
 from fullrank.evaluation.measure import of_lists, ranked
-from fullrank.evaluation.result import Evaluated, merge
+from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.metrics import match
 from fullrank.ops.safe_files import write_text
 from fullrank.retrieval.batches import Progress
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Reranked:
     """Before and after. `facts`: candidates, blend, where the fields came from, and the times of `leak`."""
 
-    before: Evaluated
+    before: EvaluationResult
     """The retriever's own lists."""
-    after: Evaluated
+    after: EvaluationResult
     """The ranker's order of the candidates."""
     differences: dict[str, Comparison]
     """after - before on the same users: recall and nDCG at every k."""
@@ -55,7 +55,7 @@ class Reranked:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str) -> None:
-        """Writes `cascade.json`, and both evaluations into `before` and `after` (`Evaluated.load` reads them)."""
+        """Writes `cascade.json`, and both results into `before` and `after` (`EvaluationResult.load` reads them)."""
         self.before.save(Path(folder) / "before")
         self.after.save(Path(folder) / "after")
         write_text(Path(folder) / "cascade.json", self.to_json())

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 class ImpressionStore:
     """Prepared impressions. Open one with `ImpressionStore.open`."""
+
+    problem: ClassVar[Literal["ranking"]] = "ranking"
 
     path: Path
     manifest: dict[str, Any]
@@ -69,6 +71,11 @@ class ImpressionStore:
 
     def __len__(self) -> int:
         return int(self.manifest["counts"]["rows"])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How large it is, as manifests and tables of results say it."""
+        return {"impressions": len(self), "fields": len(self.fields)}
 
     @property
     def fields(self) -> tuple[FieldInfo, ...]:

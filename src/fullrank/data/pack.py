@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,8 @@ class Store:
     User u's events are ``items[offsets[u]:offsets[u+1]]``, oldest first (equal times in input order): those before
     ``bounds[u, 0]`` are trained on, those before ``bounds[u, 1]`` are validation targets, the rest test targets.
     """
+
+    problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
     path: Path
     manifest: dict[str, Any]
@@ -63,6 +65,11 @@ class Store:
         store = cls(folder, manifest, arrays, Catalog.open(folder / "items.parquet"))
         store._check()
         return store
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How large it is, as manifests and tables of results say it."""
+        return {"users": self.num_users, "items": self.num_items, "events": self.num_events}
 
     @property
     def num_users(self) -> int:
@@ -172,4 +179,4 @@ def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
 def guard(out: Path) -> None:
     """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store."""
     own = {manifests.NAME, *manifests.TABLES, *(f"{name}.npy" for name in manifests.ARRAYS)}
-    replaceable(out, "store", manifests.is_store, own.__contains__)
+    replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)

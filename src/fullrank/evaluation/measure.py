@@ -14,7 +14,7 @@ from fullrank.errors import UserError
 from fullrank.evaluation.asked import Asked, Held, Split, asked
 from fullrank.evaluation.beside import sampled_beside, told
 from fullrank.evaluation.dropped import Forgetful
-from fullrank.evaluation.result import Evaluated, PerUser, merge
+from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.sampled import places
 from fullrank.evaluation.slices import groups
 from fullrank.evaluation.spec import Evaluation
@@ -34,7 +34,7 @@ def evaluate(
     *,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> Evaluated:
+) -> EvaluationResult:
     """The model's metrics on all users of a split (`validation` or `test`).
 
     The model must already be on `device`. Raises `UserError` where the split has no users, the store and the model

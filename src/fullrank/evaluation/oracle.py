@@ -19,8 +19,8 @@ import torch
 from fullrank.errors import UserError
 from fullrank.evaluation.measure import Held, evaluate
 from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.statistics import bounds, resample
 from fullrank.metrics.names import ACCURACY
-from fullrank.metrics.summary import bounds, resample
 from fullrank.reasoning.budget import Budget, check_budget, reasoner_of
 from fullrank.retrieval.batches import Progress
 

@@ -9,11 +9,10 @@ from typing import Any, cast
 
 from fullrank.click import ClickModel
 from fullrank.data.impressions import ImpressionStore
-from fullrank.diagnostics.diagnose import Diagnosis
-from fullrank.diagnostics.of_run import diagnose_run
+from fullrank.diagnostics.diagnose import Diagnosis, diagnose_run
 from fullrank.errors import UserError
+from fullrank.evaluation import EvaluationResult
 from fullrank.evaluation.clicks import evaluate_clicks
-from fullrank.evaluation.clicks_result import Clicked
 from fullrank.evaluation.clicks_spec import Clicks
 from fullrank.reports.known import Known, Tell, has_evaluation, kept_diagnosis, key_of, names_of
 from fullrank.run import Run, store_of, weights_hash
@@ -23,7 +22,7 @@ from fullrank.run import Run, store_of, weights_hash
 class ClickFinding(Known):
     """Everything a page shows of a click model."""
 
-    evaluated: Clicked
+    evaluated: EvaluationResult
 
     def taps(self, name: str, index: int | None = None) -> dict[str, float]:
         """Tap -> a figure of `token_ranks`, in order of depth."""
@@ -76,11 +75,13 @@ def comparable_clicks(findings: Sequence[ClickFinding]) -> str | None:
     return None
 
 
-def _evaluated(run: Run, store: ImpressionStore, split: str, settings: Sequence[str], tell: Tell | None) -> Clicked:
+def _evaluated(
+    run: Run, store: ImpressionStore, split: str, settings: Sequence[str], tell: Tell | None
+) -> EvaluationResult:
     spec = run.spec.evaluation.override(*settings)
     assert isinstance(spec, Clicks)
     if not settings and has_evaluation(run):
-        kept = Clicked.load(run.path)
+        kept = EvaluationResult.load(run.path)
         if _fits(kept, store, split):
             return kept
     tick = None if tell is None else tell(f"evaluate {run.path}")
@@ -88,7 +89,9 @@ def _evaluated(run: Run, store: ImpressionStore, split: str, settings: Sequence[
 
 
 def _fits(found: Any, store: ImpressionStore, split: str) -> bool:
-    protocol = found.protocol if isinstance(found, Clicked) else {}
+    if not isinstance(found, EvaluationResult) or found.problem != "ranking":
+        return False
+    protocol = found.protocol
     return protocol.get("split") == split and protocol.get("fingerprint") == store.fingerprint
 
 

@@ -12,7 +12,7 @@ from fullrank.data.pack import Store
 from fullrank.diagnostics.ablation import FAIRNESS, protocol_of
 from fullrank.diagnostics.diagnose import USERS, Diagnosis, diagnose
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, evaluate
+from fullrank.evaluation import EvaluationResult, evaluate
 from fullrank.evaluation.compare import FREE
 from fullrank.evaluation.result import differing, remedy
 from fullrank.evaluation.spec import Evaluation
@@ -24,7 +24,7 @@ from fullrank.run import Run, store_of, weights_hash
 class Finding(Known):
     """Everything a page shows of a run that ranks items."""
 
-    evaluated: Evaluated
+    evaluated: EvaluationResult
     accuracy: str
     """The metric that the page calls accuracy: the same for all runs, where all have it."""
 
@@ -51,7 +51,7 @@ def collect(
     Accuracy is the metric that `settings` or else the first run select by.
     """
     names = names_of(runs, settings, evaluations)
-    evaluated: list[tuple[Store, Evaluated]] = []
+    evaluated: list[tuple[Store, EvaluationResult]] = []
     for name, run in zip(names, runs, strict=True):
         store = _store(run, data)
         given = (evaluations or {}).get(name)
@@ -92,7 +92,7 @@ def _protocol(finding: Finding) -> dict[str, Any]:
 
 def _store(run: Run, data: Store | Path | None) -> Store:
     found = store_of(run, data, how="with --data")
-    if not isinstance(found, Store):
+    if found.problem != "retrieval":
         raise UserError(f"{found.path} holds impressions, and {run.path} reads histories; name its store")
     return found
 
@@ -105,9 +105,9 @@ def _spec(run: Run, settings: Sequence[str]) -> Evaluation:
     return spec.model_copy(update={"metrics": None}) if spec.metrics is not None else spec
 
 
-def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell: Tell | None) -> Evaluated:
+def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell: Tell | None) -> EvaluationResult:
     if not settings and has_evaluation(run):
-        kept = Evaluated.load(run.path)
+        kept = EvaluationResult.load(run.path)
         if _fits(kept, run, store, split):
             return kept
     model: Model = run.model()  # type: ignore[assignment]
@@ -117,14 +117,14 @@ def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell
 
 def _fits(found: Any, run: Run, store: Store, split: str) -> bool:
     """Whether an evaluation is of this split and has what the page shows."""
-    if not isinstance(found, Evaluated):
+    if not isinstance(found, EvaluationResult) or found.problem != "retrieval":
         return False
     there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
     there = there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
     return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
 
-def _as_measured(run: Run, found: Evaluated, accuracy: str) -> Evaluation:
+def _as_measured(run: Run, found: EvaluationResult, accuracy: str) -> Evaluation:
     """The protocol of an evaluation, for the model without its parts: both stand on one page."""
     popularity = str(found.protocol.get("popularity")).removesuffix(" events")
     kept = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}

@@ -15,7 +15,7 @@ from fullrank.data.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
 from fullrank.errors import UserError
-from fullrank.reasoning.budget import Budget, check_budget
+from fullrank.reasoning.budget import Budget
 from fullrank.retrieval.batches import BLOCK, SCORES
 from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import top_k

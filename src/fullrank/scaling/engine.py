@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.scaling.cost import Cost
 from fullrank.scaling.jobs import Job
 from fullrank.scaling.one import CELLS, failed_row, run_job

@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.evaluation.clicks_spec import sign
 from fullrank.ops.safe_files import write_text
 from fullrank.scaling.engine import Engine, Local
