@@ -32,14 +32,13 @@ def fresh(store: ImpressionStore, frame: pl.DataFrame, what: str, *, truth: bool
 
     schema = store.schema
     encoded = store.encoder.encode(frame, what)
-    bags = [(bag.ids, bag.lengths) for bag in encoded.bags]
     known = groups = None
     if truth and schema.label in frame.columns and frame[schema.label].null_count() == 0:
         known = labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
     if truth and schema.group is not None and schema.group in frame.columns:
         groups = _groups(store, frame[schema.group])
     return tensors(
-        encoded.categorical, encoded.numeric, bags, labels=known, groups=groups, rows=np.arange(len(frame))
+        encoded.categorical, encoded.numeric, encoded.bags, labels=known, groups=groups, rows=np.arange(len(frame))
     )  # fmt: skip
 
 

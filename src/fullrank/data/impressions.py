@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from fullrank.core.jagged import Jagged
 from fullrank.data import impression_manifest as manifests
 from fullrank.data.encoding import Encoder, Lookup, owner
 from fullrank.data.fields import FieldInfo, Numeric, Schema
@@ -165,19 +166,18 @@ class ImpressionStore:
             raise UserError(f"rows {at.min()} .. {at.max()} were asked for; the store has 0 .. {len(self) - 1}")
         return at
 
-    def _bag(self, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of some rows behind each other, and how many each has."""
+    def _bag(self, number: int, rows: np.ndarray) -> Jagged:
+        """The ids of some rows, checked."""
         ids, offsets = self.arrays[f"bag{number}_ids"], self.arrays[f"bag{number}_offsets"]
         starts, ends = offsets[rows], offsets[rows + 1]
         if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
             raise damaged(self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values")
-        lengths = ends - starts
-        place = np.arange(int(lengths.sum())) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        found = ids[place]
+        bag = Jagged(ids, starts, ends).packed()
+        found = bag.values
         size = self.encoder.lookup(self.encoder.several[number]).size
         if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
             raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
-        return found, lengths
+        return bag
 
 
 def _lookups(folder: Path, schema: Schema) -> dict[str, Lookup]:
