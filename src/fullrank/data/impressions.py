@@ -110,7 +110,12 @@ class ImpressionStore:
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
         bags = [self._bag(number, at) for number in range(len(self.encoder.several))]
         groups = arrays["groups"][at] if "groups" in arrays else None
-        return tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
+        found = tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
+        for number, (field, bag) in enumerate(zip(self.encoder.several, found.bags, strict=True)):
+            table, size = bag.ids.numpy(), self.encoder.lookup(field).size
+            if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
+                raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
+        return found
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
         """`input_row` (in the table that was prepared, from 0), and `group` and `time` (seconds) if there are any."""
@@ -167,17 +172,12 @@ class ImpressionStore:
         return at
 
     def _bag(self, number: int, rows: np.ndarray) -> Jagged:
-        """The ids of some rows, checked."""
+        """The ids of some rows, where they lie in the file."""
         ids, offsets = self.arrays[f"bag{number}_ids"], self.arrays[f"bag{number}_offsets"]
         starts, ends = offsets[rows], offsets[rows + 1]
         if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
             raise damaged(self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values")
-        bag = Jagged(ids, starts, ends).packed()
-        found = bag.values
-        size = self.encoder.lookup(self.encoder.several[number]).size
-        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
-            raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
-        return bag
+        return Jagged(ids, starts, ends)
 
 
 def _lookups(folder: Path, schema: Schema) -> dict[str, Lookup]:
