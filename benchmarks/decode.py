@@ -23,11 +23,11 @@ from fullrank.items import Snapshot
 from fullrank.items.coded import Coded
 from fullrank.items.semantic import Semantic, SemanticItems, by_codes
 from fullrank.ops.code_scores import code_scores_slow
+from fullrank.retrieval.batches import BLOCK
 from fullrank.retrieval.beam import Beam
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.graph import Graph
 from fullrank.retrieval.pruned import Pruned
-from fullrank.retrieval.rank import BLOCK
 
 USERS, LEVELS, SIZE, DIM, DENSE = 64, 32, 256, 128, 512
 MANY, FEW, K = 1_000_000, 12_000, 10

@@ -22,8 +22,11 @@ import torch
 
 from benchmarks.harness import ROOT
 from fullrank.batch import Batch, Dense
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.errors import UserError
-from fullrank.retrieval.rank import BLOCK, rank
+from fullrank.retrieval.batches import BLOCK
+from fullrank.retrieval.rank import rank
 
 DIM, K, SEEN = 64, 20, 9
 """Width of the vectors, length of the lists, events in a history (the mean of amazon-beauty)."""
@@ -50,7 +53,8 @@ def ranking_of(users: int, items: int, block: int) -> Callable[[], object]:
     model = Given(users, items)
     flat = np.random.default_rng(0).integers(0, items, users * SEEN).astype(np.int32)
     starts = np.arange(users, dtype=np.int64) * SEEN
-    return lambda: rank(model, flat, starts, starts + SEEN, k=K, block=block)
+    histories = Histories(Jagged(flat, starts, starts + SEEN))
+    return lambda: rank(model, histories, k=K, block=block)
 
 
 def peak_above(action: Callable[[], object]) -> tuple[float, float]:

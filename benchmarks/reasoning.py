@@ -28,6 +28,7 @@ from fullrank.data.catalog import Catalog
 from fullrank.experiment import Training
 from fullrank.items.table import Table
 from fullrank.ops import flop_count
+from fullrank.reasoning.budget import Budget
 from fullrank.reasoning.rearec import ReaRec
 from fullrank.recipes.plr import cds
 from fullrank.recommender import Recommender, RecommenderModel
@@ -92,17 +93,19 @@ def flops(steps: int, streams: int, *, items: int = PAPER_ITEMS) -> float:
 def counted(model: RecommenderModel, batch: Batch) -> float:
     """Products of one row's answer as torch counts them while they run."""
 
+    index = model.index_items()
+
     def run() -> None:
-        answer = model.answer(batch)
+        answer = model.answer(batch, index=index)
         answer.block(0, answer.size)
 
-    with torch.inference_mode(), model.frozen():
+    with torch.inference_mode():
         return flop_count.counted(run) / len(batch.lengths)
 
 
-def fast(model: RecommenderModel, batch: Batch) -> Tensor:
+def fast(model: RecommenderModel, batch: Batch, budget: Budget | None = None) -> Tensor:
     """What the model answers."""
-    return model.answer(batch).vectors
+    return model.answer(batch, budget=budget).vectors
 
 
 def slow(model: RecommenderModel, batch: Batch) -> Tensor:
@@ -145,8 +148,7 @@ def check(answer: Answer = fast) -> None:
             base = model_of("base", 200, dim=16)
             base.items.load_state_dict(model.items.state_dict())
             base.encoder.load_state_dict(model.encoder.encoder.state_dict())
-            with model.reasoner.limited(steps=0):  # type: ignore[union-attr]
-                none = answer(model, batch)
+            none = answer(model, batch, Budget(steps=0))
             require(torch.allclose(none, fast(base, batch), rtol=1e-4, atol=1e-5), f"{kind}: no step is not the base")
             whole = model.answer(batch)
             best = whole.block(0, 200).sort(dim=1, descending=True, stable=True).values[:, :K]
@@ -207,8 +209,8 @@ def training(options: argparse.Namespace, say: Say) -> Figures:
 
 def _answering(model: RecommenderModel, batch: Batch) -> Callable[[], object]:
     def run() -> object:
-        with torch.inference_mode(), model.frozen():
-            return top_k(model.answer(batch), K)
+        with torch.inference_mode():  # an index for each run, as one call of many histories makes it
+            return top_k(model.answer(batch, index=model.index_items()), K)
 
     return run
 

@@ -21,13 +21,16 @@ from benchmarks.data import beauty, tiny
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
 from benchmarks.memory import measured
 from fullrank.batch import Dense
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.encoders.transformer import Transformer
 from fullrank.metrics import Ranking, flatten
 from fullrank.recommender import Recommender, RecommenderModel
+from fullrank.retrieval.batches import BLOCK, SCORES, answers
 from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.rank import BLOCK, SCORES, Histories, answers, rank
-from fullrank.retrieval.seen import Seen
+from fullrank.retrieval.filters import Filters
+from fullrank.retrieval.rank import rank
 
 K = 20
 MEMORY_USERS = 2048
@@ -48,8 +51,8 @@ def check(ranked: Rank = rank, top: TopK = top_k) -> None:
     store = tiny()
     model = model_of(store, dim=16)
     users, starts, ends, _ = store.histories("test")
-    found = ranked(model, store.items, starts, ends, k=K, block=64, batch_size=13)
-    histories = Histories(store.items, starts, ends)
+    histories = Histories(Jagged(store.items, starts, ends))
+    found = ranked(model, histories, k=K, block=64, batch_size=13)
     scores = np.empty((len(users), store.num_items), dtype=np.float32)
     for at, answer in answers(model, histories, block=store.num_items):
         with torch.inference_mode():
@@ -63,8 +66,8 @@ def check(ranked: Rank = rank, top: TopK = top_k) -> None:
     draw = torch.Generator().manual_seed(1)
     vectors = torch.randint(-2, 3, (len(users), 4), generator=draw).float()  # small whole numbers: many ties
     table = torch.randint(-2, 3, (store.num_items, 4), generator=draw).float()
-    seen = Seen.of(*flatten(store.items, starts, ends))
-    _, ids = top(Dense(vectors, table), K, seen=seen, block=50)
+    seen = Filters().of_batch(histories.items)
+    _, ids = top(Dense(vectors, table), K, filters=seen, block=50)
     wanted, _ = _sorted((vectors @ table.T).numpy(), store, starts, ends)
     require(bool((ids.numpy() == wanted).all()), "top_k is not the full sort by score descending, then id ascending")
 
@@ -73,9 +76,10 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     store = beauty(options.data, say)
     model = model_of(store)
     users, starts, ends, _ = store.histories("test")
-    whole = lambda: rank(model, store.items, starts, ends, k=K)  # noqa: E731
+    histories = Histories(Jagged(store.items, starts, ends))
+    whole = lambda: rank(model, histories, k=K)  # noqa: E731
     bare = bare_lists(store, starts, ends)
-    encode = lambda: [a.size for _, a in answers(model, Histories(store.items, starts, ends), block=BLOCK)]  # noqa: E731
+    encode = lambda: [a.size for _, a in answers(model, histories, block=BLOCK)]  # noqa: E731
     taken: dict[str, list[float]] = {"rank": [], "top_k": [], "encode": []}
     for done in range(options.rounds + 1):
         for name, action in (("rank", whole), ("top_k", bare), ("encode", encode)):
@@ -104,8 +108,8 @@ def bare_lists(store: Store, starts: np.ndarray, ends: np.ndarray) -> Callable[[
     def run() -> None:
         for low in range(0, len(starts), size):
             at = slice(low, low + size)
-            seen = Seen.of(*flatten(store.items, starts[at], ends[at]))
-            top_k(Dense(vectors[at], table), K, seen=seen, block=BLOCK)
+            seen = Filters().of_batch(Jagged(store.items, starts[at], ends[at]))
+            top_k(Dense(vectors[at], table), K, filters=seen, block=BLOCK)
 
     return run
 

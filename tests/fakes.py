@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from fullrank.batch import Batch, Dense
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 
 
 @dataclass
@@ -83,11 +85,9 @@ class Kept:
         return users, starts[users], ends[users], target_ends[users]
 
 
-def ragged(histories: list[list[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Flat items, starts and ends of some histories."""
-    ends = np.cumsum([len(h) for h in histories], dtype=np.int64)
-    flat = np.concatenate([np.zeros(0), *histories]).astype(np.int64)
-    return flat, ends - np.array([len(h) for h in histories], dtype=np.int64), ends
+def ragged(histories: list[list[int]]) -> Histories:
+    """Some histories, as ranking takes them."""
+    return Histories(Jagged.from_lists(histories))
 
 
 def listed(scores: np.ndarray, k: int, hidden: set[int] | frozenset[int] = frozenset()) -> list[int]:

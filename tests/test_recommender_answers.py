@@ -29,8 +29,8 @@ def test_answers_follow_the_weights(items: str, fused: bool, similarity: str) ->
     seen = [scores(model)]
 
     def moved() -> None:
-        with model.frozen():
-            held = scores(model)
+        with torch.no_grad():
+            held = model.answer(pattern(), index=model.index_items()).block(0, V)
         seen.append(scores(model))
         assert torch.equal(held, seen[-1])
         assert all(not close(seen[-1], old) for old in seen[:-1])
@@ -47,16 +47,17 @@ def test_answers_follow_the_weights(items: str, fused: bool, similarity: str) ->
     moved()
 
 
-def test_a_frozen_model_makes_its_table_once() -> None:
-    """Until the block is left, by an error too."""
+def test_an_index_is_made_once_for_many_answers() -> None:
+    """And is of the weights as they were."""
     items = Features(**SETTINGS["items", "features"])
     model = build(Recommender(dim=8, items=items, encoder=GRU(dropout=0.0))).eval()
-    with model.frozen(), torch.no_grad():
-        assert model.answer(pattern()).table is model.answer(padded([[1]])).table
-    with pytest.raises(KeyError), model.frozen():
-        raise KeyError
+    index = model.index_items()
     with torch.no_grad():
+        assert model.answer(pattern(), index=index).table is model.answer(padded([[1]]), index=index).table
         assert model.answer(pattern()).table is not model.answer(pattern()).table
+        before = index.all().clone()
+        next(model.items.parameters()).add_(1.0)
+    assert torch.equal(index.all(), before) and not close(model.index_items().all(), before)
 
 
 def test_answers_have_gradients_where_they_are_asked_for() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fullrank.batch import Batch, Dense
+from fullrank.reasoning.budget import Budget
 
 
 @dataclass
@@ -26,7 +25,8 @@ class Thinker:
     """[users, steps + 1, D]"""
     table: Tensor
     max_length: int = 10
-    limits: tuple[int, int] | None = None
+    spent: list[Budget] = field(default_factory=list)
+    """Of each answer at once."""
     advanced: list[int] = field(default_factory=list)
     """Rows of each step taken."""
 
@@ -55,15 +55,7 @@ class Thinker:
     def streams(self) -> int:
         return 2
 
-    @contextmanager
-    def limited(self, steps: int | None = None, streams: int | None = None) -> Iterator[None]:
-        before, self.limits = self.limits, (self.steps if steps is None else steps, streams or 2)
-        try:
-            yield
-        finally:
-            self.limits = before
-
-    def begin(self, x: None, batch: Batch) -> tuple[Tensor, int]:
+    def begin(self, x: None, batch: Batch, budget: Budget | None = None) -> tuple[Tensor, int]:
         assert batch.rows is not None
         return batch.rows, 0
 
@@ -77,12 +69,17 @@ class Thinker:
     def answered(self, thinking: tuple[Tensor, int]) -> Tensor:
         return self.script[thinking[0], min(thinking[1], self.steps)]
 
-    def searched(self, vectors: Tensor) -> Dense:
-        return Dense(vectors, self.table)
+    def index_items(self) -> Tensor:
+        return self.table
 
-    def answer(self, batch: Batch) -> Dense:
-        steps = self.steps if self.limits is None else self.limits[0]
-        return self.searched(self.answered((self.begin(None, batch)[0], steps)))
+    def searched(self, vectors: Tensor, index: Tensor) -> Dense:
+        return Dense(vectors, index)
+
+    def answer(self, batch: Batch, *, index: Tensor, budget: Budget | None) -> Dense:
+        assert batch.rows is not None
+        budget = budget or Budget()
+        self.spent.append(budget)
+        return self.searched(self.answered((batch.rows, budget.steps_of(self))), index)
 
     def scores(self, user: int, step: int) -> np.ndarray:
         """The plain twin: all scores of a user after a step."""

@@ -5,7 +5,8 @@
     data = fr.prepare(events, "data/shop")                  # a DataFrame or a file
     run = fr.train("sasrec", data, "runs/sasrec")           # a recipe, an Experiment or a YAML file
     print(fr.evaluate(run).metrics["ndcg@10"])
-    print(fr.recommend(run, {"me": [2, 3, 5]}, k=10))       # external ids in and out
+    predictor = fr.load(run)                                # opened once, asked often, by many threads
+    print(predictor.recommend({"me": [2, 3, 5]}, k=10))     # external ids in and out
     fr.report([run], "report.html")                         # is it accurate, or merely popular?
 
 Names load on first use, so that ``import fullrank`` is fast and loads no torch.
@@ -32,6 +33,8 @@ _WHERE = {
     "Encode": "fullrank.items.codes.spec",
     "Codes": "fullrank.items.codes.reader",
     "train": "fullrank.api",
+    "load": "fullrank.api",
+    "Predictor": "fullrank.retrieval.predictor",
     "evaluate": "fullrank.api",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
@@ -67,11 +70,11 @@ _WHERE = {
 }
 
 __all__ = [
-    "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Prepare",
-    "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError", "Watch", "WatchRanks",
-    "attended", "catalogue_growth", "compare", "diagnose", "download", "encode", "evaluate", "fill_unseen",
-    "grow_catalog", "grow_codes", "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe",
-    "recommend", "report", "step_curve", "subset", "sweep", "train", "tune",
+    "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
+    "Predictor", "Prepare", "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError",
+    "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose", "download", "encode", "evaluate",
+    "fill_unseen", "grow_catalog", "grow_codes", "load", "oracle_step", "predict", "predict_file", "prepare",
+    "prepare_impressions", "recipe", "recommend", "report", "step_curve", "subset", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
         attended,
         diagnose,
         evaluate,
+        load,
         oracle_step,
         predict,
         predict_file,
@@ -111,6 +115,7 @@ if TYPE_CHECKING:
     from fullrank.items.codes.reader import Codes
     from fullrank.items.codes.spec import Encode
     from fullrank.recommender import Recommender
+    from fullrank.retrieval.predictor import Predictor
     from fullrank.run import Run
     from fullrank.scaling.grid import Grid
     from fullrank.scaling.growth import catalogue_growth

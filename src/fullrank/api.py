@@ -5,10 +5,11 @@ One file although it is long: every call that takes a run stands in one place, a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import torch
 
 from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore, open_store
@@ -20,8 +21,10 @@ from fullrank.evaluation import oracle_step as _oracle_step
 from fullrank.evaluation.clicks_result import Clicked
 from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
-from fullrank.retrieval.rank import Progress
-from fullrank.retrieval.recommend import recommend as _recommend
+from fullrank.ops.device import resolve_device
+from fullrank.retrieval.batches import Progress
+from fullrank.retrieval.predictor import Predictor
+from fullrank.retrieval.requests import Given, ItemLists
 from fullrank.run import Run, store_of
 
 if TYPE_CHECKING:
@@ -43,6 +46,18 @@ def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     return (name if isinstance(name, Experiment) else named(name)).override(*settings)
 
 
+def load(run: Run | str | Path, *, device: str = "auto") -> Predictor:
+    """A trained recommender, opened once for many calls: `recommend`, `similar`, `score`, and vectors as arrays.
+
+    It needs the run folder alone, and threads may share it. What a call does not say (how long a reasoner thinks, how
+    semantic ids are searched) is as in the run's evaluation. `device` is `auto` (CUDA where there is a GPU), `cpu`,
+    `cuda`, `cuda:1` or `mps`, here and in every call that runs a model.
+    """
+    opened = _run(run)
+    lists = opened.spec.lists
+    return Predictor(opened.model(), opened.catalog, device=device, budget=lists.reasoning, decoding=lists.decoding)
+
+
 def train(
     what: str | Path | Experiment,
     data: AnyStore | str | Path,
@@ -54,6 +69,7 @@ def train(
     init_from: Run | str | Path | None = None,
     loggers: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    device: str = "auto",
     progress: bool = True,
 ) -> Run:
     """Train a recipe (or an Experiment, or a YAML file) on a prepared store; returns the run folder, opened.
@@ -68,7 +84,7 @@ def train(
     spec = source.spec.override(*set) if source is not None and what == "same" else recipe(what, *set)
     return fit(
         spec, _store(data), out, resume=resume, overwrite=overwrite, init_from=source, loggers=tuple(loggers),
-        callbacks=tuple(callbacks), progress=progress,
+        callbacks=tuple(callbacks), device=device, progress=progress,
     )  # fmt: skip
 
 
@@ -78,7 +94,7 @@ def evaluate(
     *,
     data: AnyStore | str | Path | None = None,
     set: Sequence[str] = (),
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluated | Clicked:
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
@@ -86,10 +102,10 @@ def evaluate(
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
     named in the result's protocol. `progress` is called with (users done, users in all); of a click model, impressions.
     """
-    opened = Run.open(run) if isinstance(run, str | Path) else run
+    opened = _run(run)
     store = store_of(opened, data)
-    model: Any = opened.model().to(device)
-    return judge(model, store, split, opened.spec.evaluation.override(*set), device=device, progress=progress)
+    model, place = _model(opened, device)
+    return judge(model, store, split, opened.spec.evaluation.override(*set), device=place, progress=progress)
 
 
 def oracle_step(
@@ -98,18 +114,18 @@ def oracle_step(
     *,
     data: Store | str | Path | None = None,
     set: Sequence[str] = (),
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> list[Ceiling]:
     """What a run that reasons would reach if every user were stopped at their best step. It reads the truth.
 
     The arguments are those of `evaluate`; one `Ceiling` for each accuracy metric.
     """
-    opened = Run.open(run) if isinstance(run, str | Path) else run
+    opened = _run(run)
     spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
-    model: Any = opened.model().to(device)
-    return _oracle_step(model, store, split, spec, device=device, progress=progress)
+    model, place = _model(opened, device)
+    return _oracle_step(model, store, split, spec, device=place, progress=progress)
 
 
 def step_curve(
@@ -120,19 +136,19 @@ def step_curve(
     set: Sequence[str] = (),
     metrics: Sequence[str] | None = None,
     rounds: int = 3,
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> list[Point]:
     """Accuracy and seconds per 1,000 users of a run that reasons, by steps, and with adaptive stopping.
 
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
-    opened = Run.open(run) if isinstance(run, str | Path) else run
+    opened = _run(run)
     spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
-    model: Any = opened.model().to(device)
+    model, place = _model(opened, device)
     return _frontier(
-        model, store, split, spec, metrics=metrics, rounds=rounds, device=device, progress=progress
+        model, store, split, spec, metrics=metrics, rounds=rounds, device=place, progress=progress
     )  # fmt: skip
 
 
@@ -145,7 +161,7 @@ def diagnose(
     impressions: int | None = None,
     seed: int = 0,
     vectors: Float[np.ndarray, "V D"] | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
@@ -156,10 +172,10 @@ def diagnose(
     """
     from fullrank.diagnostics.of_run import diagnose_run
 
-    opened = Run.open(run) if isinstance(run, str | Path) else run
+    opened = _run(run)
     return diagnose_run(
-        opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed, device=device,
-        vectors=vectors, progress=progress,
+        opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed,
+        device=resolve_device(device), vectors=vectors, progress=progress,
     )  # fmt: skip
 
 
@@ -170,7 +186,7 @@ def attended(
     *,
     data: Store | str | Path | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> Case:
     """What a run attends to in one user's history, and which events are relevant to what the user chose next.
 
@@ -179,11 +195,11 @@ def attended(
     """
     from fullrank.diagnostics.case import case_of
 
-    opened = Run.open(run) if isinstance(run, str | Path) else run
+    opened = _run(run)
     store = store_of(opened, data)
     if not isinstance(store, Store):
         raise UserError(f"{opened.path} is a click model, which reads no history; give a run that recommends items")
-    model: Any = opened.model().to(device)
+    model, _ = _model(opened, device)
     return case_of(model, store, user, split=split, vectors=vectors)
 
 
@@ -219,30 +235,29 @@ def report(
 
 def recommend(
     run: Run | str | Path,
-    histories: Any,
+    histories: Given,
     *,
     k: int = 10,
     seen: str = "exclude",
+    exclude: ItemLists = None,
+    allow: ItemLists = None,
     unknown: str = "skip",
     empty: str = "popular",
     untimed: str = "error",
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
     time_unit: Unit = "s",
     titles: bool = False,
-    reasoning: Mapping[str, int] | None = None,
+    reasoning: Mapping[str, Any] | None = None,
     decoding: Mapping[str, Any] | None = None,
+    device: str = "auto",
 ) -> Any:
-    """The k best items for each history: a long frame (user, item, score, rank). See `retrieval.recommend`.
+    """The k best items for each history: a long frame (user, item, score, rank). See `Predictor.recommend`.
 
-    `reasoning` turns the dial of a run that reasons: `{"steps": 1}`, `{"adaptive": 10}` (`retrieval.dial.Reasoning`).
-    `decoding` is how a run that generates semantic ids searches them: `{"kind": "graph"}` (`retrieval.decoding`).
+    `reasoning` is the budget there. The run is opened for this one call; who asks again keeps `load(run)`.
     """
-    opened = Run.open(run) if isinstance(run, str | Path) else run
-    lists = opened.spec.lists
-    dial, search = lists.reasoning.override(*_written(reasoning)), lists.decoding.override(*_written(decoding))
-    return _recommend(
-        opened.model(), opened.catalog, histories, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed,
-        columns=columns, time_unit=time_unit, titles=titles, reasoning=dial, decoding=search,
+    return load(run, device=device).recommend(
+        histories, k=k, seen=seen, exclude=exclude, allow=allow, budget=reasoning, decoding=decoding, unknown=unknown,
+        empty=empty, untimed=untimed, columns=columns, time_unit=time_unit, titles=titles,
     )  # fmt: skip
 
 
@@ -252,7 +267,7 @@ def predict(
     *,
     data: AnyStore | str | Path | None = None,
     column: str = "probability",
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> pl.DataFrame:
     """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
@@ -262,8 +277,8 @@ def predict(
     """
     from fullrank.evaluation.predict import predict as _predict
 
-    model, store = _click_model(run, data, device)
-    return _predict(model, store, impressions, column=column, device=device, progress=progress)
+    model, store, place = _click_model(run, data, device)
+    return _predict(model, store, impressions, column=column, device=place, progress=progress)
 
 
 def predict_file(
@@ -273,7 +288,7 @@ def predict_file(
     *,
     data: AnyStore | str | Path | None = None,
     column: str = "probability",
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Predicted:
     """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
@@ -282,20 +297,27 @@ def predict_file(
     """
     from fullrank.evaluation.predict import predict_file as _predict_file
 
-    model, store = _click_model(run, data, device)
-    return _predict_file(model, store, impressions, out, column=column, device=device, progress=progress)
+    model, store, place = _click_model(run, data, device)
+    return _predict_file(model, store, impressions, out, column=column, device=place, progress=progress)
 
 
-def _written(settings: Mapping[str, Any] | None) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
+def _run(run: Run | str | Path) -> Run:
+    return Run.open(run) if isinstance(run, str | Path) else run
 
 
-def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any]:
-    """A click model and its store. Raises `UserError` for another run."""
-    opened = Run.open(run) if isinstance(run, str | Path) else run
+def _model(run: Run, device: str) -> tuple[Any, torch.device]:
+    """A run's model on a device, and that device."""
+    place = resolve_device(device)
+    return run.model().to(place), place
+
+
+def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any, Any]:
+    """A click model, its store and its device. Raises `UserError` for another run."""
+    opened = _run(run)
     if opened.spec.clicks is None:
         raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
-    return opened.model().to(device), store_of(opened, data)
+    model, place = _model(opened, device)
+    return model, store_of(opened, data), place
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:

@@ -277,13 +277,14 @@ class Model(Protocol):
     """What retrieval, evaluation and serving need of any recommender, trained or not.
 
     An attribute `reads_times` says whether it needs `Batch.times`: it is then given them everywhere, and none where it
-    is false. Without the attribute, evaluation gives it those that the store has.
+    is false. Without the attribute, evaluation gives it those that the store has. A model whose answers search item
+    vectors also has `index_items()`, which makes them once for many answers, and takes them and an inference budget:
+    `answer(batch, index=..., budget=...)`. Answering changes nothing of a model in evaluation mode, so that many
+    threads may share one.
     """
 
     max_length: int
     """Longest history read; older events are dropped before `answer`."""
     num_items: int
 
-    def answer(self, batch: Batch) -> Answer:
-        """May be called under the model's `frozen()` context, where it has one: item vectors are then made once."""
-        ...
+    def answer(self, batch: Batch) -> Answer: ...

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -17,11 +15,12 @@ from fullrank.data.catalog import Catalog
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
 from fullrank.items import Snapshot, reading, unit
-from fullrank.items.semantic import by_codes
+from fullrank.items.semantic import by_codes, index_codes
 from fullrank.items.table import Table
 from fullrank.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.objectives.tasks.next_item import NextItem
 from fullrank.reasoning import Reasoner
+from fullrank.reasoning.budget import Budget
 from fullrank.regularizers import Asking, Attached
 from fullrank.spec import Room, Spec
 
@@ -113,7 +112,6 @@ class RecommenderModel(nn.Module):
                 "one penalty wants the loss of both views and another that of the first; "
                 "set loss_views=first on reasoning_contrast"
             )
-        self._held: Snapshot | None = None
 
     @property
     def reasoner(self) -> Reasoner | None:
@@ -154,33 +152,41 @@ class RecommenderModel(nn.Module):
         wanting = (p for p in self._attached if "second_view" in p.needs)
         return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
 
-    def answer(self, batch: Batch) -> Answer:
-        x, inputs = self.task.ask(reading(self.items), batch)
-        return self.searched(self.task.answer(self.encoder(x, inputs), inputs))
+    def index_items(self) -> Snapshot:
+        """What answers search, made whole: every item vector (or what codes are scored with), once for many answers.
 
-    def searched(self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"]) -> Answer:
-        """The answer that these states give, scored as in training: one vector against all items, or one for each level
-        of their codes."""
-        vectors = unit(vectors) if self.cosine else vectors
-        if vectors.ndim == 2:
-            return Dense(vectors, self._catalogue().all(), self.temperature)
-        return by_codes(vectors / self.temperature, self._catalogue())
-
-    @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """While many histories are answered: the item vectors are made once. Weights must not change inside.
-
-        The scope is explicit because fused optimizers change weights without moving their version counters.
+        It is of the weights as they are now: make it anew when they change. Many threads may answer from one.
         """
         with torch.no_grad():
-            self._held = Snapshot(self.items, normalise=self.cosine)
-        try:
-            yield
-        finally:
-            self._held = None
+            index = Snapshot(self.items, normalise=self.cosine)
+            if getattr(self.task, "generates", False):
+                index_codes(index)
+            else:
+                index.all()
+        return index
 
-    def _catalogue(self) -> Snapshot:
-        return Snapshot(self.items, normalise=self.cosine) if self._held is None else self._held
+    def answer(self, batch: Batch, *, index: Snapshot | None = None, budget: Budget | None = None) -> Answer:
+        """The answer to some histories. `index` is what `index_items` gave; without it the item vectors are made here.
+
+        `budget` says how much a reasoner thinks (refused by `check_budget` for a model without one).
+        """
+        x, inputs = self.task.ask(reading(self.items), batch)
+        states = self.encoder(x, inputs) if self.reasoner is None else self.encoder(x, inputs, budget)
+        return self.searched(self.task.answer(states, inputs), index)
+
+    def searched(self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: Snapshot | None = None) -> Answer:
+        """The answer that these states give, scored as in training: one vector against all items, or one for each level
+        of their codes."""
+        index = Snapshot(self.items, normalise=self.cosine) if index is None else index
+        vectors = unit(vectors) if self.cosine else vectors
+        if vectors.ndim == 2:
+            return Dense(vectors, index.all(), self.temperature)
+        return by_codes(vectors / self.temperature, index)
+
+    def similar(self, items: Int[Tensor, "B"], index: Snapshot | None = None) -> Dense:
+        """How alike every item is to each of these: the cosine of their vectors."""
+        vectors = unit((Snapshot(self.items, normalise=False) if index is None else index).all())
+        return Dense(vectors[items], vectors)
 
     def _scaled(self, q: Queries) -> Queries:
         vectors = unit(q.vectors) if self.cosine else q.vectors

@@ -19,6 +19,8 @@ from benchmarks.peers import __main__ as peers
 from benchmarks.peers import environments
 from benchmarks.peers.exchange import K, export, read_lists, score
 from benchmarks.retrieve import model_of
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.retrieval.rank import rank
@@ -39,7 +41,7 @@ def store() -> Store:
 def lists(store: Store) -> np.ndarray:
     _, starts, ends, _ = store.histories("test")
     torch.manual_seed(0)
-    return rank(model_of(store, dim=8), store.items, starts, ends, k=K).ids
+    return rank(model_of(store, dim=8), Histories(Jagged(store.items, starts, ends)), k=K).ids
 
 
 def test_the_scorer_is_right() -> None:

@@ -12,7 +12,7 @@ import pytest
 import fullrank as fr
 from fullrank.cascade import Cascade, order
 from fullrank.evaluation.predict import predict
-from fullrank.retrieval.recommend import recommend
+from fullrank.retrieval.predictor import Predictor
 from tests.cascade.pieces import BEGIN, ITEMS, USERS, goods, people, ranker, retriever, stores
 
 HISTORIES = {f"u{u}": [int(i) for i in np.random.default_rng(u).integers(ITEMS, size=1 + u % 5)] for u in range(USERS)}
@@ -31,7 +31,7 @@ def cascade(both: tuple[fr.Store, fr.ImpressionStore]) -> Cascade:
 def slowly(cascade: Cascade, histories: Any, candidates: int, context: dict[str, Any], users: Any, items: Any) -> Any:
     """Every candidate with its probability, in the ranker's order; equal ones in the retriever's."""
     stage = cascade.retriever
-    found = recommend(stage.model, stage.catalog, histories, k=candidates)
+    found = Predictor(stage.model, stage.catalog).recommend(histories, k=candidates)
     pairs = found.join(users, on="user", how="left", maintain_order="left")
     pairs = pairs.join(items, on="item", how="left", maintain_order="left")
     pairs = pairs.with_columns(**{name: pl.lit(value) for name, value in context.items()})
@@ -119,13 +119,13 @@ def test_tables_of_the_store_are_the_default(both: tuple[fr.Store, fr.Impression
 def test_equal_scores_keep_the_retrievers_order(both: tuple[fr.Store, fr.ImpressionStore]) -> None:
     flat = Cascade(retriever(both[0]), ranker(both[1], scale=0.0), users=people(), items=goods())
     found = flat.recommend(HISTORIES, k=7, candidates=20, context={"hour": 4})
-    own = recommend(flat.retriever.model, flat.retriever.catalog, HISTORIES, k=7)
+    own = flat.predictor.recommend(HISTORIES, k=7)
     assert found.drop("score").equals(own.drop("score"))
 
 
 def test_a_blend_goes_from_one_order_to_the_other(cascade: Cascade) -> None:
     how: dict[str, Any] = {"k": 8, "candidates": 8, "context": {"hour": 4}}
-    own = recommend(cascade.retriever.model, cascade.retriever.catalog, HISTORIES, k=8)
+    own = cascade.predictor.recommend(HISTORIES, k=8)
     lists = {blend: cascade.recommend(HISTORIES, blend=blend, **how) for blend in (0.0, 1e-9, 0.5, 1.0)}
     assert lists[1.0]["item"].equals(own["item"]) and lists[1e-9]["item"].equals(lists[0.0]["item"])
     assert not lists[0.5]["item"].equals(own["item"]) and not lists[0.5]["item"].equals(lists[0.0]["item"])

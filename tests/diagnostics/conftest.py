@@ -61,5 +61,5 @@ def values(rows: list[Row], name: str, **where: Any) -> list[Any]:
 
 def history(some: Sample, place: int, longest: int = LONGEST) -> np.ndarray:
     """What the model reads of one user of a sample."""
-    h = some.histories
-    return np.asarray(h.items[h.starts[place] : h.ends[place]][-longest:])
+    (row,) = some.histories.items.take(np.array([place])).last(longest)
+    return np.asarray(row)

@@ -22,7 +22,7 @@ from fullrank.diagnostics.streams import Streams
 from fullrank.diagnostics.thinking import evenly, thinking_rows
 from fullrank.encoders.transformer import Transformer
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.retrieval.rank import batches
+from fullrank.retrieval.batches import batches
 from tests.diagnostics.conftest import ITEMS, everyone, model_of, observed, recommender, shop, values
 
 STORE = shop()
@@ -38,7 +38,7 @@ PLR = thinker("reasoner.steps=3", "reasoner.streams=3")
 
 
 def targets(some: Sample) -> np.ndarray:
-    return some.histories.items[some.histories.ends]
+    return some.histories.items.values[some.histories.items.ends]
 
 
 def read(model: Any) -> Reading:

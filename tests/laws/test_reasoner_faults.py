@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,14 @@ from fullrank.batch import Batch, States
 from fullrank.encoders import Cache
 from fullrank.encoders.transformer import TransformerEncoder
 from fullrank.reasoning import Thinking
+from fullrank.reasoning.budget import Budget
 from fullrank.reasoning.plr import PLR, PLRReasoner
 from fullrank.reasoning.rearec import ReaRec, ReaRecReasoner
 from fullrank.spec import Spec
 from tests.laws.test_reasoners import (
     check_blind,
+    check_budgets,
     check_cached,
-    check_dial,
     check_effects,
     check_isolated,
     check_learns,
@@ -48,8 +49,8 @@ class Peeking(ReaRecReasoner):
 class Tail(ReaRecReasoner):
     """Planted: begins at the end of the padded row."""
 
-    def _begun(self, x: Tensor, batch: Batch) -> tuple[States, Thinking]:
-        states, thinking = super()._begun(x, batch)
+    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, Thinking]:
+        states, thinking = super()._begun(x, batch, budget)
         return states, replace(thinking, thoughts=replace(thinking.thoughts, start=states.tokens[:, -1]))
 
 
@@ -92,15 +93,15 @@ def test_planted_faults_are_caught(spec: Spec, fault: type, check: Callable[[Any
         check(made(spec, of=fault))
 
 
-def test_a_dial_that_lies_is_caught() -> None:
-    check_dial(made(ReaRec()))
+def test_a_budget_that_is_not_kept_is_caught() -> None:
+    check_budgets(made(ReaRec()))
 
     class Stuck(ReaRecReasoner):
-        def limited(self, steps: int | None = None, streams: int | None = None) -> Iterator[None]:  # type: ignore
-            return super().limited(None, streams)
+        def forward(self, x: Tensor, batch: Batch, budget: Budget | None = None) -> States:
+            return super().forward(x, batch, None if budget is None else Budget(streams=budget.streams))
 
     with pytest.raises(AssertionError):
-        check_dial(made(ReaRec(), of=Stuck))
+        check_budgets(made(ReaRec(), of=Stuck))
 
 
 class Deaf(ReaRec):

@@ -1,4 +1,4 @@
-"""Laws of every reasoner: cached steps equal recomputation, streams are apart, the history is blind, the dial true."""
+"""Laws of every reasoner: cached steps equal recomputation, streams are apart, the history is blind, budgets hold."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fullrank.encoders.gru import GRU
 from fullrank.encoders.transformer import Transformer
 from fullrank.errors import UserError
 from fullrank.reasoning import Reasoner
+from fullrank.reasoning.budget import Budget
 from fullrank.reasoning.plr import PLR
 from fullrank.reasoning.rearec import ReaRec
 from fullrank.spec import Spec
@@ -115,8 +116,8 @@ def check_padding(reasoner: Any) -> None:
         assert all(close(alone.outputs[key][0], whole.outputs[key][row]) for key in whole.outputs), f"row {row} differs"
 
 
-def check_dial(reasoner: Any) -> None:
-    """Outputs are what stopping gives, by step or by `limited`; streams are the first ones, their gate sums to one."""
+def check_budgets(reasoner: Any) -> None:
+    """Outputs are what stopping gives, by step or by a budget; streams are the first ones, their gate sums to one."""
     x, batch = case()
     whole = reasoner(x, batch)
     assert isinstance(reasoner, Reasoner)
@@ -126,22 +127,20 @@ def check_dial(reasoner: Any) -> None:
     thinking, some = reasoner.begin(x, batch), torch.tensor([3, 0])
     for s in range(reasoner.steps + 1):
         wanted = whole.outputs[f"step_{s}"]
-        with reasoner.limited(steps=s):
-            assert close(reasoner(x, batch).outputs["answer"], wanted), f"limited to {s} steps it answers otherwise"
+        few = reasoner(x, batch, Budget(steps=s))
+        assert close(few.outputs["answer"], wanted), f"with a budget of {s} steps it answers otherwise"
         assert close(reasoner.answered(thinking), wanted) and thinking.taken == s
         part = reasoner.select(thinking, some)
         if s < reasoner.steps:
             thinking, part = reasoner.advance(thinking), reasoner.advance(part)
         assert close(reasoner.answered(part), reasoner.answered(thinking)[some]), "some rows alone differ"
-    with reasoner.limited(steps=reasoner.steps + 1):
-        further = reasoner(x, batch)
+    further = reasoner(x, batch, Budget(steps=reasoner.steps + 1))
     assert torch.equal(thought(further).steps[:, : reasoner.steps], thought(whole).steps)
     for m in range(1, reasoner.streams + 1):
-        with reasoner.limited(streams=m):
-            fewer = thought(reasoner(x, batch))
+        fewer = thought(reasoner(x, batch, Budget(streams=m)))
         first = thought(whole).gate[:, :m]
         assert close(fewer.steps, thought(whole).steps[:, :, :m]) and close(fewer.gate, first / first.sum(1, True))
-    assert torch.equal(reasoner(x, batch).outputs["answer"], whole.outputs["answer"]), "the dial stays turned"
+    assert torch.equal(reasoner(x, batch).outputs["answer"], whole.outputs["answer"]), "a budget changed the model"
 
 
 def check_learns(reasoner: Any) -> None:
@@ -163,7 +162,7 @@ def test_cached_steps_equal_full_recomputation(pair: Pair, encoder: str) -> None
 
 @ALL
 @pytest.mark.parametrize("encoder", [*ENCODERS, "gru"])
-@pytest.mark.parametrize("check", [check_isolated, check_blind, check_padding, check_dial, check_learns])
+@pytest.mark.parametrize("check", [check_isolated, check_blind, check_padding, check_budgets, check_learns])
 def test_laws(pair: Pair, encoder: str, check: Callable[[Any], None]) -> None:
     for spec in (larger(pair), *reachable(plain(pair), 1, numbers=False)):
         try:
@@ -184,11 +183,14 @@ def test_odd_batches(pair: Pair) -> None:
 
 
 @ALL
-def test_the_dial_refuses(pair: Pair) -> None:
+def test_more_streams_than_trained_are_refused(pair: Pair) -> None:
     reasoner = made(plain(pair))
-    for wrong in ({"steps": -1}, {"streams": 0}, {"streams": reasoner.streams + 1}):
-        with pytest.raises(UserError), reasoner.limited(**wrong):
-            pass
+    x, batch = case()
+    with pytest.raises(UserError, match="trained with"):
+        reasoner(x, batch, Budget(streams=reasoner.streams + 1))
+    for wrong in ({"steps": -1}, {"streams": 0}):
+        with pytest.raises(UserError):
+            Budget.parse(wrong)
 
 
 def test_one_step_of_one_stream() -> None:

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 
+from fakes import ragged
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError
 from fullrank.items.coded import Coded, log_probabilities
@@ -16,14 +17,14 @@ from fullrank.items.semantic import Semantic, SemanticItems
 from fullrank.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.recommender import Recommender, RecommenderModel, Scoring
 from fullrank.retrieval.beam import Beam, product_beam
+from fullrank.retrieval.candidates import Candidates, own_scores
 from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import top_k
+from fullrank.retrieval.filters import BatchFilter
 from fullrank.retrieval.graph import Graph, neighbours
-from fullrank.retrieval.pool import Pool, own_scores
 from fullrank.retrieval.pruned import Pruned
 from fullrank.retrieval.rank import rank
 from fullrank.retrieval.search import search_of
-from fullrank.retrieval.seen import Seen
 from tiny import catalog, close, histories, padded, shaken
 
 V, SIZES = 50, (5, 3, 7)
@@ -74,10 +75,10 @@ SEEN = {(0, 3), (0, 7), (2, 49), (5, 0), (5, 1)}
 def test_every_search_at_full_width_is_the_exhaustive_one(same: int, k: int, seen: set[tuple[int, int]]) -> None:
     made = model(same)
     answer, items = answered(made), made.items
-    pairs = Seen.of(*np.array(sorted(seen), dtype=np.int64).reshape(-1, 2).T) if seen else None
+    pairs = BatchFilter.of(*np.array(sorted(seen), dtype=np.int64).reshape(-1, 2).T) if seen else None
     wanted = exhaustive(answer, answer.rows, k, seen)
     every = {
-        "exact": top_k(answer, k, seen=pairs, block=17),
+        "exact": top_k(answer, k, filters=pairs, block=17),
         "graph": Graph(items, beams=V, edges=V, steps=1)(answer, k, pairs),
         "beam": Beam(items, beams=5 * 3 * 7)(answer, k, pairs),
         "pruned": Pruned(items, codes=2)(answer, k, pairs),
@@ -92,7 +93,7 @@ def test_every_search_at_full_width_is_the_exhaustive_one(same: int, k: int, see
 def test_narrow_searches_return_existing_unseen_items_once() -> None:
     made = model(4)
     answer = answered(made)
-    pairs = Seen.of(*np.array(sorted(SEEN), dtype=np.int64).T)
+    pairs = BatchFilter.of(*np.array(sorted(SEEN), dtype=np.int64).T)
     beam = Beam(made.items, beams=2)
     for search in (Graph(made.items, beams=6, edges=3, steps=2), beam):
         scores, ids = search(answer, 6, pairs)
@@ -123,28 +124,27 @@ def test_product_beam_is_the_best_of_all_tuples() -> None:
     assert close(got, best), "levels are independent, so a beam that is wide enough for each level loses nothing"
 
 
-def test_a_pool_counts_an_item_once() -> None:
+def test_candidates_count_an_item_once() -> None:
     answer = answered(model())
-    pool = Pool.of(answer, torch.tensor([[4, -1, 4, 2]] * 6))
-    assert pool.items.tolist() == [[-1, 2, 4, 4]] * 6
-    assert pool.scores.isfinite().tolist() == [[False, True, True, False]] * 6
+    found = Candidates.of(answer, torch.tensor([[4, -1, 4, 2]] * 6))
+    assert found.items.tolist() == [[-1, 2, 4, 4]] * 6
+    assert found.scores.isfinite().tolist() == [[False, True, True, False]] * 6
     items = torch.arange(12).view(6, 2)
     assert torch.equal(own_scores(answer, items), answer.block(0, V).gather(1, items))
 
 
-def test_seen_pairs_are_found() -> None:
-    seen = Seen.of(np.array([0, 1, 1]), np.array([5, 5, 2]))
-    assert seen.has(torch.tensor([[5, 2], [2, 5]])).tolist() == [[True, False], [True, True]]
-    nothing = Seen.of(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    assert not nothing.has(torch.tensor([[5, 2]])).any()
+def test_hidden_pairs_are_refused() -> None:
+    seen = BatchFilter.of(np.array([0, 1, 1]), np.array([5, 5, 2]))
+    assert seen.refuses(torch.tensor([[5, 2], [2, 5]])).tolist() == [[True, False], [True, True]]
+    nothing = BatchFilter.of(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    assert not nothing.refuses(torch.tensor([[5, 2]])).any()
 
 
 def test_through_rank() -> None:
-    made, flat = model(), np.array([1, 2, 3, 9, 4])
-    starts, ends = np.array([0, 2]), np.array([2, 5])
-    exact = rank(made, flat, starts, ends, k=5)
+    made, histories = model(), ragged([[1, 2], [3, 9, 4]])
+    exact = rank(made, histories, k=5)
     for settings in ({"kind": "graph", "beams": V, "edges": V}, {"kind": "beam", "beams": 105}, {"kind": "pruned"}):
-        found = rank(made, flat, starts, ends, k=5, decoding=Decoding(**settings))  # type: ignore[arg-type]
+        found = rank(made, histories, k=5, decoding=Decoding(**settings))  # type: ignore[arg-type]
         assert np.array_equal(found.ids, exact.ids) and np.allclose(found.scores, exact.scores, atol=1e-5)
 
 
@@ -181,16 +181,16 @@ def test_pruning_scores_few_items_where_users_are_decided(sharp: float, k: int, 
 def test_pruning_serves_any_task_on_items_of_codes(parts: Any) -> None:
     catalogue = coded_catalog(4)
     made = shaken(Recommender(dim=12, items=Semantic(parts=parts)).build(catalogue)).eval()
-    flat, starts, ends = np.array([1, 2, 3, 9, 4]), np.array([0, 2]), np.array([2, 5])
-    exact = rank(made, flat, starts, ends, k=8)
-    found = rank(made, flat, starts, ends, k=8, decoding=Decoding(kind="pruned", codes=3))
+    histories = ragged([[1, 2], [3, 9, 4]])
+    exact = rank(made, histories, k=8)
+    found = rank(made, histories, k=8, decoding=Decoding(kind="pruned", codes=3))
     assert np.array_equal(found.ids, exact.ids) and np.allclose(found.scores, exact.scores, atol=1e-5)
 
 
 def test_pruning_refuses_a_cosine_of_whole_items_and_nan() -> None:
     cosine = Recommender(dim=12, items=Semantic(), scoring=Scoring(similarity="cosine")).build(coded_catalog())
     with pytest.raises(UserError, match="similarity=dot"):
-        rank(cosine.eval(), np.array([1, 2]), np.array([0]), np.array([2]), k=3, decoding=Decoding(kind="pruned"))
+        rank(cosine.eval(), ragged([[1, 2]]), k=3, decoding=Decoding(kind="pruned"))
     items, answer = peaked(2, 1.0)
     with pytest.raises(UserError, match="NaN scores"):
         Pruned(items, codes=1)(Coded(answer.levels.fill_(torch.nan), answer.sizes, answer.rows), 3, None)

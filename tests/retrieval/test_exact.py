@@ -18,7 +18,7 @@ from fullrank.batch import Dense
 from fullrank.errors import UserError
 from fullrank.retrieval import exact
 from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.seen import Seen
+from fullrank.retrieval.filters import BatchFilter
 
 
 class Table:
@@ -36,14 +36,14 @@ def twin(scores: np.ndarray, k: int, seen: set[tuple[int, int]]) -> np.ndarray:
     return np.array([listed(s, k, {i for r, i in seen if r == row}) for row, s in enumerate(scores)])
 
 
-def pairs(seen: set[tuple[int, int]]) -> Seen:
+def pairs(seen: set[tuple[int, int]]) -> BatchFilter:
     rows, items = np.array(sorted(seen), dtype=np.int64).reshape(-1, 2).T
-    return Seen.of(rows, items)
+    return BatchFilter.of(rows, items)
 
 
 def check(scores: torch.Tensor, k: int, block: int, seen: set[tuple[int, int]]) -> None:
     before = scores.clone()
-    values, ids = top_k(Table(scores), k, seen=pairs(seen) if seen else None, block=block)
+    values, ids = top_k(Table(scores), k, filters=pairs(seen) if seen else None, block=block)
     assert torch.equal(scores, before), "the model's own scores were changed"
     wanted = twin(scores.double().numpy(), k, seen)
     assert np.array_equal(ids.numpy(), wanted)
@@ -96,7 +96,7 @@ def test_scores_that_differ_only_in_float64_keep_their_order() -> None:
 
 
 def test_fewer_items_than_asked_for_fills_up() -> None:
-    values, ids = top_k(Table(torch.tensor([[1.0, 2.0, 3.0]])), 5, seen=pairs({(0, 2)}), block=2)
+    values, ids = top_k(Table(torch.tensor([[1.0, 2.0, 3.0]])), 5, filters=pairs({(0, 2)}), block=2)
     assert ids.tolist() == [[1, 0, -1, -1, -1]]
     assert values.tolist() == [[2.0, 1.0, -torch.inf, -torch.inf, -torch.inf]]
 
@@ -104,14 +104,14 @@ def test_fewer_items_than_asked_for_fills_up() -> None:
 def test_one_row_of_scores_may_serve_all_users() -> None:
     """A popularity model answers with an expanded row; covering one user's items must not cover another's."""
     shared = torch.arange(100.0).expand(3, 100)
-    _, ids = top_k(Table(shared), 2, seen=pairs({(0, 99), (1, 98)}))
+    _, ids = top_k(Table(shared), 2, filters=pairs({(0, 99), (1, 98)}))
     assert ids.tolist() == [[98, 97], [99, 97], [99, 98]]
 
 
 def test_scores_made_in_inference_mode_are_accepted() -> None:
     with torch.inference_mode():
         scores = torch.arange(50.0).repeat(2, 1)
-    assert top_k(Table(scores), 1, seen=pairs({(0, 49)}))[1].tolist() == [[48], [49]]
+    assert top_k(Table(scores), 1, filters=pairs({(0, 49)}))[1].tolist() == [[48], [49]]
 
 
 @pytest.mark.parametrize("at", [0, 700, 2999])
@@ -142,8 +142,8 @@ def test_dense_answers_go_through_one_buffer(block: int, temperature: float) -> 
     vectors, table = (torch.randint(-3, 4, (n, 5), generator=generator).float() for n in (6, 1501))
     answer = Dense(vectors.requires_grad_(), table, temperature)
     seen = pairs({(0, 3), (5, 1500)})
-    plain = top_k(Table(answer.block(0, 1501).detach()), 10, seen=seen, block=block)
-    for ours, theirs in zip(top_k(answer, 10, seen=seen, block=block), plain, strict=True):
+    plain = top_k(Table(answer.block(0, 1501).detach()), 10, filters=seen, block=block)
+    for ours, theirs in zip(top_k(answer, 10, filters=seen, block=block), plain, strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -165,7 +165,7 @@ class Watched:
 def test_one_block_lives_at_a_time() -> None:
     """Memory must not grow with the catalogue: no earlier block is alive when the next is made."""
     answer = Watched(20_000)
-    top_k(answer, 10, seen=pairs({(0, 5), (3, 9000)}), block=1024)
+    top_k(answer, 10, filters=pairs({(0, 5), (3, 9000)}), block=1024)
     assert (answer.alive, answer.widest, len(answer.given)) == (0, 1024, 20)
 
 
@@ -186,7 +186,7 @@ class Largest(TorchDispatchMode):
 def test_nothing_is_as_large_as_the_catalogue(items: int) -> None:
     answer = Dense(torch.randn(8, 4), torch.randn(items, 4))
     with Largest() as largest:
-        top_k(answer, 10, seen=pairs({(0, 5), (3, 9000)}), block=1024)
+        top_k(answer, 10, filters=pairs({(0, 5), (3, 9000)}), block=1024)
     assert largest.size == 8 * 1024 * 4, "the block of scores in float32"
 
 

@@ -14,6 +14,8 @@ import torch
 import fullrank as fr
 from fullrank.attention.hstu import HSTU
 from fullrank.batch import Batch
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories as Flat
 from fullrank.data.pack import Store
 from fullrank.data.prepare import Prepare
 from fullrank.data.table import Columns
@@ -24,8 +26,8 @@ from fullrank.experiment import Experiment, Training
 from fullrank.objectives.tasks.cloze import known_times
 from fullrank.objectives.tasks.last_item import LastItem
 from fullrank.recommender import Recommender, RecommenderModel
+from fullrank.retrieval.predictor import Predictor
 from fullrank.retrieval.rank import rank
-from fullrank.retrieval.recommend import recommend
 from fullrank.run import Run
 from fullrank.training.of_histories import Histories
 from tests.training.conftest import tiny
@@ -164,12 +166,13 @@ def test_histories_without_times(run: Run, market: Store) -> None:
 def test_a_model_without_times_is_given_none(market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """And does not mind a time column that it could not read as seconds."""
     model, asked = model_of(tiny(), market), []
-    monkeypatch.setattr(model, "answer", lambda batch, _answer=model.answer: (asked.append(batch), _answer(batch))[1])
+    answer = model.answer
+    monkeypatch.setattr(model, "answer", lambda batch, **how: (asked.append(batch), answer(batch, **how))[1])
     evaluate(model, market, "test", Evaluation(bootstrap=0))
     assert asked and all(batch.times is None for batch in asked)
     frame = pl.DataFrame({"user_id": [1, 1], "item_id": market.catalog.ids.head(2), "timestamp": ["b", "a"]})
-    ranked = rank(model, np.array([1, 0]), np.array([0]), np.array([2]), k=3)
-    found = recommend(model, market.catalog, frame, k=3)
+    ranked = rank(model, Flat(Jagged.from_lists([[1, 0]])), k=3)
+    found = Predictor(model, market.catalog).recommend(frame, k=3)
     assert found["item"].to_list() == market.catalog.external(ranked.ids[0]).to_list()
 
 

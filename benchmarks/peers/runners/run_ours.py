@@ -14,6 +14,8 @@ import torch
 from common import Clock, finish, given
 
 from fullrank.attention.softmax import Softmax
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.encoders.transformer import Transformer
 from fullrank.experiment import Experiment, Training
@@ -78,7 +80,7 @@ def main() -> None:
     timing |= {"seconds_per_epoch": per_epoch, "fit_seconds": seconds}
     users, starts, ends, _ = store.histories("test")
     begun = time.perf_counter()
-    found = rank(model, store.items, starts, ends, k=s["k"])
+    found = rank(model, Histories(Jagged(store.items, starts, ends)), k=s["k"])
     timing |= {"recommend_seconds": time.perf_counter() - begun, "users": len(users)}
     places = np.tile(np.arange(1, s["k"] + 1), len(users))
     lists = pd.DataFrame({"user_id": np.repeat(users, s["k"]), "item_id": found.ids.ravel(), "rank": places})

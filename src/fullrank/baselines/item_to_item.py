@@ -110,3 +110,8 @@ class ItemToItemModel(nn.Module):
         # Rises with the count, is below every likeness, and single precision tells counts of millions apart.
         rest = -1 / (1 + self.counts)
         return Sparse(self.ids[batch.items].flatten(1), values.flatten(1), rest)
+
+    def similar(self, items: Int[Tensor, "B"], index: None = None) -> Sparse:
+        """How often every item occurs together with each of these; -inf where it never does."""
+        never = torch.full_like(self.counts, -torch.inf)
+        return Sparse(self.ids[items], self.likeness[items], never)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 from jaxtyping import Int
-from torch import nn
 
 from fullrank.cascade import order
 from fullrank.cascade.evaluate import Reranked, before_and_after
@@ -18,14 +17,17 @@ from fullrank.cascade.ordering import Ordering
 from fullrank.cascade.plan import Plan, id_column, planned
 from fullrank.cascade.stages import Ranker, Retriever
 from fullrank.cascade.tables import Context, Keyed
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.data.stores import AnyStore
 from fullrank.data.values import Unit
 from fullrank.data.vocabulary import UNKNOWN, canonical
 from fullrank.errors import UserError
-from fullrank.retrieval.dial import Reasoning
-from fullrank.retrieval.histories import Asked, Histories, named, read
-from fullrank.retrieval.rank import Progress
-from fullrank.retrieval.recommend import check, lists, long
+from fullrank.reasoning.budget import Budget
+from fullrank.retrieval.batches import Progress
+from fullrank.retrieval.predictor import Predictor
+from fullrank.retrieval.recommend import check, long
+from fullrank.retrieval.requests import Given, ItemLists, RequestBatch, named, read, read_filters
 from fullrank.run import Run
 
 
@@ -51,13 +53,12 @@ class Cascade:
         item: str | None = None,
         store: AnyStore | str | Path | None = None,
         impressions: AnyStore | str | Path | None = None,
-        device: str = "cpu",
+        device: str = "auto",
     ):
-        self.retriever, self.ranker, self.device = (
-            Retriever.of(retriever, store),
-            Ranker.of(ranker, impressions),
-            device,
-        )
+        self.retriever, self.ranker = Retriever.of(retriever, store), Ranker.of(ranker, impressions)
+        self.predictor = Predictor(self.retriever.model, self.retriever.catalog, device=device)
+        self.device = self.predictor.device
+        self.ranker.model.to(self.device).eval()
         self.encoder = self.ranker.store.encoder
         schema = self.encoder.schema
         self.user, self.item = id_column(schema, "user", user), id_column(schema, "item", item)
@@ -73,14 +74,11 @@ class Cascade:
             self.items = Keyed(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
         else:
             self.items = Keyed(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
-        for model in (self.retriever.model, self.ranker.model):
-            if isinstance(model, nn.Module):
-                model.to(device)
         self._sides: dict[tuple[str, ...], Side] = {}
 
     def recommend(
         self,
-        histories: Histories | None = None,
+        histories: Given | None = None,
         *,
         users: Sequence[Any] | pl.Series | None = None,
         k: int = 10,
@@ -89,6 +87,8 @@ class Cascade:
         blend: float = 0.0,
         bare: str = "error",
         seen: str = "exclude",
+        exclude: ItemLists = None,
+        allow: ItemLists = None,
         unknown: str = "skip",
         empty: str = "popular",
         untimed: str = "error",
@@ -100,8 +100,9 @@ class Cascade:
     ) -> Any:
         """The ranker's k best of each user's `candidates` best items: user, item, score, rank, as `fr.recommend` gives.
 
-        Histories as in `fr.recommend`, and so are the policies from `seen` on; or `users`, ids of the retriever's
-        store, with all their events there. In a list of item lists nobody is named: what is read of users is missing.
+        Histories as in `fr.recommend`, and so are filters and policies from `seen` on; or `users`, ids of the
+        retriever's store, with all their events there. In a list of item lists nobody is named: what is read of users
+        is missing.
         `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
         user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order (`order`).
         Users for whom the retriever finds nothing are an error, or skipped (`bare`).
@@ -111,19 +112,21 @@ class Cascade:
         named("bare", bare, ("error", "skip"))
         if (histories is None) == (users is None):
             raise UserError("give histories, or users= of the retriever's store: one of the two")
-        model, catalog = self.retriever.model, self.retriever.catalog
+        model, catalog = self.predictor.model, self.predictor.catalog
         asked = self._stored(users) if users is not None else read(
             histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
             timed=getattr(model, "reads_times", False),
         )  # fmt: skip
-        rank, dial = self.ordering(context), Reasoning(**(reasoning or {}))
+        rank, budget = self.ordering(context), Budget(**(reasoning or {}))
+        filters = read_filters(exclude, allow, asked, catalog)
         everybody = asked.users if asked.named else pl.Series("user", [None] * len(asked), dtype=pl.String)
         rank.require_some(everybody)
         ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
         for low, high in order.blocks(len(asked), candidates):
             part = asked.part(low, high)
-            found = lists(
-                model, catalog, part, k=candidates, seen=seen, empty=empty, dial=dial, device=self.device
+            hidden = filters.take(np.arange(low, high))
+            found = self.predictor.lists(
+                part, k=candidates, seen=seen, empty=empty, filters=hidden, budget=budget
             )  # fmt: skip
             if bare == "error":
                 _refuse_bare(part, found.ids)
@@ -176,7 +179,7 @@ class Cascade:
                 )
         return encoded(self.encoder, [*own, *columns], len(ids), "the items")
 
-    def _stored(self, users: Any) -> Asked:
+    def _stored(self, users: Any) -> RequestBatch:
         """Users of the store with all their events. Raises `UserError` for one that is not there."""
         store = self.retriever.known()
         given = users if isinstance(users, pl.Series) else pl.Series("user", list(users), strict=False)
@@ -189,10 +192,11 @@ class Cascade:
                 "give their histories instead"
             )
         at = store.users["user"].to_numpy()[place].astype(np.int64)
-        return Asked(given.alias("user"), store.items, store.offsets[at], store.offsets[at + 1], store.times)
+        events = Jagged.from_offsets(store.items, store.offsets).take(at)
+        return RequestBatch(given.alias("user"), Histories(events, store.times))
 
 
-def _refuse_bare(asked: Asked, ids: Int[np.ndarray, "B C"]) -> None:
+def _refuse_bare(asked: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
     without = ~(ids >= 0).any(1)
     if without.any():
         first = asked.users.filter(pl.Series(without))[0]

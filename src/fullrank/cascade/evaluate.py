@@ -21,8 +21,7 @@ from fullrank.evaluation.measure import of_lists, ranked
 from fullrank.evaluation.result import Evaluated, merge
 from fullrank.metrics import match
 from fullrank.ops.safe_files import write_text
-from fullrank.retrieval.dial import dialled
-from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.batches import Progress
 
 if TYPE_CHECKING:
     from fullrank.cascade.cascade import Cascade
@@ -88,12 +87,11 @@ def before_and_after(
     reached = bare = 0.0
     for low, high in order.blocks(len(whole.users), candidates):
         part = whole.part(slice(low, high))
-        with dialled(model, spec.reasoning):
-            found, steps = ranked(teller, part.histories(store), spec, candidates, cascade.device, None)
+        found = ranked(teller, part.histories(store), spec, candidates, cascade.device, None)
         scores = rank(names[part.users], found.ids, found.scores, blend)
         best, _ = order.best(scores, found.ids, deepest)
         for kept, ids in zip(parts, (found.ids[:, :deepest], best), strict=True):
-            kept.append(of_lists(part, store, spec, ids.astype(np.int32), steps))
+            kept.append(of_lists(part, store, spec, ids.astype(np.int32), found.steps))
         truth = part.truth(store)
         reached += float((match(found.ids, truth).sum(1) / truth.counts).sum())
         bare += float((~(found.ids >= 0).any(1)).sum())

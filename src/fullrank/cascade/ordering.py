@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+import torch
 from jaxtyping import Float, Int
 
 from fullrank.cascade import order
@@ -26,7 +27,7 @@ class Ordering:
     plan: Plan
     context: Context
     items: Side
-    device: str
+    device: torch.device
 
     def __call__(
         self, users: pl.Series, ids: Int[np.ndarray, "B C"], scores: Float[np.ndarray, "B C"], blend: float

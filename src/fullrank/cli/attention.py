@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, chosen, find_store
+from fullrank.cli.options import AsJson, Device, chosen, find_store
 from fullrank.cli.screen import Screen
 from fullrank.errors import UserError
 
@@ -34,6 +34,7 @@ def attention(
     split: Annotated[
         str, typer.Option("--split", metavar="validation|test", help="Which of the user's choices is the next one.")
     ] = "test",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Show what runs attend to in one history, with titles.
@@ -54,7 +55,7 @@ def attention(
     opened = [Run.open(run) for run in runs]
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
         raise UserError("the runs were trained on different splits; give runs of one store")
-    cases: list[Case] = [api.attended(run, user, part, data=find_store(run, data)) for run in opened]
+    cases: list[Case] = [api.attended(run, user, part, data=find_store(run, data), device=device) for run in opened]
     longest = max(cases, key=lambda one: len(one.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
     target = _item(opened[0], longest.target)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings, chosen
+from fullrank.cli.options import AsJson, Device, Settings, chosen
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
@@ -57,7 +57,7 @@ def cascade(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Save cascade.json and both evaluations there.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where the models run.")] = "cpu",
+    device: Device = "auto",
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +74,6 @@ def cascade(
     fullrank cascade runs/sasrec runs/dcnv2 --split validation --blend 0.5
     """
     which = chosen("--split", split, ("validation", "test"))
-    chosen("--device", device, ("cpu", "cuda"))
     if context and contexts is not None:
         raise UserError("give the context by --context NAME=VALUE or by --context-table FILE, one of the two")
     from fullrank.cascade import Cascade

@@ -40,6 +40,12 @@ Impressions = Annotated[
     int | None,
     typer.Option("--impressions", metavar="N", help="Impressions of the sample, of click models.  [default: 4096]"),
 ]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="auto|cpu|cuda|...", help="Where the model runs; auto is a CUDA device where there is one."
+    ),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
 
 

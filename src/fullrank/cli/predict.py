@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson, RunFolder, chosen, find_store
+from fullrank.cli.options import AsJson, Device, RunFolder, find_store
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
@@ -32,7 +32,7 @@ def predict(
     data: Annotated[
         Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Predict click probabilities of new impressions.
@@ -46,7 +46,6 @@ def predict(
     """
     from fullrank.data.growing import SUFFIXES
 
-    chosen("--device", device, ("cpu", "cuda"))
     if out is not None and out.suffix not in SUFFIXES:
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}")
     from fullrank import api

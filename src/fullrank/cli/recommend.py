@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import Adaptive, AsJson, Patience, RunFolder, Steps, Streams, chosen
+from fullrank.cli.options import Adaptive, AsJson, Device, Patience, RunFolder, Steps, Streams, chosen
 from fullrank.cli.screen import Screen
 from fullrank.errors import UserError
 
@@ -55,6 +55,12 @@ def recommend(
     seen: Annotated[
         str, typer.Option("--seen", metavar="exclude|keep", help="Whether the history's own items may be recommended.")
     ] = "exclude",
+    exclude: Annotated[
+        str | None, typer.Option("--exclude", metavar="ID,ID,...", help="Items that are not to be recommended.")
+    ] = None,
+    allow: Annotated[
+        str | None, typer.Option("--allow", metavar="ID,ID,...", help="The only items that may be recommended.")
+    ] = None,
     user: Annotated[
         str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
     ] = None,
@@ -82,6 +88,7 @@ def recommend(
             help="How a run that generates semantic ids finds its items.  [default: as in its evaluation]",
         ),
     ] = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Recommend items for histories, by your own item ids.
@@ -92,6 +99,7 @@ def recommend(
     \b
     fullrank recommend runs/sasrec --history 2,3,5 --k 5
     fullrank recommend runs/sasrec --history 2,3,5 --history 7 --json
+    fullrank recommend runs/sasrec --history 2,3,5 --exclude 11,12
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
     """
     if (history is None) == (histories is None):
@@ -116,13 +124,15 @@ def recommend(
 
     screen = Screen(as_json)
     opened = Run.open(run)
-    catalog = opened.catalog
+    predictor = api.load(opened, device=device)
+    catalog = predictor.catalog
     columns = (user or "user_id", item or "item_id", when or "timestamp")
     asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
     missing = _unknown(asked, columns[1], catalog)
-    answers = api.recommend(
-        opened, asked, k=k, columns=columns, time_unit=unit, titles=True, reasoning=dial, decoding=search, **policies
-    )
+    answers = predictor.recommend(
+        asked, k=k, exclude=_ids("--exclude", exclude, catalog), allow=_ids("--allow", allow, catalog), columns=columns,
+        time_unit=unit, titles=True, budget=dial, decoding=search, **policies,
+    )  # fmt: skip
     if missing:
         screen.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
@@ -151,6 +161,17 @@ def _writer(out: Path | None) -> str:
     if out.suffix not in WRITERS:
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(WRITERS)}")
     return WRITERS[out.suffix]
+
+
+def _ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
+    """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be without effect."""
+    if text is None:
+        return None
+    ids = catalog.parse([word for word in text.split(",") if word.strip()])
+    strange = _unknown([ids.to_list()], "", catalog)
+    if strange:
+        raise UserError(f"{flag} names items that the model does not know: {', '.join(map(str, strange[:5]))}")
+    return ids
 
 
 def _listed(history: list[str], catalog: Catalog) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings
+from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
@@ -54,6 +54,7 @@ def train(
             "the effective rank behind each layer.",
         ),
     ] = False,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train a model on a store and write a run folder.
@@ -82,7 +83,7 @@ def train(
     try:
         run = api.train(
             recipe or "same", data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
-            loggers=loggers or (), callbacks=_callbacks(watch), progress=not screen.silent,
+            loggers=loggers or (), callbacks=_callbacks(watch), device=device, progress=not screen.silent,
         )  # fmt: skip
     except KeyboardInterrupt:
         if (out / "checkpoints").is_dir() and not screen.silent:

@@ -13,6 +13,7 @@ from jaxtyping import Int64
 
 from fullrank.data import features, values
 from fullrank.data.frames import Source, unreadable
+from fullrank.data.vocabulary import IntIndex, TextIndex
 from fullrank.errors import UserError, nearest
 
 RESERVED = ("item", "item_id", "train_count", "map_version")
@@ -103,9 +104,7 @@ class Catalog:
             raise UserError(
                 f"the items' ids are {kinds[0]} (such as {self.ids[0]!r}); given: {given.dtype} ({given[0]!r})"
             )
-        wanted = given if given.dtype == pl.String else given.cast(self._table["item_id"].dtype, strict=False)
-        found = pl.DataFrame({"item_id": wanted}).join(self._table, on="item_id", how="left", maintain_order="left")
-        return found["item"].fill_null(-1).to_numpy().astype(np.int64)
+        return self._places(given)
 
     def parse(self, texts: Sequence[str]) -> pl.Series:
         """External ids from text (a command line), in the catalogue's type. Raises `UserError` for what is none."""
@@ -180,11 +179,19 @@ class Catalog:
             return self.frame["map_version"]
         return pl.repeat(0, self.size, dtype=pl.Int32, eager=True)
 
+    def _places(self, given: pl.Series) -> Int64[np.ndarray, "N"]:
+        if isinstance(self._index, TextIndex):  # strings; and whole numbers beyond 64 bits with sign, as text
+            return self._index.find(given.cast(pl.String)).astype(np.int64)
+        whole = given.cast(pl.Int64, strict=False)
+        return np.where(whole.is_null().to_numpy(), -1, self._index.find(whole)).astype(np.int64)
+
     @cached_property
-    def _table(self) -> pl.DataFrame:
-        table = self.frame.select("item_id", "item")
-        wide = self.ids.dtype in (pl.String, pl.UInt64)
-        return table if wide else table.with_columns(pl.col("item_id").cast(pl.Int64))
+    def _index(self) -> IntIndex | TextIndex:
+        """Made once: a look-up must cost little more than what is looked up, since a request asks for a few items."""
+        if self.ids.dtype == pl.String:
+            return TextIndex(self.ids)
+        whole = self.ids.cast(pl.Int64, strict=False)
+        return TextIndex(self.ids.cast(pl.String)) if whole.null_count() else IntIndex(whole)
 
     def _column(self, name: str) -> pl.Series:
         if name not in self.columns:

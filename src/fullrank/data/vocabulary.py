@@ -70,8 +70,8 @@ class Vocabulary:
 
     def __init__(self, values: pl.Series):
         self.values = values
-        self._whole = _Whole(whole) if (whole := whole_numbers(values)) is not None else None
-        self._text: _Text | None = None
+        self._whole = IntIndex(whole) if (whole := whole_numbers(values)) is not None else None
+        self._text: TextIndex | None = None
 
     @property
     def size(self) -> int:
@@ -83,7 +83,7 @@ class Vocabulary:
         if values.dtype == pl.Int64 and self._whole is not None:
             place = self._whole.find(values)
         else:
-            self._text = self._text or _Text(self.values)
+            self._text = self._text or TextIndex(self.values)
             place = self._text.find(values.cast(pl.String))
         ids = np.where(place < 0, UNKNOWN, place + FIRST).astype(np.int32)
         ids[values.is_null().to_numpy()] = MISSING
@@ -143,8 +143,8 @@ def whole_numbers(values: pl.Series) -> pl.Series | None:
     return whole
 
 
-class _Whole:
-    """Places of whole numbers: a table where they lie close together, else a binary search."""
+class IntIndex:
+    """Places of different whole numbers in a column: a table where they lie close together, else a binary search."""
 
     def __init__(self, values: pl.Series):
         keys = values.to_numpy()
@@ -159,6 +159,7 @@ class _Whole:
             self.sorted = keys[self.order]
 
     def find(self, values: pl.Series) -> np.ndarray:
+        """The place of each value, -1 where it is not there; a null counts as 0."""
         keys = values.fill_null(0).to_numpy()
         if self.table is not None:
             high = self.low + len(self.table) - 3
@@ -168,8 +169,8 @@ class _Whole:
         return np.where(self.sorted[at] == keys, self.order[at], -1)
 
 
-class _Text:
-    """Places of text by 64-bit hashes, sorted once. The hash is this process's own and never stored."""
+class TextIndex:
+    """Places of different texts in a column, by 64-bit hashes, sorted once. They are this process's own, not stored."""
 
     def __init__(self, values: pl.Series):
         self.values = values
@@ -182,6 +183,7 @@ class _Text:
         raise UserError(f"the vocabulary of {values.name!r} holds a value twice; prepare the data again")
 
     def find(self, values: pl.Series) -> np.ndarray:
+        """The place of each value, -1 where it is not there."""
         if len(self.values) == 0:
             return np.full(len(values), -1)
         at = np.searchsorted(self.sorted, values.hash(self.seed).to_numpy())

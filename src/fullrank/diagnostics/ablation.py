@@ -28,7 +28,7 @@ from fullrank.diagnostics.reading import Sample, attention_of, blocks_of, device
 from fullrank.diagnostics.spectrum import Scores, likeness
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.measure import Split
-from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.batches import Progress
 
 FAIRNESS = "fair0.8@1"
 USERS = 2048

@@ -16,13 +16,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.batch import Model
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.diagnostics import Row, left_out, row
 from fullrank.diagnostics.focus import last_shares, recent
 from fullrank.diagnostics.reading import Sample, readings, sample, weights_of
 from fullrank.diagnostics.relevance import LAST, Relevance
 from fullrank.errors import UserError
-from fullrank.retrieval.rank import Histories
 
 TRIED = 256
 """Users of the sample among whom `telling` chooses."""
@@ -52,7 +53,7 @@ def case(model: Model, store: Store, user: int, *, split: str = "test", relevanc
     (at,) = np.nonzero(users == user)
     if not len(at):
         raise UserError(f"user number {user} of {store.path} has no history with a target in the split {split!r}")
-    histories = Histories(store.items, starts[at], ends[at], store.times, users[at])
+    histories = Histories(Jagged(store.items, starts[at], ends[at]), store.times, users[at])
     target = int(store.items[ends[at[0]]])
     for reading in readings(model, Sample(histories, store.catalog.popularity)):
         if not reading.attended:
@@ -90,8 +91,9 @@ def telling(store: Store, some: Sample, relevance: Relevance) -> int:
     h, users = some.histories, some.users[:TRIED]
     best, chosen = -1, int(users[0])
     for place, user in enumerate(users):
-        items = np.asarray(h.items[max(h.starts[place], h.ends[place] - LAST) : h.ends[place]])
-        marks = relevance(items, np.full(len(items), h.items[h.ends[place]]))
+        end = int(h.items.ends[place])
+        items = np.asarray(h.items.values[max(int(h.items.starts[place]), end - LAST) : end])
+        marks = relevance(items, np.full(len(items), h.items.values[end]))
         fewer = int(min(marks.sum(), (~marks).sum()))
         if fewer > best:
             best, chosen = fewer, int(user)

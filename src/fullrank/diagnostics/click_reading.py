@@ -21,7 +21,7 @@ from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.measure import Split
 from fullrank.rankers import EVERY
-from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.batches import Progress
 
 ROWS = 2048
 """Impressions in a batch. Does not change results beyond rounding."""

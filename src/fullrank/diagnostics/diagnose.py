@@ -35,7 +35,7 @@ from fullrank.evaluation import Evaluation
 from fullrank.evaluation.measure import Split
 from fullrank.ops.plain import plain
 from fullrank.ops.safe_files import write_text
-from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.batches import Progress
 
 NAME = "diagnosis.jsonl"
 """File of a run folder."""
@@ -137,7 +137,7 @@ def diagnose(
 
 def _targets(some: Sample, split: str) -> Int[np.ndarray, "U"] | None:
     """What each user of the sample chose next (the first of several); None for training, which asks at every place."""
-    return None if split == "train" else some.histories.items[some.histories.ends]
+    return None if split == "train" else some.histories.items.values[some.histories.items.ends]
 
 
 def about_rows(what: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from fullrank.diagnostics.rank_theorems import RankTheorems
 from fullrank.diagnostics.token_ranks import TokenRanks
 from fullrank.errors import UserError
 from fullrank.ops.plain import plain
-from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.batches import Progress
 
 IMPRESSIONS = 4096
 """Impressions of the sample: means to about 0.01 and some seconds on two cores."""

@@ -22,7 +22,7 @@ from fullrank.attention.softmax import SoftmaxAttention
 from fullrank.batch import Batch
 from fullrank.diagnostics import Row, left_out, row
 from fullrank.diagnostics.reading import BLOCK, Sample, attention_of, blocks_of, device_of
-from fullrank.retrieval.rank import batches
+from fullrank.retrieval.batches import batches
 
 USERS = 512
 """Most users looked at: the first of the sample."""

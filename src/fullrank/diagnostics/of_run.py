@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from fullrank.data.impressions import ImpressionStore
@@ -16,7 +17,7 @@ from fullrank.data.stores import AnyStore
 from fullrank.diagnostics.diagnose import USERS, Diagnosis, diagnose
 from fullrank.diagnostics.diagnose_clicks import IMPRESSIONS, diagnose_clicks
 from fullrank.errors import UserError
-from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.batches import Progress
 from fullrank.run import Run, weights_hash
 
 
@@ -28,7 +29,7 @@ def diagnose_run(
     users: int | None = None,
     impressions: int | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: torch.device | str = "cpu",
     vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:

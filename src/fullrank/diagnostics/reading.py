@@ -16,10 +16,12 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from fullrank.batch import Answer, Batch, Model, States
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.measure import Split
-from fullrank.retrieval.rank import Histories, Progress, answers
+from fullrank.retrieval.batches import Progress, answers
 
 BLOCK = 8192
 """Items per block; here it only bounds the users in a batch (`retrieval.rank.SCORES` / BLOCK)."""
@@ -36,20 +38,17 @@ class Sample:
     """Training events of each item."""
 
     def __len__(self) -> int:
-        return len(self.histories.starts)
+        return len(self.histories)
 
     def first(self, count: int) -> Sample:
         """The first users, which are a sample too."""
-        h = self.histories
-        assert h.rows is not None
-        kept = Histories(h.items, h.starts[:count], h.ends[:count], h.times, h.rows[:count])
-        return Sample(kept, self.popularity)
+        return Sample(self.histories.take(slice(count)), self.popularity)
 
     @property
     def users(self) -> Int[np.ndarray, "U"]:
         """Rows of the store's users."""
-        assert self.histories.rows is not None
-        return self.histories.rows
+        assert self.histories.users is not None
+        return self.histories.users
 
 
 def sample(store: Store, split: str, users: int, *, seed: int = 0) -> Sample:
@@ -66,7 +65,7 @@ def sample(store: Store, split: str, users: int, *, seed: int = 0) -> Sample:
         raise UserError(f"the split {split!r} of {store.path} has {len(rows)} users with a history; 2 are needed")
     drawn = np.random.default_rng([seed, len(rows)]).permutation(len(rows))[:users]
     return Sample(
-        Histories(store.items, starts[drawn], ends[drawn], store.times, rows[drawn]), store.catalog.popularity
+        Histories(Jagged(store.items, starts[drawn], ends[drawn]), store.times, rows[drawn]), store.catalog.popularity
     )
 
 

@@ -20,7 +20,7 @@ from fullrank.diagnostics.ablation import Chosen
 from fullrank.diagnostics.reading import Sample, device_of
 from fullrank.evaluation import Evaluation, compare, evaluate, frontier, oracle_step
 from fullrank.evaluation.measure import Split
-from fullrank.retrieval.rank import Progress
+from fullrank.retrieval.batches import Progress
 
 USERS = 2048
 """Most users measured: the first of the sample, whose order is random."""

@@ -9,12 +9,13 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.batch import Model
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Truth, flatten
+from fullrank.reasoning.budget import described
 from fullrank.retrieval.decoding import Decoding
-from fullrank.retrieval.dial import used
-from fullrank.retrieval.rank import Histories
 
 Split = Literal["validation", "test"]
 TIES = {
@@ -69,7 +70,7 @@ class Asked:
         return Asked(*ranges, self.protocol)
 
     def histories(self, store: Held) -> Histories:
-        return Histories(store.items, self.starts, self.ends, store.times, self.users)
+        return Histories(Jagged(store.items, self.starts, self.ends), store.times, self.users)
 
     def truth(self, store: Held) -> Truth:
         return Truth.of(store.items, self.ends, self.target_ends)
@@ -104,9 +105,9 @@ def _users(store: Held, split: str, spec: Evaluation) -> tuple[np.ndarray, np.nd
 def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
     """How a model was asked that thinks or sees less; nothing for all others, whose results keep their keys."""
     found: dict[str, Any] = {}
-    dial = used(model, spec.reasoning)
-    if dial is not None:
-        found["reasoning"] = dial
+    budget = described(model, spec.reasoning)
+    if budget is not None:
+        found["reasoning"] = budget
     if spec.decoding != Decoding():
         found["decoding"] = spec.decoding.described()
     if spec.drop:

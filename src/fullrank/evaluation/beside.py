@@ -19,13 +19,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.batch import Answer, Model
+from fullrank.data.histories import Histories
 from fullrank.evaluation.sampled import placed
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Table, Truth, flatten
 from fullrank.metrics.names import ACCURACY
 from fullrank.ops.splitmix import uniform
+from fullrank.retrieval.batches import BLOCK, Progress, answers, pair_scores
 from fullrank.retrieval.exact import scorer
-from fullrank.retrieval.rank import BLOCK, Histories, Progress, answers, pair_scores
 
 SHARED_BY = 128
 """Rows of users that share a draw: SRT's evaluation batch."""
@@ -41,12 +42,20 @@ def sampled_beside(
 ) -> dict[str, Float[np.ndarray, "U"]]:
     """The accuracy metrics of `spec`, each user's targets ranked among `spec.sampled` shared negatives."""
     names = [n for n in spec.names() if n.base in ACCURACY]
-    hits = np.zeros((len(histories.starts), max((n.k for n in names), default=1)), dtype=bool)
+    hits = np.zeros((len(histories), max((n.k for n in names), default=1)), dtype=bool)
     block = min(spec.block or BLOCK, model.num_items)
-    runs = answers(model, histories, block=block, batch_size=spec.batch_size, device=device, progress=progress)
+    runs = answers(
+        model,
+        histories,
+        block=block,
+        batch_size=spec.batch_size,
+        device=device,
+        progress=progress,
+        budget=spec.reasoning,
+    )
     for at, answer in runs:
         own, targets = flatten(truth.items, truth.offsets[at], truth.offsets[at + 1])
-        users = at if histories.rows is None else histories.rows[at]
+        users = at if histories.users is None else histories.users[at]
         scores = pair_scores(answer, own, targets, block=block)
         above = outscored(answer, scores, own, users, spec.sampled or 0, spec.seed, block=block)
         place = placed(above, scores, own)

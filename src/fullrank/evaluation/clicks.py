@@ -16,6 +16,7 @@ from fullrank.evaluation.clicks_result import Clicked, ClickRows, summarised
 from fullrank.evaluation.clicks_spec import Clicks, Selection
 from fullrank.evaluation.measure import Split
 from fullrank.metrics import ctr
+from fullrank.retrieval.batches import evaluating
 
 Progress = Callable[[int, int], None]
 
@@ -90,9 +91,8 @@ def score(
 @torch.inference_mode()
 def probable(model: ClickModel, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
     """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
-    training = model.training
-    found: np.ndarray = model.eval().probabilities(batch.to(device)).cpu().numpy()
-    model.train(training)
+    with evaluating(model):
+        found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
     if not np.isfinite(found).all():
         raise UserError("the model gives probabilities that are not finite: its training diverged; lower training.lr")
     return found

@@ -12,7 +12,6 @@ history, so that shares differ in what is read alone.
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,8 @@ from torch import Tensor, nn
 from fullrank.batch import Answer, Batch, Model
 from fullrank.errors import UserError
 from fullrank.ops.place_random import uniform
+from fullrank.reasoning.budget import Budget
+from fullrank.retrieval.batches import answer_of, index_of
 
 STEP = 0x0D12
 """Where in the sequence of random numbers these are: apart from training steps at the same seed."""
@@ -43,14 +44,14 @@ class Forgetful(nn.Module):
         self.reasoner: Any = getattr(model, "reasoner", None)
         self.train(getattr(model, "training", False))
 
-    def answer(self, batch: Batch) -> Answer:
+    def index_items(self) -> Any | None:
+        return index_of(self.model)
+
+    def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Answer:
         assert batch.rows is not None
         draws = uniform(self.seed, STEP, batch.rows, batch.items.shape[1])
-        return self.model.answer(without(batch, kept(draws, batch.valid, self.share), self.longest))
-
-    def frozen(self) -> AbstractContextManager[None]:
-        inner: AbstractContextManager[None] = getattr(self.model, "frozen", nullcontext)()
-        return inner
+        seen = without(batch, kept(draws, batch.valid, self.share), self.longest)
+        return answer_of(self.model, seen, index, budget)
 
 
 def kept(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:

@@ -1,4 +1,4 @@
-"""Accuracy against latency over the dial: after 0, 1, ... S steps for everybody, and after each user's own number.
+"""Accuracy against latency by inference budget: after 0, 1, ... S steps for everybody, and each user's own number.
 
 Seconds are those of answering and ranking, histories in and metrics out, on the machine at hand; the settings take
 turns, and each keeps its best of `rounds`, so that a disturbance is nobody's alone. Compare them within one table only.
@@ -17,8 +17,8 @@ from fullrank.errors import UserError
 from fullrank.evaluation.measure import Held, evaluate
 from fullrank.evaluation.oracle import at_step
 from fullrank.evaluation.spec import Evaluation
-from fullrank.retrieval.dial import Reasoning, dialled, reasoner_of
-from fullrank.retrieval.rank import Progress
+from fullrank.reasoning.budget import Budget, check_budget, reasoner_of
+from fullrank.retrieval.batches import Progress
 
 LENGTH = 10
 """Items that must rest where adaptive stopping is not told how many."""
@@ -26,7 +26,7 @@ LENGTH = 10
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of the dial."""
+    """One budget."""
 
     asked: int
     """Steps that may be taken."""
@@ -66,8 +66,8 @@ def frontier(
     spec = spec or Evaluation()
     if rounds < 1:
         raise UserError(f"rounds must be at least 1, not {rounds}")
-    with dialled(model, spec.reasoning):
-        reasoner = reasoner_of(model)
+    check_budget(model, spec.reasoning)
+    reasoner = reasoner_of(model)
     if reasoner is None:
         raise UserError("this model does not reason, so it has no steps to vary; give a run with a reasoner")
     most = reasoner.steps if spec.reasoning.steps is None else spec.reasoning.steps
@@ -87,8 +87,8 @@ def frontier(
     return [_point(*three) for three in zip(settings, found, best, strict=True)]
 
 
-def _adaptive(dial: Reasoning, most: int) -> Reasoning:
-    return Reasoning(steps=most, streams=dial.streams, adaptive=dial.adaptive or LENGTH, patience=dial.patience)
+def _adaptive(budget: Budget, most: int) -> Budget:
+    return Budget(steps=most, streams=budget.streams, adaptive=budget.adaptive or LENGTH, patience=budget.patience)
 
 
 def _point(setting: Evaluation, found: Any, seconds: float) -> Point:

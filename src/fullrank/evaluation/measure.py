@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 
 from fullrank.batch import Model
+from fullrank.data.histories import Histories
 from fullrank.errors import UserError
 from fullrank.evaluation.asked import Asked, Held, Split, asked
 from fullrank.evaluation.beside import sampled_beside, told
@@ -20,9 +20,8 @@ from fullrank.evaluation.slices import groups
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Ranking, Table, Truth, match
 from fullrank.metrics.fairness import history_popularity
-from fullrank.retrieval.dial import dialled, used
-from fullrank.retrieval.rank import Histories, Progress, rank
-from fullrank.retrieval.settle import rank_settled
+from fullrank.retrieval.batches import Progress
+from fullrank.retrieval.rank import rank
 
 __all__ = ["Held", "Split", "evaluate", "measure", "of_lists", "ranked"]
 
@@ -61,16 +60,16 @@ def measure(
     mine = asked(model, store, split, spec).part(slice(shard[0], None, shard[1]))
     histories = mine.histories(store)
     teller = Forgetful(model, spec.drop, spec.seed) if spec.drop else model
-    with dialled(model, spec.reasoning):
-        if spec.protocol == "sampled":
-            truth, deepest = mine.truth(store), max(n.k for n in spec.names())
-            hits = places(teller, histories, truth, store.catalog.popularity, spec, deepest, device, progress)
-            return _rows(mine, store, spec, truth, Table(hits, truth.counts))
-        ranking, steps = ranked(teller, histories, spec, max(n.k for n in spec.names()), device, progress)
-        rows = of_lists(mine, store, spec, ranking.ids.astype(np.int32), steps)
-        if spec.sampled is None:
-            return rows
-        beside = sampled_beside(teller, histories, mine.truth(store), spec, device, progress)
+    deepest = max(n.k for n in spec.names())
+    if spec.protocol == "sampled":
+        truth = mine.truth(store)
+        hits = places(teller, histories, truth, store.catalog.popularity, spec, deepest, device, progress)
+        return _rows(mine, store, spec, truth, Table(hits, truth.counts))
+    ranking = ranked(teller, histories, spec, deepest, device, progress)
+    rows = of_lists(mine, store, spec, ranking.ids.astype(np.int32), ranking.steps)
+    if spec.sampled is None:
+        return rows
+    beside = sampled_beside(teller, histories, mine.truth(store), spec, device, progress)
     return replace(rows, sampled=beside, protocol=rows.protocol | told(spec, model.num_items))
 
 
@@ -115,14 +114,9 @@ def ranked(
     k: int,
     device: torch.device | str,
     progress: Progress | None,
-) -> tuple[Ranking, Int[np.ndarray, "U"] | None]:
-    """The lists; with `reasoning.adaptive` each user's own number of steps, and those numbers."""
-    how: dict[str, Any] = {"seen": spec.seen, "batch_size": spec.batch_size, "block": spec.block, "device": device}
-    dial = used(model, spec.reasoning)
-    if spec.reasoning.adaptive is not None and dial is not None:
-        return rank_settled(
-            model, histories, k=k, length=dial["adaptive"], most=dial["steps"], patience=dial["patience"],
-            progress=progress, **how,
-        )  # fmt: skip
-    h, how = histories, how | {"decoding": spec.decoding}
-    return rank(model, h.items, h.starts, h.ends, k=k, times=h.times, rows=h.rows, progress=progress, **how), None
+) -> Ranking:
+    """The lists under the spec's seen policy, budget and decoding."""
+    return rank(
+        model, histories, k=k, seen=spec.seen, batch_size=spec.batch_size, block=spec.block, device=device,
+        progress=progress, decoding=spec.decoding, budget=spec.reasoning,
+    )  # fmt: skip

@@ -21,8 +21,8 @@ from fullrank.evaluation.measure import Held, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics.names import ACCURACY
 from fullrank.metrics.summary import bounds, resample
-from fullrank.retrieval.dial import Reasoning, dialled, reasoner_of
-from fullrank.retrieval.rank import Progress
+from fullrank.reasoning.budget import Budget, check_budget, reasoner_of
+from fullrank.retrieval.batches import Progress
 
 LABEL = "reads the truth: a ceiling, not a result of the model"
 
@@ -60,8 +60,8 @@ def oracle_step(
 ) -> list[Ceiling]:
     """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
     spec = _asked(spec or Evaluation())
-    with dialled(model, spec.reasoning):
-        reasoner = reasoner_of(model)
+    check_budget(model, spec.reasoning)
+    reasoner = reasoner_of(model)
     if reasoner is None:
         raise UserError("this model does not reason, so it has no steps to choose from; give a run with a reasoner")
     most = reasoner.steps if spec.reasoning.steps is None else spec.reasoning.steps
@@ -75,8 +75,7 @@ def oracle_step(
 
 def at_step(spec: Evaluation, step: int) -> Evaluation:
     """The same evaluation after this many steps."""
-    dial = Reasoning(steps=step, streams=spec.reasoning.streams)
-    return spec.model_copy(update={"reasoning": dial})
+    return spec.model_copy(update={"reasoning": Budget(steps=step, streams=spec.reasoning.streams)})
 
 
 def _asked(spec: Evaluation) -> Evaluation:

@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.batch import Model
+from fullrank.data.histories import Histories
 from fullrank.errors import UserError
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Truth, flatten
 from fullrank.ops.splitmix import uniform
-from fullrank.retrieval.rank import BLOCK, Histories, Progress, answers, pair_scores
+from fullrank.retrieval.batches import BLOCK, Progress, answers, pair_scores
 
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""
@@ -35,17 +36,26 @@ def places(
     progress: Progress | None = None,
 ) -> Bool[np.ndarray, "U K"]:
     """Which of the first `deepest` places of each user's candidates hold a target."""
-    hits = np.zeros((len(histories.starts), deepest), dtype=bool)
+    hits = np.zeros((len(histories), deepest), dtype=bool)
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
     block = min(spec.block or BLOCK, model.num_items)
-    runs = answers(model, histories, block=block, batch_size=spec.batch_size, device=device, progress=progress)
+    runs = answers(
+        model,
+        histories,
+        block=block,
+        batch_size=spec.batch_size,
+        device=device,
+        progress=progress,
+        budget=spec.reasoning,
+    )
     for at, answer in runs:
         own, targets = flatten(truth.items, truth.offsets[at], truth.offsets[at + 1])
         forbidden = own * len(popularity) + targets
         if spec.seen == "exclude":
-            rows, seen = flatten(histories.items, histories.starts[at], histories.ends[at])
+            had = histories.items.take(at)
+            rows, seen = had.row_of(), had.flat()
             forbidden = np.concatenate([forbidden, rows * len(popularity) + seen])
-        users = at if histories.rows is None else histories.rows[at]
+        users = at if histories.users is None else histories.users[at]
         drawn = negatives(users, spec.negatives or 100, weights, np.unique(forbidden), spec.seed)
         pairs = np.concatenate([np.repeat(np.arange(len(at)), drawn.shape[1]), own])
         scores = pair_scores(answer, pairs, np.concatenate([drawn.ravel(), targets]), block=block)

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from fullrank.errors import UserError
 from fullrank.metrics import SeenPolicy
 from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand, parse
+from fullrank.reasoning.budget import Budget
 from fullrank.retrieval.decoding import Decoding
-from fullrank.retrieval.dial import Reasoning
 from fullrank.spec import Spec
 
 
@@ -37,7 +37,7 @@ class Evaluation(Spec):
     """Events that count as popularity: training, or all including the targets (SPRINT's code; a leak)."""
     empty: Literal["skip", "answer"] = "skip"
     """Users without a history: left out and counted, or given to the model, which must be able to answer them."""
-    reasoning: Reasoning = Reasoning()
+    reasoning: Budget = Budget()
     """How much a reasoner thinks; anything set here is an error for a model without one."""
     decoding: Decoding = Decoding()
     """The search among semantic ids; anything but exact is an error for a model that does not generate them."""

@@ -136,9 +136,19 @@ def by_codes(vectors: Float[Tensor, "B K D"], catalogue: Snapshot) -> Coded:
     """The items' mean log-probability of their codes, where vector k asks for the code of level k."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
-    levels = catalogue.once("levels", lambda: levels_of(catalogue))
+    levels, rows = index_codes(catalogue)
     logits = [vectors[:, k] @ level.vectors.T for k, level in enumerate(levels)]
-    return Coded(log_probabilities(logits), items.sizes, catalogue.once("rows", lambda: items.codes + items.offsets))
+    return Coded(log_probabilities(logits), items.sizes, rows)
+
+
+def index_codes(catalogue: Snapshot) -> tuple[tuple[Level, ...], Int[Tensor, "V K"]]:
+    """What `by_codes` reads of a snapshot: the levels, and the rows of each item's codes; made once."""
+    items = catalogue.items
+    assert isinstance(items, SemanticItems)
+    return (
+        catalogue.once("levels", lambda: levels_of(catalogue)),
+        catalogue.once("rows", lambda: items.codes + items.offsets),
+    )
 
 
 def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> Coded:

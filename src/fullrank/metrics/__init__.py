@@ -24,6 +24,8 @@ class Ranking:
     ids: Int[np.ndarray, "U K"]
     scores: Float[np.ndarray, "U K"]
     seen: SeenPolicy
+    steps: Int[np.ndarray, "U"] | None = None
+    """Reasoning steps of each user where stopping was adaptive."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ The room's contract: a Spec whose ``build(encoder, dim, max_length)`` gives a `R
 Encoder: called on a history it reads that once, takes its steps behind the last event (the history never sees them),
 and returns States with `thoughts` and named `outputs`. The loss may read another output than the one that answers.
 
-Steps and streams are a dial: inside ``limited(...)`` a trained reasoner answers with fewer or more. `begin`, `advance`
-and `answered` take one step at a time, so that a caller may stop for some rows (`select`) and go on with others.
+Steps and streams are an argument: under a `Budget` a trained reasoner answers with fewer or more, and nothing of it
+changes. `begin`, `advance` and `answered` take one step at a time, so that a caller may stop for some rows (`select`)
+and go on with others.
 
 Every reasoner here refines the state of the last event alone. One that refines every position (LARES) fits into the
 same contract: its `encoder.start` is the pre-block, its `advance` returns a `Thinking` whose cache holds all positions,
@@ -14,7 +15,6 @@ and `thoughts` shows the last of them.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fullrank.batch import Batch, States, Thoughts
 from fullrank.encoders import Encoder
+from fullrank.reasoning.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,15 @@ class Reasoner(Protocol):
     streams: int
     """M as trained."""
 
-    def __call__(self, x: Float[Tensor, "B T D"], batch: Batch) -> States: ...
+    def __call__(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
+        """With the budget's steps in its first streams, whose gate then sums to one; as trained without one.
 
-    def limited(self, steps: int | None = None, streams: int | None = None) -> AbstractContextManager[None]:
-        """Inside, answers take so many steps in the first so many streams, whose gate then sums to one.
-
-        No step is h_0 alone; a step beyond those trained gets the last one's position vector.
+        No step is h_0 alone; a step beyond those trained gets the last one's position vector. Raises `UserError` for
+        more streams than were trained.
         """
         ...
 
-    def begin(self, x: Float[Tensor, "B T D"], batch: Batch) -> Thinking:
+    def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> Thinking:
         """Read the history, once."""
         ...
 

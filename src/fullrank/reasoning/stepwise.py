@@ -1,4 +1,4 @@
-"""What reasoners share that feed a state back to their encoder: streams of cached steps, the dial, named outputs.
+"""What reasoners share that feed a state back to their encoder: streams of cached steps, the budget, named outputs.
 
 Step t of stream m puts one token behind the row's last event, the stream's state before it plus the vector of step t,
 and its state is what the encoder makes of that token. The token sees the history, the stream's own earlier tokens and
@@ -8,8 +8,6 @@ itself; the history sees none of them (`Encoder.start` and `step`, which keep ke
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +19,9 @@ from fullrank.batch import Batch, States, Thoughts, last
 from fullrank.errors import UserError
 from fullrank.ops.initial import STD
 from fullrank.reasoning import Thinking
+from fullrank.reasoning.budget import Budget
+
+AS_TRAINED = Budget()
 
 
 class Stepwise(nn.Module):
@@ -43,7 +44,6 @@ class Stepwise(nn.Module):
         self.step_vectors = nn.Parameter(torch.randn(steps, dim) * STD)
         self.input_noise = 0.0
         """Standard deviation of what a second view's tokens get in training; set by the penalty that reads it."""
-        self._limits = steps, streams
 
     @abstractmethod
     def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B M D"]:
@@ -61,31 +61,14 @@ class Stepwise(nn.Module):
     def answer(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
         """What is searched with, after one step or more."""
 
-    @contextmanager
-    def limited(self, steps: int | None = None, streams: int | None = None) -> Iterator[None]:
-        before = self._limits
-        wanted = before[0] if steps is None else steps, before[1] if streams is None else streams
-        if wanted[0] < 0:
-            raise UserError(f"reasoning takes 0 steps (the encoder's own state) or more, not {steps}")
-        if not 1 <= wanted[1] <= self.streams:
-            raise UserError(
-                f"this model was trained with {self.streams} streams and can answer with 1 to {self.streams}, not "
-                f"{streams}; train one with more (model.reasoner.streams)"
-            )
-        self._limits = wanted
-        try:
-            yield
-        finally:
-            self._limits = before
-
-    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
-        states, thinking = self._begun(x, batch)
-        for _ in range(self._limits[0]):
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
+        states, thinking = self._begun(x, batch, budget)
+        for _ in range((budget or AS_TRAINED).steps_of(self)):
             thinking = self.advance(thinking)
         return replace(states, outputs=self._outputs(thinking.thoughts), thoughts=thinking.thoughts)
 
-    def begin(self, x: Float[Tensor, "B T D"], batch: Batch) -> Thinking:
-        return self._begun(x, batch)[1]
+    def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> Thinking:
+        return self._begun(x, batch, budget)[1]
 
     def advance(self, thinking: Thinking) -> Thinking:
         thoughts, taken = thinking.thoughts, thinking.taken
@@ -105,10 +88,10 @@ class Stepwise(nn.Module):
     def answered(self, thinking: Thinking) -> Float[Tensor, "B D"]:
         return self.answer(thinking.thoughts) if thinking.taken else thinking.thoughts.start
 
-    def _begun(self, x: Tensor, batch: Batch) -> tuple[States, Thinking]:
+    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, Thinking]:
+        streams = (budget or AS_TRAINED).streams_of(self)
         states, cache = self.encoder.start(x, batch)
         start = last(states.tokens, batch)
-        streams = self._limits[1]
         steps = start.new_zeros(len(start), 0, streams, start.shape[1])
         return states, Thinking(Thoughts(start, steps, self.weigh(start, streams)), cache)
 

@@ -16,9 +16,8 @@ from torch import Tensor
 from fullrank.items.coded import Coded
 from fullrank.items.codes.tuples import Tuples
 from fullrank.items.semantic import SemanticItems
-from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.pool import Pool, best
-from fullrank.retrieval.seen import Seen
+from fullrank.retrieval.candidates import Candidates, filled_up
+from fullrank.retrieval.filters import BatchFilter
 
 
 class Beam:
@@ -31,19 +30,13 @@ class Beam:
         """Users so far whose lists were filled up from exact scores."""
 
     @torch.inference_mode()
-    def __call__(self, answer: Coded, k: int, seen: Seen | None) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+    def __call__(
+        self, answer: Coded, k: int, filters: BatchFilter | None
+    ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
         codes = product_beam(answer.levels.split(answer.sizes), self.beams)
-        scores, ids = best(Pool.of(answer, self._items(codes)), k, seen)
-        short = (ids[:, -1] < 0).nonzero()[:, 0]
-        self.padded += len(short)
-        if not len(short):
-            return scores, ids
-        exact = top_k(answer, 2 * k, seen=seen)
-        known = (exact[1][short][:, :, None] == ids[short][:, None]).any(2)
-        rest = exact[0][short].masked_fill(known, -torch.inf), exact[1][short].masked_fill(known, -1)
-        whole = [torch.cat([own[short], other], 1) for own, other in zip((scores, ids), rest, strict=True)]
-        order = (whole[1] < 0).sort(dim=1, stable=True).indices[:, :k]
-        scores[short], ids[short] = whole[0].gather(1, order), whole[1].gather(1, order)
+        scores, ids = Candidates.of(answer, self._items(codes)).best(k, filters)
+        scores, ids, padded = filled_up(answer, scores, ids, filters)
+        self.padded += padded
         return scores, ids
 
     def _items(self, codes: Int[Tensor, "B n K"]) -> Int[Tensor, "B m"]:

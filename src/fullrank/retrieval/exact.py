@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fullrank.batch import Answer, Dense
 from fullrank.errors import UserError
-from fullrank.retrieval.seen import Seen
+from fullrank.retrieval.filters import BatchFilter
 
 GROUP = 8
 """Items per group; fastest of 4, 8, 16, 32 at 12 thousand items on one core."""
@@ -28,12 +28,12 @@ LARGEST_BLOCK = 1 << 24
 
 @torch.inference_mode()
 def top_k(
-    answer: Answer, k: int, *, seen: Seen | None = None, block: int = 8192
+    answer: Answer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
 ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
     """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
 
-    Seen pairs are never returned, nor are items that the model scores -inf; where fewer than k items remain the rest
-    of the row is -1 / -inf. Raises `UserError` on a NaN score.
+    What `filters` refuse is never returned, nor are items that the model scores -inf; where fewer than k items remain
+    the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
     """
     if k < 1:
         raise UserError(f"k must be at least 1, not {k}")
@@ -45,7 +45,7 @@ def top_k(
     for low in range(0, answer.size, block):
         high = min(low + block, answer.size)
         scores = score(low, high)
-        values, ids = _without_seen(scores, seen, low, high, k, floor)
+        values, ids = _filtered(scores, filters, low, k, floor)
         _refuse_nan(values, low, high)
         best = (values, ids + low) if best is None else _merge(best, (values, ids + low), k)
         floor = best[0][:, -1:] if best[0].shape[1] == k else None
@@ -79,21 +79,17 @@ def scorer(answer: Answer, block: int) -> Callable[[int, int], Float[Tensor, "B 
     return multiply
 
 
-def _without_seen(
-    scores: Float[Tensor, "B n"], seen: Seen | None, low: int, high: int, k: int, floor: Tensor | None
+def _filtered(
+    scores: Float[Tensor, "B n"], filters: BatchFilter | None, low: int, k: int, floor: Tensor | None
 ) -> tuple[Float[Tensor, "B m"], Int[Tensor, "B m"]]:
-    """The block's best unseen items. The scores may belong to the model, so what is covered is put back."""
-    if seen is None:
+    """The best items that filters let through of the block that begins at item `low`."""
+    if filters is None:
         return select(scores, k, floor)
-    rows, columns = seen.within(low, high)
-    if not len(rows):
-        return select(scores, k, floor)
-    if 0 in scores.stride():  # an expanded row: one place in memory serves several users
-        scores = scores.clone()
-    covered = scores[rows, columns]
-    scores[rows, columns] = -torch.inf
+    scores, undo = filters.hide(scores, low)
     found = select(scores, k, floor)
-    scores[rows, columns] = covered
+    if undo is not None:
+        rows, columns, covered = undo
+        scores[rows, columns] = covered
     return found
 
 

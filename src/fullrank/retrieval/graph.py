@@ -5,7 +5,8 @@ Every item has edges to its `edges` most similar ones, itself among them. From `
 times to all neighbours of what it holds, scores these and keeps the best.
 
 Differs: the first items are the same for all users (every so-many-th of the catalogue), where RPG draws them for each.
-Seen items are walked through and left out of the list. A list may stay short where too few items were reached.
+What filters refuse is walked through and left out of the list. Where too few items were reached, the rest of a list
+comes from exact scores (`padded` counts these users).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch import Tensor
 
 from fullrank.items.coded import Coded
 from fullrank.items.semantic import SemanticItems
+from fullrank.retrieval.candidates import Candidates, filled_up
 from fullrank.retrieval.exact import select, top_k
-from fullrank.retrieval.pool import Pool, best
-from fullrank.retrieval.seen import Seen
+from fullrank.retrieval.filters import BatchFilter
 
 NEIGHBOURS = 256
 """Items whose neighbours are sought together."""
@@ -33,18 +34,25 @@ class Graph:
         self.neighbours = neighbours(items, min(edges, size))
         every = torch.linspace(0, size - 1, min(beams, size), dtype=torch.float64).round().long().unique()
         self.first, self.beams = every.to(self.neighbours.device), min(beams, size)
+        self.padded = 0
+        """Users so far whose lists were filled up from exact scores."""
 
     @torch.inference_mode()
-    def __call__(self, answer: Coded, k: int, seen: Seen | None) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
-        """The k best of the items reached; shorter lists end in -1 / -inf."""
+    def __call__(
+        self, answer: Coded, k: int, filters: BatchFilter | None
+    ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+        """The k best of the items reached."""
         users = answer.levels.shape[1]
         held = self.first.expand(users, -1)
-        pool = Pool.of(answer, held)
+        reached = Candidates.of(answer, held)
         for _ in range(self.steps):
-            pool = Pool.of(answer, self.neighbours[held].flatten(1))
-            _, at = select(pool.scores, min(self.beams, pool.scores.shape[1]))
-            held = pool.items.gather(1, at)
-        return best(pool, k, seen)
+            reached = Candidates.of(answer, self.neighbours[held].flatten(1))
+            _, at = select(reached.scores, min(self.beams, reached.scores.shape[1]))
+            held = reached.items.gather(1, at)
+        scores, ids = reached.best(k, filters)
+        scores, ids, padded = filled_up(answer, scores, ids, filters)
+        self.padded += padded
+        return scores, ids
 
 
 def neighbours(items: SemanticItems, edges: int) -> Int[Tensor, "V E"]:

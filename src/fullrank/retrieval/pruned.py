@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fullrank.items.coded import Coded
 from fullrank.items.semantic import SemanticItems
+from fullrank.retrieval.candidates import Candidates
 from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.pool import Pool, best
-from fullrank.retrieval.seen import Seen
+from fullrank.retrieval.filters import BatchFilter
 
 
 class Pruned:
@@ -38,9 +38,11 @@ class Pruned:
         """Users so far who were answered by scoring every item."""
 
     @torch.inference_mode()
-    def __call__(self, answer: Coded, k: int, seen: Seen | None) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+    def __call__(
+        self, answer: Coded, k: int, filters: BatchFilter | None
+    ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
         if bool(answer.levels.isnan().any()):
-            return top_k(answer, k, seen=seen)  # which refuses them
+            return top_k(answer, k, filters=filters)  # which refuses them
         users = answer.levels.shape[1]
         scores = answer.levels.new_full((users, k), -torch.inf)
         ids = torch.full((users, k), -1, device=scores.device)
@@ -52,24 +54,24 @@ class Pruned:
             asking, search = asking[hopes], search.only(hopes)
             dear = spent[asking] >= answer.size
             if bool(dear.any()):
-                scores[asking[dear]], ids[asking[dear]] = self._scan(answer, asking[dear], k, seen)
+                scores[asking[dear]], ids[asking[dear]] = self._scan(answer, asking[dear], k, filters)
                 asking, search = asking[~dear], search.only(~dear)
             if not len(asking):
                 break
             found = self._items_of(search.take())
             spent[asking] += (found >= 0).sum(1)
             self.scored += int((found >= 0).sum())
-            pool = Pool.of(search.answer, torch.cat([ids[asking], found], 1))
-            scores[asking], ids[asking] = best(pool, k, None if seen is None else seen.only(asking, users))
+            held = Candidates.of(search.answer, torch.cat([ids[asking], found], 1))
+            scores[asking], ids[asking] = held.best(k, None if filters is None else filters.only(asking, users))
         return scores, ids
 
     def _scan(
-        self, answer: Coded, users: Int[Tensor, "b"], k: int, seen: Seen | None
+        self, answer: Coded, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"]]:
         self.scanned += len(users)
         self.scored += len(users) * answer.size
         whole = Coded(answer.levels[:, users], answer.sizes, answer.rows)
-        return top_k(whole, k, seen=None if seen is None else seen.only(users, answer.levels.shape[1]))
+        return top_k(whole, k, filters=None if filters is None else filters.only(users, answer.levels.shape[1]))
 
     def _items_of(self, rows: Int[Tensor, "B n"]) -> Int[Tensor, "B m"]:
         """The items that have any of these codes (-1: none), side by side; empty places hold -1."""

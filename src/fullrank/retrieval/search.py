@@ -14,18 +14,18 @@ from fullrank.items.semantic import SemanticItems, by_parts
 from fullrank.retrieval.beam import Beam
 from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import top_k
+from fullrank.retrieval.filters import BatchFilter
 from fullrank.retrieval.graph import Graph
 from fullrank.retrieval.pruned import Pruned
-from fullrank.retrieval.seen import Seen
 
-Search = Callable[[Answer, int, "Seen | None"], "tuple[Tensor, Tensor]"]
-"""(answer, k, seen) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
+Search = Callable[[Answer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
+"""(answer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
 
 
 def search_of(model: Any, decoding: Decoding, block: int) -> Search:
     """Raises `UserError` for a model whose items are not made of codes, where anything but `exact` is asked for."""
     if decoding.kind == "exact":
-        return lambda answer, k, seen: top_k(answer, k, seen=seen, block=block)
+        return lambda answer, k, filters: top_k(answer, k, filters=filters, block=block)
     items, settings = getattr(model, "items", None), decoding.settings()
     generates = getattr(getattr(model, "task", None), "generates", False)
     if not isinstance(items, SemanticItems) or not (generates or decoding.kind == "pruned"):
@@ -35,9 +35,9 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
         )
     if decoding.kind == "pruned":
         pruned = Pruned(items, **settings)
-        return lambda answer, k, seen: pruned(_in_codes(answer, model), k, seen)
+        return lambda answer, k, filters: pruned(_in_codes(answer, model), k, filters)
     made = {"graph": Graph, "beam": Beam}[decoding.kind](items, **settings)
-    return lambda answer, k, seen: made(_coded(answer), _within(k, decoding), seen)
+    return lambda answer, k, filters: made(_coded(answer), _within(k, decoding), filters)
 
 
 def _in_codes(answer: Answer, model: Any) -> Coded:

@@ -1,100 +1,83 @@
 """Adaptive stopping: every user thinks until their list has settled, and then leaves the batch.
 
-After each step the users' first `length` items are ranked; whoever's did not change for `patience` steps in a row is
+After each step the users' first `adaptive` items are ranked; whoever's did not change for `patience` steps in a row is
 answered, and the others go on without them. The list at step 0 is the encoder's own, so the least is one step. The
 last list is the answer: reading one list ahead costs a ranking a step, which pays where steps cost more than rankings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from torch import Tensor
 
-from fullrank.batch import Batch, Dense
-from fullrank.errors import UserError
-from fullrank.metrics import Ranking, flatten
-from fullrank.retrieval.dial import reasoner_of
+from fullrank.batch import Batch
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
+from fullrank.reasoning.budget import Budget
+from fullrank.retrieval.batches import Progress, batches, evaluating, index_of
 from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.rank import BLOCK, Histories, Progress, batches
-from fullrank.retrieval.seen import Seen, checked
+from fullrank.retrieval.filters import BatchFilter, Filters
+
+Lists = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(states, rows of the batch) -> scores and ids of the best items of these rows."""
 
 
-def rank_settled(
+def settled(
     model: Any,
     histories: Histories,
-    *,
+    budget: Budget,
     k: int,
-    length: int,
-    most: int,
-    patience: int = 1,
-    seen: str = "exclude",
-    batch_size: int | None = None,
-    block: int | None = None,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
-) -> tuple[Ranking, Int[np.ndarray, "U"]]:
-    """As `rank.rank`, and the steps that each user took: until their first `length` items settle, at most `most`.
+    hidden: Jagged | None,
+    filters: Filters,
+    index: Any | None,
+    *,
+    block: int,
+    batch_size: int | None,
+    device: torch.device | str,
+    progress: Progress | None,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """(places of the users, ids [b, k], scores [b, k], steps [b]) batch by batch, as `rank` puts them together.
 
-    The model is a `Recommender` with a reasoner; streams are those of the dial it stands on. What a user gets does not
-    depend on who else is in the batch, beyond float rounding.
+    The model is a `Recommender` with a reasoner. What a user gets does not depend on who else is in the batch, beyond
+    float rounding.
     """
-    if reasoner_of(model) is None:
-        raise UserError("this model does not reason, so it has no steps to stop after; leave adaptive out")
-    policy = checked(seen)
-    width = min(block or BLOCK, max(model.num_items, 1))
-    ids = np.full((len(histories.starts), k), -1, dtype=np.int64)
-    scores = np.full((len(histories.starts), k), -np.inf, dtype=np.float32)
-    steps = np.zeros(len(histories.starts), dtype=np.int64)
-    shared = batches(model, histories, block=width, batch_size=batch_size, device=device, progress=progress)
-    for at, batch in shared:
-        ranked = _Ranked(model, histories, at, max(k, length), policy == "exclude", width, device)
-        found, best, taken = _settle(ranked, batch, length, most, patience)
-        ids[at], scores[at], steps[at] = found[:, :k].cpu().numpy(), best[:, :k].cpu().numpy(), taken.cpu().numpy()
-    return Ranking(ids, scores, policy), steps
+    assert budget.adaptive is not None
+    length, most = budget.adaptive, budget.steps_of(model.reasoner)
+    with evaluating(model):
+        index = index_of(model) if index is None else index
+        for at, batch in batches(
+            model, histories, block=block, batch_size=batch_size, device=device, progress=progress
+        ):
+            barrier = filters.take(at).of_batch(None if hidden is None else hidden.take(at), device)
 
+            def lists(states: Tensor, rows: Tensor, barrier: BatchFilter | None = barrier, of: int = len(at)) -> Any:
+                own = None if barrier is None else barrier.only(rows, of)
+                return top_k(model.searched(states, index), max(k, length), filters=own, block=block)
 
-class _Ranked:
-    """The lists of some rows of one batch."""
-
-    def __init__(
-        self, model: Any, histories: Histories, at: np.ndarray, k: int, hide: bool, block: int,
-        device: torch.device | str,
-    ):  # fmt: skip
-        self.model, self.histories, self.at, self.k, self.hide = model, histories, at, k, hide
-        self.block, self.device = block, device
-
-    def __call__(self, vectors: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores and ids of the best items of these rows of the batch."""
-        answer: Dense = self.model.searched(vectors)
-        seen = None
-        if self.hide:
-            at = self.at[rows.cpu().numpy()]
-            h = self.histories
-            seen = Seen.of(*flatten(h.items, h.starts[at], h.ends[at]), device=self.device)
-        return top_k(answer, self.k, seen=seen, block=self.block)
+            found, best, taken = _settle(model, batch, budget, lists, length, most)
+            yield at, found[:, :k].cpu().numpy(), best[:, :k].cpu().numpy(), taken.cpu().numpy()
 
 
 @torch.inference_mode()
 def _settle(
-    ranked: _Ranked, batch: Batch, length: int, most: int, patience: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    model: Any, batch: Batch, budget: Budget, lists: Lists, length: int, most: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, scores and steps of every row of a batch."""
-    model = ranked.model
-    thinking = model.reasoner.begin(*model.task.ask(model.items, batch))
+    thinking = model.reasoner.begin(*model.task.ask(model.items, batch), budget)
     rows = torch.arange(len(batch.lengths), device=batch.lengths.device)
-    scores, ids = ranked(model.reasoner.answered(thinking), rows)
-    scores, ids = scores.clone(), ids.clone()
+    scores, ids = (part.clone() for part in lists(model.reasoner.answered(thinking), rows))
     taken, calm = torch.zeros_like(rows), torch.zeros_like(rows)
     for step in range(1, most + 1):
         thinking = model.reasoner.advance(thinking)
-        best, found = ranked(model.reasoner.answered(thinking), rows)
+        best, found = lists(model.reasoner.answered(thinking), rows)
         same = (found[:, :length] == ids[rows, :length]).all(1)
         calm[rows] = torch.where(same, calm[rows] + 1, 0)
         scores[rows], ids[rows], taken[rows] = best, found, step
-        going = calm[rows] < patience
+        going = calm[rows] < (budget.patience or 1)
         if not bool(going.any()):
             break
         if not bool(going.all()):

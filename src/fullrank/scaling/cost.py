@@ -19,6 +19,7 @@ from fullrank.click import ClickModel
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.experiment import Training
+from fullrank.ops.device import resolve_device
 from fullrank.recommender import RecommenderModel
 from fullrank.scaling.jobs import Job
 from fullrank.training.fit import material_of
@@ -101,7 +102,7 @@ def measure_costs(
 def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS) -> Cost:
     """Time a job's steps and evaluation for about `seconds` each. A baseline's fit is timed whole."""
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = resolve_device()
     experiment = job.experiment
     material = material_of(experiment.model_copy(update={"seed": 0}), store)
     model: Any = experiment.model.build(material.known)  # type: ignore[attr-defined]

@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.evaluation.clicks_spec import sign
 from fullrank.evaluation.judge import judge
+from fullrank.ops.device import resolve_device
 from fullrank.ops.safe_files import read_json
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
@@ -43,7 +42,7 @@ def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, p
     trained = time.perf_counter()
     spec = job.experiment.evaluation
     spec = spec.for_selection() if job.selection_only else spec
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = resolve_device()
     model: Any = run.model().to(device)
     found = {split: judge(model, store, split, spec, device=device).dump() for split in job.splits}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}

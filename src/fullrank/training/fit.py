@@ -19,6 +19,7 @@ from fullrank.data.impressions import ImpressionStore
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment, Training
+from fullrank.ops.device import resolve_device
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
@@ -43,6 +44,7 @@ def train(
     init_from: Run | None = None,
     loggers: tuple[str, ...] = (),
     callbacks: tuple[Callback, ...] = (),
+    device: str = "auto",
     progress: bool = True,
 ) -> Run:
     """Train `experiment` on `store` and return the run folder `out`, opened.
@@ -51,7 +53,7 @@ def train(
     with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a click
     model's fields, are matched by external id.
     """
-    folder = Path(out)
+    folder, where = Path(out), resolve_device(device)
     if _rank() == 0:  # the others may come when it has begun to write
         check(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
     resume = resume and is_run(folder)
@@ -81,7 +83,7 @@ def train(
         write_weights(folder, model)
         Journal(folder).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
     else:
-        _fit(model, experiment, material, loader, folder, kept, Journal(folder, tools), callbacks, progress)
+        _fit(model, experiment, material, loader, folder, kept, Journal(folder, tools), callbacks, progress, where)
     return Run.open(folder)
 
 
@@ -95,6 +97,7 @@ def _fit(
     journal: Journal,
     callbacks: tuple[Callback, ...],
     progress: bool,
+    device: torch.device,
 ) -> None:
     training = experiment.training
     total = loader.steps_per_epoch * training.max_epochs
@@ -113,7 +116,7 @@ def _fit(
     conductor = Conductor(experiment, material, loader, out, journal, shown, callbacks, state)
     stream = _Stream(loader, first, total, range(_rank(), loader.shards, _world()))
     try:
-        _trainer(training, _world(), total - first, conductor).fit(module, stream)
+        _trainer(training, _world(), total - first, conductor, device).fit(module, stream)
     except SystemExit:  # Lightning turns an interrupt into one
         raise KeyboardInterrupt from None
     finally:
@@ -149,17 +152,19 @@ class _Stream:
         return self.loader.iterate(self.first, self.stop, self.shards)
 
 
-def _trainer(training: Training, world: int, steps: int, conductor: Conductor) -> lightning.Trainer:
+def _trainer(
+    training: Training, world: int, steps: int, conductor: Conductor, device: torch.device
+) -> lightning.Trainer:
     import logging
 
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning.*")
-    gpu = torch.cuda.is_available()
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return lightning.Trainer(
-        accelerator="gpu" if gpu else "cpu",
-        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        num_nodes=max(1, world // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))),
+        accelerator={"cuda": "gpu"}.get(device.type, device.type),
+        devices=local if device.index is None or local > 1 else [device.index],
+        num_nodes=max(1, world // max(1, local)),
         strategy="ddp" if world > 1 else "auto",
         precision="bf16-mixed" if training.precision == "bf16" else "32-true",
         max_steps=steps,

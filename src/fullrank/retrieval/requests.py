@@ -1,4 +1,4 @@
-"""Histories as a caller has them (external ids; a mapping, lists or a DataFrame), read into flat arrays."""
+"""Requests as a caller has them (external ids in a mapping, lists or a DataFrame), read into ragged arrays."""
 
 from __future__ import annotations
 
@@ -9,44 +9,49 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 import polars as pl
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
+from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.catalog import Catalog
+from fullrank.data.histories import Histories
 from fullrank.errors import UserError, nearest
+from fullrank.retrieval.filters import Filters
 
-Histories = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
-"""{user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item columns."""
+Given = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
+"""Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item
+columns."""
+ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | None
+"""Item ids: one list for all histories, a list for each, or {user: items}."""
 STEP = 86_400
 """Seconds between events whose times are not known, where those are taken as even."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The histories items[starts[u]:ends[u]] of the items that the catalogue knows, by time."""
+class RequestBatch:
+    """The histories that were asked with, of the items that the catalogue knows, by time."""
 
     users: pl.Series
     """External ids."""
-    items: Int[np.ndarray, "E"]
-    starts: Int[np.ndarray, "U"]
-    ends: Int[np.ndarray, "U"]
-    times: Int[np.ndarray, "E"] | None = None
+    histories: Histories
     named: bool = True
     """Whether the caller named the users; else they are numbered."""
+    ordered: bool = True
+    """Whether the users stand in the caller's order; those of a table do not."""
     give: Callable[[pl.DataFrame], Any] = lambda frame: frame
     """A polars frame as the caller's type of DataFrame."""
 
     def __len__(self) -> int:
         return len(self.users)
 
-    def part(self, low: int, high: int) -> Asked:
+    def part(self, low: int, high: int) -> RequestBatch:
         """The users low .. high - 1."""
         some = slice(low, high)
-        return replace(self, users=self.users[some], starts=self.starts[some], ends=self.ends[some])
+        return replace(self, users=self.users[some], histories=self.histories.take(some))
 
 
 def read(
-    histories: Histories,
+    histories: Given,
     catalog: Catalog,
     *,
     unknown: str = "skip",
@@ -54,8 +59,8 @@ def read(
     columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
     time_unit: values.Unit = "s",
     timed: bool = False,
-) -> Asked:
-    """The histories in flat arrays. `timed`: a model reads when events happened. The rest is as in `recommend`."""
+) -> RequestBatch:
+    """The histories as arrays. `timed`: a model reads when events happened. The rest is as in `Predictor.recommend`."""
     named("unknown", unknown, ("skip", "error"))
     named("untimed", untimed, ("error", "even"))
     users, lengths, items, times, give = _flat(histories, columns, catalog, time_unit if timed else None)
@@ -66,11 +71,87 @@ def read(
         raise UserError(
             f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out"
         )
-    owner = np.repeat(np.arange(len(users)), lengths)
-    kept = np.bincount(owner[known], minlength=len(users))
-    flat, ends = items[known].astype(np.int64), np.cumsum(kept)
-    whose = isinstance(histories, Mapping) or not isinstance(histories, Sequence)
-    return Asked(users, flat, ends - kept, ends, None if times is None else times[known], whose, give)
+    if not known.all():
+        owner = np.repeat(np.arange(len(users)), lengths)
+        lengths = np.bincount(owner[known], minlength=len(users))
+        items, times = items[known], None if times is None else times[known]
+    sequence = isinstance(histories, Sequence)
+    flat = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times)
+    return RequestBatch(users, flat, not sequence, sequence or isinstance(histories, Mapping), give)
+
+
+def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, catalog: Catalog) -> Filters:
+    """The lists of a request as filters. Items that the catalogue does not have are in no list anyway.
+
+    Raises `UserError` for lists that are not one for all or one per history, and for an `allow` that leaves nothing.
+    """
+    barred: Bool[np.ndarray, "V"] | None = None
+    excluded, allowed = (
+        None if given is None else _known(per_history(name, given, request), catalog)
+        for name, given in (("exclude", exclude), ("allow", allow))
+    )
+    if isinstance(allowed, np.ndarray):
+        if not len(allowed):
+            raise UserError("allow names no item that the model knows, so nothing can be recommended; leave it out")
+        kept, barred, allowed = allowed, np.ones(catalog.size, bool), None
+        barred[kept] = False
+    if isinstance(excluded, np.ndarray):
+        if len(excluded):
+            barred = np.zeros(catalog.size, bool) if barred is None else barred
+            barred[excluded] = True
+        excluded = None
+    return Filters(excluded, barred, allowed)
+
+
+def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[np.ndarray, "N"], pl.Series]:
+    """(history, item) of each candidate, history after history: rows of the request, and external ids."""
+    if candidates is None:
+        raise UserError("give candidates: item ids for all histories, a list for each, or {user: items}")
+    given = per_history("candidates", candidates, request)
+    lists = given if isinstance(given, list) else [given.to_list()] * len(request)
+    flat = pl.Series("item", [item for items in lists for item in items], strict=False)
+    return np.repeat(np.arange(len(lists)), [len(items) for items in lists]), flat
+
+
+def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | list[list[Any]]:
+    """Item ids that are for all histories, or a list of them for each. Raises `UserError` for what is neither."""
+    if isinstance(given, str) or not isinstance(given, Mapping | Sequence | pl.Series | np.ndarray):
+        raise UserError(
+            f"{name}={given!r}: give a list of item ids for all histories, a list for each, or {{user: items}}"
+        )
+    if isinstance(given, Mapping):
+        return _by_user(name, given, request)
+    if not len(given) or not isinstance(given[0], list | tuple | np.ndarray | pl.Series):
+        return given if isinstance(given, pl.Series) else pl.Series("item", list(given), strict=False)
+    if not request.ordered:
+        raise UserError(f"{name}: histories from a table have no order to go by; give {{user: items}}, or one list")
+    if len(given) != len(request):
+        raise UserError(
+            f"{name} has {len(given)} lists for {len(request)} histories; give one for each, or one for all"
+        )
+    return [list(items) for items in given]
+
+
+def _by_user(name: str, given: Mapping[Any, Sequence[Any]], request: RequestBatch) -> list[list[Any]]:
+    users = request.users.to_list()
+    known = set(users)
+    strange = next((user for user in given if user not in known), None)
+    if strange is not None:
+        raise UserError(f"{name} has a list for {strange!r}, who has no history here")
+    lacking = next((user for user in users if user not in given), None)
+    if name != "exclude" and lacking is not None:  # nothing to exclude is meant; nothing to allow hardly ever is
+        raise UserError(f"{name} has no list for {lacking!r}: give one for each history, or one list for all")
+    return [list(given.get(user, ())) for user in users]
+
+
+def _known(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
+    """Internal ids of those that the catalogue has: flat where they are for all histories, else a row for each."""
+    if isinstance(given, pl.Series):
+        ids = catalog.lookup(given)
+        return ids[ids >= 0]
+    ids = catalog.lookup([item for items in given for item in items])
+    rows = np.repeat(np.arange(len(given)), [len(items) for items in given])
+    return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
 
 
 def named(name: str, given: str, allowed: tuple[str, ...]) -> None:
@@ -91,7 +172,7 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
 
 
 def _flat(
-    histories: Histories, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
+    histories: Given, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
 ) -> tuple[pl.Series, np.ndarray, np.ndarray, np.ndarray | None, Any]:
     """Users, events of each, internal item ids of all (-1: unknown), seconds, and how to give a polars frame back.
 

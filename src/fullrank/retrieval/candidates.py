@@ -1,0 +1,74 @@
+"""Candidate sets: item ids and scores per user, for searches that do not score every item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fullrank.items.coded import Coded
+from fullrank.retrieval.exact import select, top_k
+from fullrank.retrieval.filters import BatchFilter
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Items by rising id, each once; places without one hold the largest id of the row again, at score -inf."""
+
+    items: Int[Tensor, "B m"]
+    scores: Float[Tensor, "B m"]
+
+    @staticmethod
+    def of(answer: Coded, items: Int[Tensor, "B m"]) -> Candidates:
+        """The scores of these items; an item that is there several times, or -1, counts once, or not at all."""
+        items = items.sort(1).values
+        scores = own_scores(answer, items.clamp_min(0))
+        again = F.pad(items[:, 1:] == items[:, :-1], (1, 0)) | (items < 0)
+        return Candidates(items, scores.masked_fill(again, -torch.inf))
+
+    def best(self, k: int, filters: BatchFilter | None) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+        """The k best that filters let through, by score descending, then id ascending; empty places hold -1 / -inf."""
+        scores = self.scores
+        if filters is not None:
+            scores = scores.masked_fill(filters.refuses(self.items.clamp_min(0)), -torch.inf)
+        values, at = select(scores, min(k, scores.shape[1]))
+        ids = self.items.gather(1, at).masked_fill(values == -torch.inf, -1)
+        missing = k - values.shape[1]
+        if missing > 0:
+            values, ids = F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
+        return values, ids
+
+
+def own_scores(answer: Coded, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
+    """Each user's scores of their own items, level by level, in the order of an exact answer's sums."""
+    users = torch.arange(len(items), device=items.device)[:, None]
+    flat, total = answer.levels.flatten(), None
+    for level in answer.rows.T:
+        part = flat[level[items] * answer.levels.shape[1] + users]
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def filled_up(
+    answer: Coded, scores: Float[Tensor, "B K"], ids: Int[Tensor, "B K"], filters: BatchFilter | None
+) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"], int]:
+    """Lists with empty places (-1) filled from exact scores, behind what was found; and how many users that were.
+
+    A search that reaches a part of the items leaves lists short where filters hide what it reached.
+    """
+    short = (ids[:, -1] < 0).nonzero()[:, 0]
+    if not len(short):
+        return scores, ids, 0
+    k, users = ids.shape[1], len(ids)
+    some = Coded(answer.levels[:, short].contiguous(), answer.sizes, answer.rows)
+    exact = top_k(some, 2 * k, filters=None if filters is None else filters.only(short, users))
+    known = (exact[1][:, :, None] == ids[short][:, None]).any(2)
+    rest = exact[0].masked_fill(known, -torch.inf), exact[1].masked_fill(known, -1)
+    whole = [torch.cat([own[short], other], 1) for own, other in zip((scores, ids), rest, strict=True)]
+    order = (whole[1] < 0).sort(dim=1, stable=True).indices[:, :k]
+    scores[short], ids[short] = whole[0].gather(1, order), whole[1].gather(1, order)
+    return scores, ids, len(short)

@@ -1,0 +1,283 @@
+"""Predictor: a trained model opened once, that answers many callers at a time.
+
+It owns the model, its device, what the model knows by number (the catalogue of a recommender, the encoder of a ranking
+model) and what answers are searched in (item vectors, a graph of items), made once. Nothing of it changes with a call:
+seen policy, filters, budget and decoding are arguments, so threads may share one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float
+
+from fullrank.batch import Dense
+from fullrank.data.catalog import Catalog
+from fullrank.data.values import Unit
+from fullrank.errors import UserError
+from fullrank.ops.device import resolve_device
+from fullrank.reasoning.budget import Budget
+from fullrank.retrieval.batches import BLOCK, answers, index_of, pair_scores
+from fullrank.retrieval.decoding import Decoding
+from fullrank.retrieval.exact import top_k
+from fullrank.retrieval.filters import Filters
+from fullrank.retrieval.recommend import check, lists, long
+from fullrank.retrieval.requests import Given, ItemLists, RequestBatch, read, read_candidates, read_filters
+from fullrank.retrieval.search import Search, search_of
+from fullrank.spec import Spec
+
+S = TypeVar("S", bound=Spec)
+
+
+class Predictor:
+    """A recommender and its catalogue, safe from many threads. `fullrank.load(run)` makes one of a run folder.
+
+    `model` satisfies `batch.Model`; it is moved to `device` (`auto`: CUDA where there is one) and put in evaluation
+    mode. `budget` and `decoding` are what a call has where it says nothing: of a run, those of its evaluation.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        catalog: Catalog,
+        *,
+        device: str | torch.device = "auto",
+        budget: Budget | None = None,
+        decoding: Decoding | None = None,
+    ):
+        self.device = resolve_device(device)
+        self.catalog = catalog
+        self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
+        self.budget, self.decoding = budget or Budget(), decoding or Decoding()
+        self._lock = threading.Lock()
+        self._made: dict[Any, Any] = {}
+
+    def recommend(
+        self,
+        histories: Given,
+        *,
+        k: int = 10,
+        seen: str = "exclude",
+        exclude: ItemLists = None,
+        allow: ItemLists = None,
+        budget: Budget | Mapping[str, Any] | None = None,
+        decoding: Decoding | Mapping[str, Any] | None = None,
+        unknown: str = "skip",
+        empty: str = "popular",
+        untimed: str = "error",
+        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        time_unit: Unit = "s",
+        titles: bool = False,
+    ) -> Any:
+        """The k best items for each history, best first.
+
+        Histories hold external ids: {user: items}, a list of item lists, or a DataFrame, whose `columns` are user, item
+        and time (events are put in order of time where it has that column, else they are read in the order given).
+
+        `seen`: the history's own items are kept out of its list ("exclude") or ranked like any other ("keep").
+        `exclude` and `allow` are item ids, one list for all or one per history (a list of lists, or {user: items}):
+        what is not to be shown, and all that may be. They hold before a list is cut, so that it stays full while
+        enough items remain, whatever searches it.
+        `unknown`: items that the catalogue does not have are left out of the history ("skip"), or are an error.
+        `empty`: a history without known items gets the most popular items ("popular"), or is an error. A model that
+        reads times takes them from the table, numbers in `time_unit`; `untimed`: histories without times are an error
+        for such a model, or their events count as steps of a day ("even").
+        `budget` is how much a reasoner thinks, such as {"steps": 1} or {"adaptive": 10} (an error for a model without
+        one); with adaptive stopping a column `steps` says how long for each user. `decoding` is the search among
+        semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
+
+        Returns columns user, item, score, rank (from 1), and title where `titles` is asked for and known; polars unless
+        a frame was given. Raises `UserError` for what cannot be done as asked.
+        """
+        check(k, seen, empty)
+        spent, search = self._settings(budget, decoding)
+        request = self._read(histories, unknown, untimed, columns, time_unit)
+        filters = read_filters(exclude, allow, request, self.catalog)
+        found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=spent, decoding=search)
+        taken = None if spent.adaptive is None else found.steps
+        return request.give(long(request.users, found.ids, found.scores, self.catalog, titles, taken))
+
+    def lists(
+        self,
+        request: RequestBatch,
+        *,
+        k: int,
+        seen: str,
+        empty: str,
+        filters: Filters | None = None,
+        budget: Budget | None = None,
+        decoding: Decoding | None = None,
+    ) -> Any:
+        """The same for requests that are read already, as arrays of item numbers (`retrieval.recommend.Lists`)."""
+        decoding = self.decoding if decoding is None else decoding
+        return lists(
+            self.model, self.catalog, request, k=k, seen=seen, empty=empty, filters=filters,
+            budget=self.budget if budget is None else budget, decoding=decoding, device=self.device, index=self.index,
+            search=self._search(decoding),
+        )  # fmt: skip
+
+    def score(
+        self,
+        histories: Given,
+        candidates: ItemLists,
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        unknown: str = "skip",
+        untimed: str = "error",
+        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        time_unit: Unit = "s",
+    ) -> Any:
+        """The score of each candidate for each history: user, item, score, in the order given.
+
+        `candidates` are item ids, one list for all histories or one per history, as in `recommend`, and so are the
+        other arguments; steps are those of `budget` for everybody. Seen items are scored like any other. The score is
+        null for an item that the model does not know. Raises `UserError` for a history without known items, unless the
+        model can answer it (popularity).
+        """
+        spent, _ = self._settings(budget, None)
+        if spent.adaptive is not None:
+            raise UserError("adaptive stopping goes by ranked lists, and score ranks none: give steps instead")
+        request = self._read(histories, unknown, untimed, columns, time_unit)
+        rows, items = read_candidates(candidates, request)
+        bare = request.histories.lengths == 0
+        if bare.any() and not getattr(self.model, "allows_empty", False):
+            raise UserError(
+                f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows, so nothing can be "
+                "scored for them: leave them out, or use recommend, which answers them by popularity"
+            )
+        ids = self.catalog.lookup(items)
+        found = np.full(len(ids), np.nan, np.float32)
+        for at, answer in answers(
+            self.model, request.histories, block=BLOCK, device=self.device, budget=spent, index=self.index
+        ):
+            place = np.full(len(request), -1)
+            place[at] = np.arange(len(at))
+            mine = np.flatnonzero((place[rows] >= 0) & (ids >= 0))
+            found[mine] = pair_scores(answer, place[rows[mine]], ids[mine], block=BLOCK)
+        frame = pl.DataFrame({
+            "user": request.users.gather(pl.Series(rows, dtype=pl.UInt32)),
+            "item": items,
+            "score": pl.Series(found).fill_nan(None),
+        })  # fmt: skip
+        return request.give(frame)
+
+    def similar(
+        self,
+        items: Any,
+        k: int = 10,
+        *,
+        exclude: Sequence[Any] | None = None,
+        allow: Sequence[Any] | None = None,
+        titles: bool = False,
+    ) -> pl.DataFrame:
+        """The k items most like each of `items` (an id, or several): item, similar, score, rank, and title if asked.
+
+        The score is the cosine of item vectors; of `item_to_item`, how often both occur together. An item is not like
+        itself. `exclude` and `allow` are lists of item ids, as in `recommend`. Raises `UserError` for an id that the
+        model does not know, and for a model without a likeness of items (popularity, recency).
+        """
+        if k < 1:
+            raise UserError(f"k must be at least 1, not {k}")
+        several = isinstance(items, list | tuple | np.ndarray | pl.Series)
+        asked = pl.Series("item", list(items) if several else [items], strict=False)
+        ids = self.catalog.lookup(asked)
+        if (ids < 0).any():
+            raise UserError(f"the model does not know the item {asked[int(np.argmax(ids < 0))]!r}")
+        alike = getattr(self.model, "similar", None)
+        if alike is None:
+            raise UserError("this model has no vectors of items, so none are alike: take one that reads histories")
+        request = read([[item] for item in asked.to_list()], self.catalog)
+        filters = read_filters(exclude, allow, request, self.catalog)
+        with torch.inference_mode():
+            answer = alike(torch.from_numpy(ids).to(self.device), self.index)
+            scores, found = top_k(
+                answer, min(k, self.catalog.size), filters=filters.of_batch(request.histories.items, self.device)
+            )
+        frame = long(asked, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
+        return frame.rename({"user": "item", "item": "similar"})
+
+    def item_vectors(self) -> Float[np.ndarray, "V D"]:
+        """The vector of every item, in the order of `catalog.ids`: its inner product with a user's is the score.
+
+        Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
+        """
+        history = pl.Series("item", [self.catalog.ids[0]]).to_list()
+        return self._dense(self._read([history], "error", "even", (), "s"))[1].table.float().cpu().numpy()
+
+    def user_vectors(
+        self,
+        histories: Given,
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        unknown: str = "skip",
+        untimed: str = "error",
+        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        time_unit: Unit = "s",
+    ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
+        """Users, and a vector for each of their histories: its inner product with an item's vector is the score.
+
+        Arguments and errors as in `score`; raises `UserError` too for a model that does not score by inner products.
+        """
+        spent, _ = self._settings(budget, None)
+        request = self._read(histories, unknown, untimed, columns, time_unit)
+        return request.users, self._dense(request, spent)[0]
+
+    @property
+    def index(self) -> Any | None:
+        """What answers are searched in (`batch.Model.index_items`); None for a model that needs nothing made."""
+        return self._once("index", lambda: index_of(self.model))
+
+    def _dense(self, request: RequestBatch, budget: Budget | None = None) -> tuple[Float[np.ndarray, "U D"], Dense]:
+        """The vectors of some users, and the last answer that they came from."""
+        found: np.ndarray | None = None
+        last: Dense | None = None
+        for at, answer in answers(
+            self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
+        ):
+            if not isinstance(answer, Dense):
+                raise UserError("this model does not score by inner products, so users and items have no vectors in it")
+            vectors = (answer.vectors / answer.temperature).float().cpu().numpy()
+            found = np.zeros((len(request), vectors.shape[1]), np.float32) if found is None else found
+            found[at], last = vectors, answer
+        if found is None or last is None:
+            raise UserError("there are no histories; give at least one")
+        return found, last
+
+    def _read(
+        self, histories: Given, unknown: str, untimed: str, columns: Sequence[str], time_unit: Unit
+    ) -> RequestBatch:
+        return read(
+            histories, self.catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
+            timed=getattr(self.model, "reads_times", False),
+        )  # fmt: skip
+
+    def _settings(
+        self, budget: Budget | Mapping[str, Any] | None, decoding: Decoding | Mapping[str, Any] | None
+    ) -> tuple[Budget, Decoding]:
+        return _changed(self.budget, budget), _changed(self.decoding, decoding)
+
+    def _search(self, decoding: Decoding) -> Search:
+        block = min(BLOCK, max(self.model.num_items, 1))
+        made: Search = self._once(decoding, lambda: search_of(self.model, decoding, block))
+        return made
+
+    def _once(self, name: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made by the first thread that asks, while the others wait."""
+        if name not in self._made:
+            with self._lock:
+                if name not in self._made:
+                    self._made[name] = make()
+        return self._made[name]
+
+
+def _changed(spec: S, given: S | Mapping[str, Any] | None) -> S:
+    """The settings of a call: those given in place of the predictor's own, or some of them changed."""
+    if given is None:
+        return spec
+    return given if isinstance(given, Spec) else spec.override(*(f"{k}={json.dumps(v)}" for k, v in given.items()))
