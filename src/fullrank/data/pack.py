@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,11 @@ class Store:
         self, split: str, *, without_history: bool = False
     ) -> tuple[Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"]]:
         """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and ``items[ends:target_ends]``."""
+        warnings.warn(
+            "Store.histories is deprecated: Store.eval_set(split) gives the same users with histories and targets",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         asked = self.eval_set(split, without_history=without_history)
         known = asked.histories.items
         return asked.users, known.starts, known.ends, asked.targets.ends
