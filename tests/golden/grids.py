@@ -1,0 +1,90 @@
+"""Hashes of all experiments that the grids under results/ name, and which committed rows a sweep takes for run.
+
+A row counts as run where its cell, seed and hash of the spec are those of a job (`fr.sweep` skips it then). A setting
+that is added, renamed or given another default changes the hash of every spec that holds it, and the rows are lost.
+`grids.json` is what the baseline commit found. Where a grid or a recipe was changed on purpose,
+``python -m tests.golden.grids`` writes it anew, and the difference shows what else has changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import fullrank as fr
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+RECORDED = Path(__file__).with_name("grids.json")
+GRIDS = sorted(RESULTS.glob("*/*.yaml"))
+
+
+def label(path: Path) -> str:
+    return path.relative_to(RESULTS).as_posix()
+
+
+def is_search(path: Path) -> bool:
+    """Whether `fullrank tune` reads it; `fullrank sweep` reads the others."""
+    return "space:" in path.read_text()
+
+
+def read(path: Path) -> fr.Grid | fr.Search:
+    return fr.Search.read(path) if is_search(path) else fr.Grid.read(path)
+
+
+@cache
+def hashes(path: Path) -> dict[str, str]:
+    """Run folder -> hash of the spec, of every job of a grid or search."""
+    return {job.folder: job.spec_hash for job in read(path).jobs()}
+
+
+def committed() -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """Every file of results/ with rows of a sweep, and those rows."""
+    for path in sorted(RESULTS.glob("*/*.json")):
+        tree = json.loads(path.read_text())
+        rows = tree.get("rows") if isinstance(tree, dict) else None
+        found = [row for row in rows or () if isinstance(row, dict) and "spec_hash" in row]
+        if found:
+            yield path, found
+
+
+def cell_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The cell of a grid that a row is of, written out."""
+    return {"name": row["cell"], "recipe": row["recipe"], "set": row["set"], "seeds": [row["seed"]]}
+
+
+def still_run(rows: list[dict[str, Any]]) -> list[str]:
+    """The run folders of those rows whose cell, built today, has the row's hash."""
+    found = []
+    for row in rows:
+        try:
+            jobs = fr.Grid.parse({"cells": [cell_of(row)]}).jobs()
+        except fr.UserError:  # some of the first rows have cells that are named by hand, or settings that are gone
+            continue
+        found += [job.folder for job in jobs if job.spec_hash == row["spec_hash"]]
+    return found
+
+
+def in_grids(folder: Path, rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Run folder -> the grid beside the rows that asks for this very run, of those rows that one asks for."""
+    asked = {
+        (name, value): label(path) for path in sorted(folder.glob("*.yaml")) for name, value in hashes(path).items()
+    }
+    keys = [(f"{row['cell']}-seed{row['seed']}", row["spec_hash"]) for row in rows]
+    return {key[0]: asked[key] for key in keys if key in asked}
+
+
+def main() -> None:
+    found: dict[str, Any] = {"jobs": {label(path): hashes(path) for path in GRIDS}, "run": {}, "asked for": {}}
+    for path, rows in committed():
+        found["run"] |= {label(path): some for some in [still_run(rows)] if some}
+        found["asked for"] |= {label(path): some for some in [in_grids(path.parent, rows)] if some}
+    RECORDED.write_text(json.dumps(found, indent=1) + "\n")
+    count = sum(len(rows) for _, rows in committed())
+    print(f"{sum(map(len, found['run'].values()))} of {count} committed rows count as run")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Every grid and search under results/ is dry-run, its experiments keep their hashes, committed rows count as run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fullrank as fr
+from tests.golden import grids
+from tests.golden.make import FOLDERS
+
+RECORDED: dict[str, Any] = json.loads(grids.RECORDED.read_text())
+LARGE = [grids.RESULTS / "sprint" / f"{name}.yaml" for name in ("paper", "tune")]
+"""Some thirty jobs each: a sweep compares each with each row, which takes seconds here."""
+COMMITTED = {grids.label(path): rows for path, rows in grids.committed()}
+
+
+def changed(path: Path) -> dict[str, tuple[str, str | None]]:
+    """Run folder -> the hash that was recorded and the one of today, where they differ. New grids have none."""
+    found = grids.hashes(path)
+    recorded = RECORDED["jobs"].get(grids.label(path), {})
+    return {name: (value, found.get(name)) for name, value in recorded.items() if found.get(name) != value}
+
+
+def dry_run(path: Path, rows: list[dict[str, Any]], out: Path) -> list[str]:
+    """Dry-run a grid or search in a folder that has these rows; the run folders of the jobs that have one.
+
+    The store is a small one, and the rows say that they are of it: no cost is measured of what counts as run.
+    """
+    store = fr.Store.open(FOLDERS / "events")
+    lines = [json.dumps({**row, "data_fingerprint": store.fingerprint}) for row in rows]
+    (out / "rows.jsonl").write_text("".join(line + "\n" for line in lines))
+    asked = grids.read(path) if path.suffix == ".yaml" else grid_of(rows)
+    if isinstance(asked, fr.Search):
+        found = fr.tune(asked, store, out, dry_run=True, progress=False)
+        assert found["estimate"] == found["not_run"] == []
+        seeds = found["budget"]["seeds"]
+        trials = [(cell, one) for cell, some in found["trials"].items() for one in some if one["ended"]]
+        return [f"{cell}-trial{one['trial']}-seed{seed}" for cell, one in trials for seed in seeds]
+    return [f"{row['cell']}-seed{row['seed']}" for row in fr.sweep(asked, store, out, dry_run=True, progress=False)]
+
+
+def grid_of(rows: list[dict[str, Any]]) -> fr.Grid:
+    """A grid of the very runs that these rows are of; a choice among trials has rows of the validation split alone."""
+    splits = sorted(set.intersection(*(set(row["metrics"]) for row in rows)))
+    cells: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        cells.setdefault(row["cell"], grids.cell_of(row) | {"seeds": []})["seeds"].append(row["seed"])
+    return fr.Grid.parse({"cells": list(cells.values()), "evaluate": splits})
+
+
+def row_of(job: Any, value: str) -> dict[str, Any]:
+    """A row as a sweep writes it when a job has ended."""
+    metrics = {split: {job.experiment.evaluation.selection: 0.5} for split in job.splits}
+    ended = {"metrics": metrics, "seconds": {"train": 1.0, "evaluate": 1.0}, "epochs": 1}
+    return {"cell": job.cell, "seed": job.seed, "spec_hash": value, **ended}
+
+
+@pytest.mark.parametrize("path", grids.GRIDS, ids=grids.label)
+def test_the_jobs_of_a_grid_keep_their_hashes(path: Path) -> None:
+    assert grids.hashes(path), "it has no jobs"
+    assert changed(path) == {}
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=grids.label(p), marks=[pytest.mark.slow] * (p in LARGE)) for p in grids.GRIDS]
+)
+def test_a_grid_is_dry_run_and_finds_what_was_run(path: Path, tmp_path: Path) -> None:
+    """As it would if the baseline had run all of it: every job is found by the hash that the baseline gave it."""
+    jobs = grids.read(path).jobs()
+    recorded = RECORDED["jobs"].get(grids.label(path)) or grids.hashes(path)
+    rows = [row_of(job, recorded[job.folder]) for job in jobs]
+    assert sorted(dry_run(path, rows, tmp_path)) == sorted(job.folder for job in jobs)
+
+
+@pytest.mark.parametrize("path", grids.GRIDS, ids=grids.label)
+def test_an_experiment_of_a_grid_keeps_its_hash_on_disk(path: Path) -> None:
+    """A sweep compares a run folder's spec with the job's, so writing and reading must not change it."""
+    for job in {job.cell: job for job in grids.read(path).jobs()}.values():  # seeds differ in one number
+        assert fr.Experiment.from_text(job.experiment.to_json()).dump() == job.experiment.dump(), job.folder
+
+
+def test_no_recorded_grid_is_gone() -> None:
+    assert set(RECORDED["jobs"]) <= {grids.label(path) for path in grids.GRIDS}
+
+
+@pytest.mark.parametrize("name", RECORDED["run"])
+def test_committed_rows_still_count_as_run(name: str, tmp_path: Path) -> None:
+    run = RECORDED["run"][name]
+    assert set(run) <= set(grids.still_run(COMMITTED[name]))
+    rows = [row for row in COMMITTED[name] if f"{row['cell']}-seed{row['seed']}" in run]
+    assert sorted(dry_run(Path(name), rows, tmp_path)) == sorted(run)
+
+
+@pytest.mark.parametrize("name", RECORDED["asked for"])
+def test_the_grid_beside_the_rows_still_asks_for_them(name: str) -> None:
+    wanted = RECORDED["asked for"][name]
+    found = grids.in_grids((grids.RESULTS / name).parent, COMMITTED[name])
+    assert {key: found.get(key) for key in wanted} == wanted
+
+
+def test_another_default_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting of the root that stands elsewhere than it did changes the hash, and the job is not found as run."""
+    path = grids.RESULTS / "sequence" / "beauty.yaml"
+    other = fr.Grid.read(path).with_settings({"training.evaluate_every": 7})
+    monkeypatch.setattr(grids, "hashes", lambda _: {job.folder: job.spec_hash for job in other.jobs()})
+    assert set(changed(path)) >= {"sasrec-seed0", "sasrec-seed1"}
+    rows = [row for row in COMMITTED["fair/2026-11-22_2cpu_pair.json"] if row["cell"] == "rpg"]
+    assert grids.still_run(rows) and not grids.still_run([{**row, "spec_hash": "0" * 16} for row in rows])
