@@ -272,13 +272,14 @@ def predict(
 ) -> pl.DataFrame:
     """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
 
-    Values are read as the store that the run was trained on reads them (`data`, where it was moved): one that training
-    did not see is unknown, a null is missing. Labels are not needed.
+    Values are read as in training: one that training did not see is unknown, a null is missing. Labels are not needed,
+    nor is the store that the run was trained on, but by runs of format 1 (`data`, where it was moved). A `data` that is
+    another store is a `UserError`.
     """
     from fullrank.evaluation.predict import predict as _predict
 
-    model, store, place = _click_model(run, data, device)
-    return _predict(model, store, impressions, column=column, device=place, progress=progress)
+    model, encoder, place = _click_model(run, data, device)
+    return _predict(model, encoder, impressions, column=column, device=place, progress=progress)
 
 
 def predict_file(
@@ -297,8 +298,8 @@ def predict_file(
     """
     from fullrank.evaluation.predict import predict_file as _predict_file
 
-    model, store, place = _click_model(run, data, device)
-    return _predict_file(model, store, impressions, out, column=column, device=place, progress=progress)
+    model, encoder, place = _click_model(run, data, device)
+    return _predict_file(model, encoder, impressions, out, column=column, device=place, progress=progress)
 
 
 def _run(run: Run | str | Path) -> Run:
@@ -312,12 +313,12 @@ def _model(run: Run, device: str) -> tuple[Any, torch.device]:
 
 
 def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any, Any]:
-    """A click model, its store and its device. Raises `UserError` for another run."""
+    """A click model, its encoder and its device. Raises `UserError` for another run."""
     opened = _run(run)
     if opened.spec.clicks is None:
         raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
-    model, place = _model(opened, device)
-    return model, store_of(opened, data), place
+    place, encoder = resolve_device(device), opened.encoder(data)
+    return opened.model(encoder).to(place), encoder, place
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:

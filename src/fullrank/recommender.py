@@ -80,6 +80,7 @@ class RecommenderModel(nn.Module):
         self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
         if spec.reasoner is not None:
             self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        self._reasons = isinstance(self.encoder, Reasoner)  # kept: asking a protocol costs more than a small layer
         self.reads_times: bool = getattr(self.encoder, "reads_times", False)
         self.task = spec.task.build(spec.dim, spec.max_length, self.items)  # type: ignore[attr-defined]
         self.loss = spec.loss.build()  # type: ignore[attr-defined]
@@ -116,7 +117,7 @@ class RecommenderModel(nn.Module):
     @property
     def reasoner(self) -> Reasoner | None:
         """The encoder, where it reasons."""
-        return self.encoder if isinstance(self.encoder, Reasoner) else None
+        return self.encoder if self._reasons else None
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""

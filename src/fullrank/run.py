@@ -1,5 +1,5 @@
 """A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and what the model knows by number:
-items.parquet, or fields.json of a click model.
+items.parquet, or of a ranking model its fitted encoder (encoder.json, vocabulary.parquet). It needs no store to answer.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
 """
@@ -9,25 +9,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from fullrank.data import encoder_files
 from fullrank.data.catalog import Catalog
+from fullrank.data.encoding import Encoder
 from fullrank.data.fields import FieldInfo
+from fullrank.data.impressions import ImpressionStore
+from fullrank.data.manifest import damaged, digest, is_count
 from fullrank.data.stores import AnyStore, open_store
 from fullrank.data.stores import is_any_store as is_store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
 
-FORMAT = 1
-"""Version of the run folder. A reader refuses what is newer than itself and reads all that is older."""
-Known = Catalog | Sequence[FieldInfo]
-"""What a model is built on."""
+FORMAT = 2
+"""Version of the run folder. A reader refuses what is newer than itself and reads all that is older.
+
+1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
+"""
+Known = Catalog | Encoder
+"""What a model is built on: the items of a recommender, the encoder of a ranking model."""
+AGAIN = "take another copy of the run, or train it again"
 
 
 @dataclass(frozen=True)
@@ -65,20 +73,61 @@ class Run:
         return Catalog.open(self.path / "items.parquet")
 
     @property
+    def needs_store(self) -> bool:
+        """Whether the model reads impressions by an encoder that its store alone has: ranking runs of format 1."""
+        return self.spec.clicks is not None and self.manifest["format_version"] == 1
+
+    def encoder(self, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> Encoder:
+        """The fitted encoder of a ranking model: schema, vocabularies and statistics of its training rows.
+
+        It lies in the run's folder; that of a run of format 1 is its store's. `data` is that store, where it was moved.
+        Raises `UserError` for a recommender, for a store that is another one, for one that is needed and not there
+        (`how` to name it), and for a damaged folder.
+        """
+        if self.spec.clicks is None:
+            raise UserError(f"{self.path} recommends items, so it has no encoder of impressions; it has a catalog")
+        if data is None and not self.needs_store:
+            return self._own_encoder()
+        store = _impressions_of(self, data, how)
+        return store.encoder if self.needs_store else self._own_encoder()
+
+    @property
     def fields(self) -> tuple[FieldInfo, ...]:
-        """The fields that a click model reads."""
+        """The fields that a ranking model reads."""
+        if not self.needs_store:
+            return self.encoder().fields
         tree = read_json(self.path / "fields.json")
         try:
-            return tuple(FieldInfo(**one) for one in tree["fields"])
+            found = tuple(FieldInfo(**one) for one in tree["fields"])
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"{self.path / 'fields.json'} does not list fields ({error}); the folder is damaged"
             ) from None
+        if not all(is_count(field.size) for field in found):
+            raise UserError(f"{self.path / 'fields.json'} has sizes that are no counts; the folder is damaged")
+        return found
 
-    def model(self) -> nn.Module:
-        """The trained model in evaluation mode, on the CPU."""
-        known: Known = self.catalog if self.spec.clicks is None else self.fields
+    def trained_until(self, data: AnyStore | str | Path | None = None) -> int | None:
+        """The time of the last training impression of a ranking model (seconds); None where its store had no times.
+
+        A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not there.
+        """
+        if self.needs_store:
+            return _impressions_of(self, data, "by data=").trained_until
+        found = self.manifest["data"].get("trained_until")
+        if found is not None and type(found) is not int:
+            raise UserError(f"{self.path / 'manifest.json'} says trained_until {found!r}, which is no time; {AGAIN}")
+        return found
+
+    def model(self, encoder: Encoder | None = None) -> nn.Module:
+        """The trained model in evaluation mode, on the CPU. `encoder` is the run's own, where it was read already."""
         tensors = read_tensors(self.path / "weights.safetensors")
+        known: Catalog | Sequence[FieldInfo]
+        if self.spec.clicks is None:
+            known = self.catalog
+        else:
+            known = self.fields if encoder is None else encoder.fields
+            _check_rows(known, tensors, self.path)
         try:
             model: nn.Module = self.spec.model.build(known)  # type: ignore[attr-defined]
         except (RuntimeError, MemoryError) as error:
@@ -90,6 +139,19 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short)."""
         return rows_of(self.path)
+
+    def _own_encoder(self) -> Encoder:
+        path = self.path / encoder_files.NAME
+        encoder = encoder_files.restored(path, read_json(path), AGAIN)
+        if self.manifest.get("encoder") != _encoder_hashes(self.path):
+            # two values that changed places have the right number of ids, and would predict in silence
+            raise damaged(path, "it or its vocabulary is not the one that the weights were trained with", AGAIN)
+        return encoder
+
+
+def build_model(experiment: Experiment, known: Known) -> Any:
+    """The untrained model of an experiment."""
+    return experiment.model.build(known.fields if isinstance(known, Encoder) else known)  # type: ignore[attr-defined]
 
 
 def store_path(run: Run, *, how: str = "with --data") -> Path:
@@ -106,6 +168,13 @@ def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = 
     store = open_store(found) if isinstance(found, str | Path) else found
     if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
         raise UserError(f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)")
+    return store
+
+
+def _impressions_of(run: Run, data: AnyStore | str | Path | None, how: str) -> ImpressionStore:
+    store = store_of(run, data, how=how)
+    if not isinstance(store, ImpressionStore):
+        raise UserError(f"{store.path} holds histories and {run.path} reads impressions; name its own store {how}")
     return store
 
 
@@ -139,14 +208,22 @@ def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
 
 
 def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[str, Any]) -> None:
-    """Everything of a run folder but its weights and metrics."""
+    """Everything of a run folder but its weights and metrics; the manifest last, since it makes the folder a run."""
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(known, Catalog):
         known.write(path / "items.parquet")
     else:
-        write_text(path / "fields.json", json.dumps({"fields": [asdict(one) for one in known]}, indent=2) + "\n")
+        write_text(path / encoder_files.NAME, json.dumps(encoder_files.state(known), indent=1) + "\n")
+        encoder_files.write_vocabulary(path, encoder_files.vocabularies(known))
+        manifest = manifest | {"encoder": _encoder_hashes(path)}
     write_text(path / "spec.json", experiment.to_json())
-    write_text(path / "manifest.json", json.dumps({"format_version": FORMAT, **manifest}, indent=2) + "\n")
+    own = {key: value for key, value in manifest.items() if key != "format_version"}  # that of a copied run is not ours
+    write_text(path / "manifest.json", json.dumps({"format_version": FORMAT, **own}, indent=2) + "\n")
+
+
+def _encoder_hashes(path: Path) -> dict[str, str]:
+    """SHA-256 of the files of a run's encoder."""
+    return {name: digest(path / name) for name in (encoder_files.NAME, encoder_files.VOCABULARY)}
 
 
 def write_weights(path: Path, model: nn.Module) -> None:
@@ -161,6 +238,14 @@ def weights_hash(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"cannot read {path / 'weights.safetensors'}: {error.strerror or error}") from error
+
+
+def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], where: Path) -> None:
+    """Raise `UserError` where the fields have more ids than the weights have numbers, before memory is taken."""
+    ids = sum(field.size for field in fields if field.shares is None)
+    held = sum(tensor.numel() for tensor in tensors.values())
+    if ids > held:
+        raise UserError(f"{where}: its fields have {ids:,} ids, and its weights hold {held:,} numbers; {AGAIN}")
 
 
 def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path) -> None:

@@ -76,7 +76,9 @@ def stores(folder: Path) -> tuple[fr.Store, fr.ImpressionStore]:
 def ranker(store: fr.ImpressionStore, scale: float = 0.3) -> Ranker:
     torch.manual_seed(0)
     click = Click.parse({"embedding": {"dim": 4}, "ranker": {"kind": "dcnv2", "deep": {"hidden": [8]}}})
-    return Ranker(shaken(click.build(store.fields), scale).eval(), store)
+    return Ranker(
+        shaken(click.build(store.fields), scale).eval(), store.encoder, trained_until=store.trained_until
+    )  # fmt: skip
 
 
 def retriever(store: fr.Store, **settings: Any) -> Retriever:

@@ -35,7 +35,7 @@ def slowly(cascade: Cascade, histories: Any, candidates: int, context: dict[str,
     pairs = found.join(users, on="user", how="left", maintain_order="left")
     pairs = pairs.join(items, on="item", how="left", maintain_order="left")
     pairs = pairs.with_columns(**{name: pl.lit(value) for name, value in context.items()})
-    scored = predict(cascade.ranker.model, cascade.ranker.store, pairs)
+    scored = predict(cascade.ranker.model, cascade.ranker.encoder, pairs)
     return scored.sort(["user", "probability", "rank"], descending=[False, True, False], maintain_order=True)
 
 
@@ -84,7 +84,7 @@ def test_unknown_users_and_nobody(cascade: Cascade, both: tuple[fr.Store, fr.Imp
     assert nobody["user"].to_list() == [0] * 9
     nulls = pl.DataFrame({"user": [0]}).join(people().with_columns(user=pl.lit(-1)), on="user", how="left")
     twin = slowly(cascade, [[3, 4]], 9, {"hour": 2}, nulls, goods()).drop("probability")
-    again = predict(cascade.ranker.model, both[1], twin.with_columns(user=pl.lit(None)))
+    again = predict(cascade.ranker.model, both[1].encoder, twin.with_columns(user=pl.lit(None)))
     assert np.allclose(np.sort(nobody["score"]), np.sort(again["probability"]), rtol=1e-6)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.cascade import Cascade, Reranked, order
+from fullrank.cascade import Cascade, Ranker, Reranked, order
 from fullrank.cli import main
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluated, evaluate
 from tests.cascade.pieces import SCHEMA, goods, people, ranker, retriever, stores
-from tests.training.clicks import tiny
+from tests.training.clicks import as_format_1, tiny
 
 HOW: dict[str, Any] = {"candidates": 15, "context": {"hour": 5}, "set": ["ks=[3,10]", "bootstrap=20"]}
 
@@ -157,6 +158,33 @@ def test_a_ranker_that_knows_more_brings_recall(parity: Path) -> None:
     found = fr.Cascade(parity / "popularity", parity / "ranker").evaluate(candidates=30, set=["seen=keep"])
     gap = found.differences["recall@10"]
     assert gap.interval[0] > 0.1 and gap.b > 1.5 * gap.a and found.ceiling == 1.0
+
+
+def test_the_ranker_needs_no_store(parity: Path, tmp_path: Path) -> None:
+    """What a cascade gives, and what is known of its ranker's training, is the same when that store is gone."""
+    before = fr.Cascade(parity / "popularity", parity / "ranker")
+    wanted, lists = before.evaluate(candidates=30, set=["seen=keep"]), before.recommend(users=[3, 8], seen="keep")
+    shutil.copytree(parity / "ranker", tmp_path / "ranker")
+    manifest = tmp_path / "ranker" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(parity / "impressions"), str(tmp_path / "gone")))
+    after = fr.Cascade(parity / "popularity", tmp_path / "ranker")
+    found = after.evaluate(candidates=30, set=["seen=keep"])
+    assert found.after.metrics == wanted.after.metrics and found.facts == wanted.facts
+    assert found.facts["ranker_trained_until"] == 3799
+    assert after.recommend(users=[3, 8], seen="keep").equals(lists)
+    as_format_1(tmp_path / "ranker")
+    with pytest.raises(UserError, match="is not there; name it by impressions="):
+        fr.Cascade(parity / "popularity", tmp_path / "ranker")
+    old = fr.Cascade(parity / "popularity", tmp_path / "ranker", impressions=parity / "impressions")
+    assert old.ranker.trained_until == 3799 and old.recommend(users=[3, 8], seen="keep").equals(lists)
+
+
+def test_nobody_says_when_the_rankers_training_ended(both: Any) -> None:
+    known = ranker(both[1])
+    stage = Ranker(known.model, known.encoder)
+    cascade = Cascade(retriever(both[0]), stage, users=people(), items=goods())
+    with pytest.warns(UserWarning, match="or its run does not say when its training ended, so nobody can tell"):
+        assert cascade.evaluate("test", **HOW).facts["ranker_trained_until"] is None
 
 
 def test_the_command_line(parity: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -49,9 +49,9 @@ def fine(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     plain = module.fresh
 
-    def counted(store: Any, frame: pl.DataFrame, *rest: Any, **more: Any) -> Any:
+    def counted(encoder: Any, frame: pl.DataFrame, *rest: Any, **more: Any) -> Any:
         sizes.append(len(frame))
-        return plain(store, frame, *rest, **more)
+        return plain(encoder, frame, *rest, **more)
 
     monkeypatch.setattr(chunks, "CHUNK", 70)
     monkeypatch.setattr(module, "ROWS", 32)
@@ -63,9 +63,9 @@ def test_predictions_are_those_of_evaluation(store: ImpressionStore, model: Clic
     """On the same rows: of the table that the store was prepared from, and of any part of it."""
     found = evaluate_clicks(model, store, "test")
     places = store.external(found.per_row.rows)["input_row"].to_numpy()
-    whole = predict(model, store, table())["probability"].to_numpy()
+    whole = predict(model, store.encoder, table())["probability"].to_numpy()
     assert np.allclose(whole[places], found.per_row.probabilities, rtol=1e-6)
-    alone = predict(model, store, table()[places])["probability"].to_numpy()
+    alone = predict(model, store.encoder, table()[places])["probability"].to_numpy()
     assert np.array_equal(alone, found.per_row.probabilities), "the very same batch"
 
 
@@ -80,7 +80,7 @@ def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:
     model = shaken(Click().build(store.fields), 0.1).eval()
     found = evaluate_clicks(model, store, "test")  # type: ignore[arg-type]
     newest.write_parquet(tmp_path / "new.parquet")
-    predict_file(model, store, tmp_path / "new.parquet", tmp_path / "p.parquet")  # type: ignore[arg-type]
+    predict_file(model, store.encoder, tmp_path / "new.parquet", tmp_path / "p.parquet")  # type: ignore[arg-type]
     predicted = pl.read_parquet(tmp_path / "p.parquet")["probability"].to_numpy()
     places = store.external(found.per_row.rows)["input_row"].to_numpy()
     assert len(places) > 2000 and np.allclose(predicted[places], found.per_row.probabilities, rtol=1e-5)
@@ -91,12 +91,12 @@ def test_chunks_change_nothing(
     store: ImpressionStore, model: ClickModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     given = table(300)
-    whole = predict(model, store, given)
+    whole = predict(model, store.encoder, given)
     sizes = fine(monkeypatch)
     path, told = tmp_path / f"in{kind}", list[tuple[int, int]]()
     {".parquet": given.write_parquet, ".csv": given.write_csv, ".jsonl": given.write_ndjson}[kind](path)
     out = tmp_path / "new" / f"out{kind}"
-    done = predict_file(model, store, path, out, progress=lambda *at: told.append(at))
+    done = predict_file(model, store.encoder, path, out, progress=lambda *at: told.append(at))
     found = READ[kind](out)
     assert found.columns == whole.columns and done.rows == len(found) == 300 and max(sizes) <= 32
     assert np.allclose(found["probability"], whole["probability"], rtol=1e-6)
@@ -107,7 +107,7 @@ def test_chunks_change_nothing(
 
 def test_no_rows(store: ImpressionStore, model: ClickModel, tmp_path: Path) -> None:
     for kind in READ:
-        done = predict_file(model, store, table(5).head(0), tmp_path / f"out{kind}")
+        done = predict_file(model, store.encoder, table(5).head(0), tmp_path / f"out{kind}")
         assert (done.rows, done.mean) == (0, None) and (tmp_path / f"out{kind}").is_file()
     assert pl.read_parquet(tmp_path / "out.parquet").columns == [*table(5).columns, "probability"]
 
@@ -124,7 +124,7 @@ def test_an_error_leaves_the_old_file(
         with pytest.raises(
             UserError, match="column 'user' of impressions, rows 280 to 299, has 1 values that are no whole"
         ):
-            predict_file(model, store, bad, out)
+            predict_file(model, store.encoder, bad, out)
         assert out.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 3, "no piece is left"
 
@@ -137,26 +137,26 @@ def test_a_full_disk_is_a_sentence(
 
     monkeypatch.setattr(growing.os, "fsync", full)
     with pytest.raises(UserError, match="cannot write .*No space left"):
-        predict_file(model, store, table(9), tmp_path / "out.parquet")
+        predict_file(model, store.encoder, table(9), tmp_path / "out.parquet")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written_is_said_at_once(store: ImpressionStore, model: ClickModel, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="column 'more' holds lists, which CSV cannot: write out.parquet"):
-        predict_file(model, store, table(9).with_columns(more=[1, 2]), tmp_path / "out.csv")
+        predict_file(model, store.encoder, table(9).with_columns(more=[1, 2]), tmp_path / "out.csv")
     with pytest.raises(UserError, match="suffix '.xls'; allowed: .parquet"):
-        predict_file(model, store, table(9), tmp_path / "out.xls")
+        predict_file(model, store.encoder, table(9), tmp_path / "out.xls")
     with pytest.raises(UserError, match="have a column 'note' already"):
-        predict_file(model, store, table(9), tmp_path / "out.parquet", column="note")
+        predict_file(model, store.encoder, table(9), tmp_path / "out.parquet", column="note")
     assert not list(tmp_path.iterdir())
 
 
 def test_lists_are_as_good_as_the_text_that_a_schema_splits(store: ImpressionStore, model: ClickModel) -> None:
-    found, wanted = (predict(model, store, made(200))["probability"] for made in (listed, table))
+    found, wanted = (predict(model, store.encoder, made(200))["probability"] for made in (listed, table))
     assert found.equals(wanted)
 
 
 def test_labels_are_not_read(store: ImpressionStore, model: ClickModel) -> None:
     """Stars in the label column are no reason to refuse new impressions."""
-    found = predict(model, store, table(9).with_columns(label=pl.lit(7)))
-    assert found["probability"].equals(predict(model, store, table(9))["probability"])
+    found = predict(model, store.encoder, table(9).with_columns(label=pl.lit(7)))
+    assert found["probability"].equals(predict(model, store.encoder, table(9))["probability"])

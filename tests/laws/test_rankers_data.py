@@ -80,9 +80,9 @@ def test_an_unseen_category_is_the_unknown_one(pair: Pair, store: ImpressionStor
     """Whatever it is; a null is another thing, and every other column still counts."""
     made, given = untrained(pair, store), table(40).drop("label")
     new = [given.with_columns(user=pl.lit(value)) for value in (777, -5, None)]
-    a, b, c = (predict(made, store, frame)["probability"].to_numpy() for frame in new)
+    a, b, c = (predict(made, store.encoder, frame)["probability"].to_numpy() for frame in new)
     assert np.array_equal(a, b) and not np.allclose(a, c) and len(np.unique(a)) > 20
-    assert np.isfinite(a).all() and not np.allclose(a, predict(made, store, given)["probability"])
+    assert np.isfinite(a).all() and not np.allclose(a, predict(made, store.encoder, given)["probability"])
 
 
 @ALL
@@ -105,7 +105,7 @@ def test_a_column_that_is_lacking_or_wrong(
     lost = [name for name, value in change.items() if value is None]
     given = table(20).drop(lost).with_columns(**{name: v for name, v in change.items() if v is not None})
     with pytest.raises(UserError, match=says):
-        predict(untrained(pair, store), store, given)
+        predict(untrained(pair, store), store.encoder, given)
 
 
 @pytest.mark.parametrize("wrong", [2, -1, 0.5, None, float("nan"), "yes"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from fullrank.click import Click
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.prepare_impressions import prepare_impressions
 from fullrank.experiment import Experiment, Training
+from fullrank.run import Run
 
 SCHEMA = {
     "fields": ["user", "item", {"name": "age", "kind": "numeric"}, {"name": "tags", "kind": "bag"}],
@@ -37,3 +40,15 @@ def tiny(*settings: str, ranker: str = "dcnv2") -> Experiment:
     training = Training(max_epochs=4, batch_by="rows", batch_size=128, lr=1e-2, clip_norm=10.0)
     model = Click(embedding={"dim": 8, "std": 0.05}, ranker={"kind": ranker, "deep": {"hidden": (16,), "dropout": 0.1}})
     return Experiment(model=model, training=training).override("evaluation.bootstrap=20", *settings)
+
+
+def as_format_1(folder: Path) -> Run:
+    """A run folder as versions wrote it whose runs had no encoder: fields.json alone says what the model reads."""
+    fields = [asdict(field) for field in Run.open(folder).fields]
+    (folder / "fields.json").write_text(json.dumps({"fields": fields}))
+    for name in ("encoder.json", "vocabulary.parquet"):
+        (folder / name).unlink()
+    manifest = json.loads((folder / "manifest.json").read_text()) | {"format_version": 1}
+    del manifest["encoder"], manifest["data"]["trained_until"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return Run.open(folder)

@@ -30,7 +30,7 @@ def test_holds_what_the_format_says(good: Path) -> None:
     names = {p.name for p in good.iterdir()}
     assert {"spec.json", "metrics.jsonl", "weights.safetensors", "items.parquet", "manifest.json"} <= names
     run = Run.open(good)
-    assert run.manifest["format_version"] == 1
+    assert run.manifest["format_version"] == 2
     assert run.spec == tiny("training.max_epochs=1")
     assert run.manifest["parameters"] == sum(p.numel() for p in run.model().parameters())
 

@@ -16,7 +16,7 @@ from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
 from fullrank.run import Run
 from fullrank.training.warm_start_clicks import _buckets
-from tests.training.clicks import table, tiny
+from tests.training.clicks import as_format_1, table, tiny
 from tests.training.conftest import tiny as sasrec
 
 FIELDS: list[Any] = [
@@ -78,6 +78,18 @@ def test_a_second_start_on_the_same_data_is_the_run_itself(run: Run, tmp_path: P
     assert on.manifest["init_from"] == str(run.path.resolve())
 
 
+def test_the_earlier_run_needs_no_store(run: Run, tmp_path: Path) -> None:
+    """Its own encoder says which row is which value: the start is the same, whether its store is there or not."""
+    store = prepared(tmp_path / "store", log(900, 5, gone=6))
+    before = fr.train("same", store, tmp_path / "a", init_from=run, set=FROZEN, progress=False)
+    shutil.copytree(run.path, tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(run.manifest["data"]["path"], str(tmp_path / "gone")))
+    after = fr.train("same", store, tmp_path / "b", init_from=tmp_path / "run", set=FROZEN, progress=False)
+    old, new = before.model().state_dict(), after.model().state_dict()
+    assert all(torch.equal(old[name], new[name]) for name in old)
+
+
 def test_buckets_are_matched_by_their_middles() -> None:
     ids, known = _buckets(np.array([0.0, 10.0, 20.0]), np.array([1.0, 11.0, 21.0]))
     assert ids.tolist() == [2, 3, 4, 5] and known.tolist() == [2, 3, 4, 5]
@@ -114,6 +126,10 @@ def test_what_a_model_cannot_start_from(run: Run, market: fr.Store, tmp_path: Pa
     alone = fr.train(tiny(*FROZEN), prepared(tmp_path / "old", log(300, 1), FIELDS[:2]), tmp_path / "r", progress=False)
     with pytest.raises(UserError, match="knows none of the values"):
         fr.train("same", other, tmp_path / "on", init_from=alone, progress=False)
+    as_format_1(alone.path)
+    assert fr.train(
+        "same", tmp_path / "old", tmp_path / "with", init_from=alone.path, set=FROZEN, progress=False
+    ).rows()
     shutil.rmtree(tmp_path / "old")
     with pytest.raises(UserError, match="is not there, and it alone says which row is which value"):
-        fr.train("same", store, tmp_path / "on", init_from=alone, progress=False)
+        fr.train("same", store, tmp_path / "on", init_from=alone.path, progress=False)

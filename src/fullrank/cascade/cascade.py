@@ -36,7 +36,8 @@ class Cascade:
     are tables (a path or a DataFrame) with a row per id and the columns that the ranker reads; without them those of
     the retriever's store and catalogue are taken. `user` and `item` name the columns of the ranker's schema that hold
     the ids (else the group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has that name or
-    the usual one. `store` and `impressions` are the two stores, where they were moved since the training.
+    the usual one. `store` and `impressions` are the two stores, where they were moved since the training (that of
+    impressions is needed by runs of format 1 alone).
     Raises `UserError` where one of these is not what it should be.
     """
 
@@ -57,7 +58,7 @@ class Cascade:
         self.predictor = Predictor(self.retriever.model, self.retriever.catalog, device=device)
         self.device = self.predictor.device
         self.ranker.model.to(self.device).eval()
-        self.encoder = self.ranker.store.encoder
+        self.encoder = self.ranker.encoder
         schema = self.encoder.schema
         self.user, self.item = id_column(schema, "user", user), id_column(schema, "item", item)
         if self.user == self.item:

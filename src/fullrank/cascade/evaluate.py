@@ -79,7 +79,7 @@ def before_and_after(
     order.check(deepest, candidates, blend)
     whole = asked(model, store, split, spec)
     rank = cascade.ordering(context)
-    facts, doubt = overlap(store, split, cascade.ranker.store)
+    facts, doubt = overlap(store, split, cascade.ranker.trained_until)
     names = store.user_ids
     rank.require_some(names[whole.users])
     teller = Forgetful(model, spec.drop, spec.seed) if spec.drop else model

@@ -1,6 +1,6 @@
 """A ranker's fields for pairs (user, item): each side is encoded once, and a pair is a gather of both.
 
-The encoding is the store's own (`data.encoding`): what `predict` gives for the joined table of pairs is what is given
+The encoding is the ranker's own (`data.encoding`): what `predict` gives for the joined table of pairs is what is given
 here, an unknown value is id 1 and a missing one id 0.
 """
 

@@ -1,4 +1,4 @@
-"""Whether a ranker may have been trained on what a retriever is tested on: the times of both stores tell.
+"""Whether a ranker may have been trained on what a retriever is tested on: the times of both tell.
 
 Consistent are two stores that were split at the same moment: `global_time` for events and `temporal` for impressions,
 with the same `validation_from` and `test_from`. Leave-one-out cannot be: the last event of a user who left early lies
@@ -9,26 +9,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from fullrank.data.impressions import ImpressionStore
 from fullrank.data.pack import Store
 from fullrank.data.values import dated
 
 
-def overlap(store: Store, split: str, shown: ImpressionStore) -> tuple[dict[str, Any], str | None]:
+def overlap(store: Store, split: str, last: int | None) -> tuple[dict[str, Any], str | None]:
     """Facts about the times, and a sentence where they are a reason to doubt the numbers.
 
-    `ranker_trained_until` in seconds, and how many targets of the split are not later; both None where a store has no
-    times.
+    `last` is the time of the ranker's last training impression (seconds). The facts are that, `ranker_trained_until`,
+    and how many targets of the split are not later, `targets_not_later`; both None where either has no times.
     """
-    trained = shown.split("train")
-    if "times" not in shown.arrays or store.times is None:
+    if last is None or store.times is None:
         facts: dict[str, Any] = {"ranker_trained_until": None, "targets_not_later": None}
-        which = "the ranker's" if "times" not in shown.arrays else "the retriever's"
-        return facts, (
-            f"{which} store has no times, so nobody can tell whether the ranker was trained on the targets of the "
-            f"{split} split: prepare it with a time column"
+        which = (
+            "the retriever's store has no times"
+            if last is not None
+            else "the ranker's store has no times, or its run does not say when its training ended"
         )
-    last = int(shown.arrays["times"][trained.start : trained.stop].max())
+        return facts, (
+            f"{which}, so nobody can tell whether the ranker was trained on the targets of the {split} split: prepare "
+            "it with a time column"
+        )
     when = store.eval_set(split, without_history=True).targets.over(store.times)
     early, targets = 0, int(when.lengths.sum())
     step = 1 << 16

@@ -53,7 +53,7 @@ class Ordering:
             columns += self.users.gather(self._names, users)
         if self.user in self.plan.users:
             columns.append(users.alias(self.user))
-        encoder = self.ranker.store.encoder
+        encoder = self.ranker.encoder
         return Pairs(encoder, encoded(encoder, columns, len(users), "the users"), self.items)
 
     @property

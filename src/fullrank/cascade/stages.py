@@ -8,7 +8,7 @@ from typing import Any
 
 from fullrank.click import ClickModel
 from fullrank.data.catalog import Catalog
-from fullrank.data.impressions import ImpressionStore
+from fullrank.data.encoding import Encoder
 from fullrank.data.pack import Store
 from fullrank.data.stores import AnyStore
 from fullrank.errors import UserError
@@ -61,15 +61,20 @@ class Retriever:
 
 @dataclass(frozen=True)
 class Ranker:
-    """A click model, and the store of impressions whose encoding it reads."""
+    """A ranking model, and the encoder by which it reads impressions."""
 
     model: ClickModel
-    store: ImpressionStore
+    encoder: Encoder
     name: str = "the ranker"
+    trained_until: int | None = None
+    """The time of its last training impression (seconds); None where that is not known. Asked for evaluation."""
 
     @classmethod
     def of(cls, given: Ranker | Run | str | Path, data: AnyStore | str | Path | None = None) -> Ranker:
-        """Opened. Raises `UserError` for a run that is no click model, and where its store is not there."""
+        """Opened. Raises `UserError` for a run that is no click model, and for a store in `data` that is not its own.
+
+        A run of format 1 needs its store, which is `data` where it was moved: `UserError` where it is not there.
+        """
         if isinstance(given, Ranker):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
@@ -78,6 +83,9 @@ class Ranker:
                 f"{run.path} recommends items, so it cannot be a cascade's ranker: that is a click model "
                 "(`fullrank list rankers`)"
             )
-        model, store = run.model(), store_of(run, data, how="by impressions=")
-        assert isinstance(model, ClickModel) and isinstance(store, ImpressionStore)
-        return cls(model, store, str(run.path))
+        how = "by impressions="
+        store = store_of(run, data, how=how) if run.needs_store else data
+        encoder = run.encoder(store, how=how)
+        model = run.model(encoder)
+        assert isinstance(model, ClickModel)
+        return cls(model, encoder, str(run.path), run.trained_until(store))

@@ -30,7 +30,8 @@ def predict(
     ] = None,
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="Name of the new column.")] = "probability",
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
+        Path | None,
+        typer.Option("--data", metavar="STORE", help="The store, of runs of format 1, where it was moved."),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -54,7 +55,7 @@ def predict(
     screen = Screen(as_json)
     begun = time.perf_counter()
     opened = Run.open(run)
-    where = find_store(opened, data)
+    where = find_store(opened, data) if opened.needs_store else data
     with screen.progress(f"predict {impressions}") as tick:
         if out is not None:
             done = api.predict_file(

@@ -124,7 +124,9 @@ class Catalog:
             raise UserError(
                 f"internal item ids are 0 .. {self.size - 1} (or -1); given: {index.min()} .. {index.max()}"
             )
-        return self.ids.gather(pl.Series(index).replace(-1, None)) if index.size else self.ids.head(0)
+        if index.size and index.min() < 0:
+            return self.ids.gather(pl.Series(index).replace(-1, None))
+        return values.take(self.ids, index)
 
     def categorical(self, name: str) -> features.Categorical:
         """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an unsuitable column."""
@@ -183,7 +185,10 @@ class Catalog:
         if isinstance(self._index, TextIndex):  # strings; and whole numbers beyond 64 bits with sign, as text
             return self._index.find(given.cast(pl.String)).astype(np.int64)
         whole = given.cast(pl.Int64, strict=False)
-        return np.where(whole.is_null().to_numpy(), -1, self._index.find(whole)).astype(np.int64)
+        found = self._index.find(whole).astype(np.int64)
+        if whole.null_count():
+            found[whole.is_null().to_numpy()] = -1
+        return found
 
     @cached_property
     def _index(self) -> IntIndex | TextIndex:

@@ -1,4 +1,4 @@
-"""New rows of a table as tensors, by what was fitted on a store of impressions."""
+"""New rows of a table as tensors, by a fitted encoder: that of a store of impressions, or of a trained run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from jaxtyping import Int32, UInt8
 
-from fullrank.data.encoding import labels
+from fullrank.data import encoding
+from fullrank.data.encoding import Encoder
 from fullrank.data.fields import Schema
 from fullrank.data.frames import Source
 from fullrank.data.vocabulary import FIRST, Vocabulary, canonical
 
 if TYPE_CHECKING:
     from fullrank.batch import Impressions
-    from fullrank.data.impressions import ImpressionStore
 
 
 def require_fields(source: Source, schema: Schema) -> None:
@@ -23,32 +24,36 @@ def require_fields(source: Source, schema: Schema) -> None:
         source.require(field.name, "the model reads it: add it (a column of nulls says that it is missing)")
 
 
-def fresh(store: ImpressionStore, frame: pl.DataFrame, what: str, *, truth: bool = True) -> Impressions:
-    """The rows of a frame that has the columns of the fields, in its order. `what` names it in errors.
-
-    Labels and groups are there where it has their columns without gaps, and where the `truth` is wanted at all.
-    """
+def fresh(
+    encoder: Encoder,
+    frame: pl.DataFrame,
+    what: str,
+    *,
+    labels: UInt8[np.ndarray, "R"] | None = None,
+    groups: Int32[np.ndarray, "R"] | None = None,
+) -> Impressions:
+    """The rows of a frame that has the columns of the fields, in its order. `what` names it in errors."""
     from fullrank.data.tensors import tensors
 
-    schema = store.schema
-    encoded = store.encoder.encode(frame, what)
-    known = groups = None
-    if truth and schema.label in frame.columns and frame[schema.label].null_count() == 0:
-        known = labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
-    if truth and schema.group is not None and schema.group in frame.columns:
-        groups = _groups(store, frame[schema.group])
+    encoded = encoder.encode(frame, what)
     return tensors(
-        encoded.categorical, encoded.numeric, encoded.bags, labels=known, groups=groups, rows=np.arange(len(frame))
+        encoded.categorical, encoded.numeric, encoded.bags, labels=labels, groups=groups, rows=np.arange(len(frame))
     )  # fmt: skip
 
 
-def _groups(store: ImpressionStore, column: pl.Series) -> np.ndarray | None:
-    """Numbers of groups; a new one gets a number behind the known ones. None where one is missing."""
+def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> UInt8[np.ndarray, "R"] | None:
+    """The labels of a frame; None where it has no such column, or one with gaps."""
+    if schema.label not in frame.columns or frame[schema.label].null_count():
+        return None
+    return encoding.labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
+
+
+def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] | None:
+    """Groups by their place among the `known` ones; new ones get numbers behind them. None where one is missing."""
     group = canonical(column, f"column {column.name!r}").cast(pl.String)
     if group.null_count():
         return None
-    known = Vocabulary(store.group_values.cast(pl.String)).ids(group) - FIRST
-    new = known < 0
-    fresh = group.filter(pl.Series(new)).rank("dense").to_numpy().astype(np.int32)
-    known[new] = store.num_groups + fresh - 1
-    return known
+    found = Vocabulary(known.cast(pl.String)).ids(group) - FIRST
+    new = found < 0
+    found[new] = len(known) + group.filter(pl.Series(new)).rank("dense").to_numpy().astype(np.int32) - 1
+    return found

@@ -18,6 +18,7 @@ import polars as pl
 
 from fullrank import __version__
 from fullrank.core.jagged import Jagged
+from fullrank.data import encoder_files
 from fullrank.data import impression_manifest as manifests
 from fullrank.data.chunks import Chunks
 from fullrank.data.encoding import Encoder, labels
@@ -187,22 +188,20 @@ class _Array:
 
 
 def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
-    frames = [table.select(pl.lit(name).alias("field"), "value", "count") for name, table in fit.vocabularies().items()]
-    empty = pl.DataFrame(schema={"field": pl.String, "value": pl.String, "count": pl.Int64})
-    pl.concat([empty, *frames]).write_parquet(folder / "vocabulary.parquet")
+    encoder_files.write_vocabulary(folder, fit.vocabularies())
     if groups is not None:
         pl.DataFrame({"value": groups}).write_parquet(folder / "groups.parquet")
 
 
 def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: dict[str, Any]) -> None:
-    files = manifests.describe(folder)
+    files, kept = manifests.describe(folder), encoder_files.state(encoder)
     tree = {
         "format": manifests.FORMAT,
         "format_version": manifests.FORMAT_VERSION,
         "library_version": __version__,
-        "schema": schema.dump(),
+        "schema": kept["schema"],
         "fields": [asdict(field) for field in encoder.fields],
-        "fitted": encoder.fitted,
+        "fitted": kept["fitted"],
         "counts": fit.counts(),
         **facts,
         "fingerprint": manifests.fingerprint(folder, files, schema),

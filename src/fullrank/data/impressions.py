@@ -17,14 +17,15 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.jagged import Jagged
+from fullrank.data import encoder_files
 from fullrank.data import impression_manifest as manifests
-from fullrank.data.encoding import Encoder, Lookup, owner
+from fullrank.data.encoding import Encoder
 from fullrank.data.fields import FieldInfo, Numeric, Schema
-from fullrank.data.frames import Source, unreadable
-from fullrank.data.fresh import fresh, require_fields
+from fullrank.data.frames import Source
+from fullrank.data.fresh import fresh, known_groups, known_labels, require_fields
 from fullrank.data.manifest import damaged, mapped
 from fullrank.data.manifest import verify as compare
-from fullrank.data.vocabulary import Hashed, Vocabulary
+from fullrank.data.vocabulary import Vocabulary
 from fullrank.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class ImpressionStore:
         manifest, schema = manifests.read(folder)
         if verify:
             compare(folder, manifest)
-        encoder = Encoder(schema, _lookups(folder, schema), _fitted(folder, manifest, schema))
+        encoder = encoder_files.restored(folder / manifests.NAME, manifest)
         if [asdict(info) for info in encoder.fields] != manifest["fields"]:
             raise damaged(folder / manifests.NAME, "its fields are not those of the schema and the vocabularies")
         return cls(folder, manifest, schema, encoder)
@@ -92,6 +93,14 @@ class ImpressionStore:
             raise unknown("split", name, parts)
         start = sum(parts[part]["rows"] for part in list(parts)[: list(parts).index(name)])
         return range(start, start + parts[name]["rows"])
+
+    @property
+    def trained_until(self) -> int | None:
+        """The time of the last training impression in seconds since 1970; None without a time column."""
+        rows = self.split("train")
+        if "times" not in self.arrays or not len(rows):
+            return None
+        return int(self.arrays["times"][rows.start : rows.stop].max())
 
     def labels(self, name: str) -> np.ndarray:
         """The labels of a split: uint8, mapped."""
@@ -142,7 +151,7 @@ class ImpressionStore:
     def group_values(self) -> pl.Series:
         """External groups, whole numbers or text as they came; group i of a batch is row i."""
         path = self.path / "groups.parquet"
-        found = _table(path, {"value": pl.String}, {"value": pl.Int64})["value"]
+        found = encoder_files.table(path, {"value": pl.String}, {"value": pl.Int64})["value"]
         if len(found) != self.num_groups or found.null_count():
             raise damaged(path, f"it does not hold {self.num_groups:,} groups")
         return found
@@ -158,7 +167,12 @@ class ImpressionStore:
         require_fields(source, schema)
         extra = [name for name in (schema.label, schema.group) if name is not None and name in source.columns]
         frame = source.read([*(field.name for field in schema.fields), *extra])
-        return fresh(self, frame, source.name)
+        groups = None
+        if schema.group is not None and schema.group in frame.columns:
+            groups = known_groups(frame[schema.group], self.group_values)
+        return fresh(
+            self.encoder, frame, source.name, labels=known_labels(schema, frame, source.name), groups=groups
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"ImpressionStore({str(self.path)!r}: {len(self):,} rows, {len(self.fields)} fields)"
@@ -178,47 +192,3 @@ class ImpressionStore:
         if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
             raise damaged(self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values")
         return Jagged(ids, starts, ends)
-
-
-def _lookups(folder: Path, schema: Schema) -> dict[str, Lookup]:
-    table = _table(folder / "vocabulary.parquet", {"field": pl.String, "value": pl.String, "count": pl.Int64})
-    found = {str(name[0]): part["value"] for name, part in table.group_by("field", maintain_order=True)}
-    lookups: dict[str, Lookup] = {}
-    for field in schema.fields:
-        if isinstance(field, Numeric) or owner(field) != field.name:
-            continue
-        hashed = field.hash_buckets
-        values = found.get(field.name, pl.Series("value", [], pl.String))
-        if values.null_count() or values.n_unique() < len(values):
-            raise damaged(folder / "vocabulary.parquet", f"it holds a value of {field.name!r} twice, or none")
-        lookups[field.name] = Vocabulary(values) if hashed is None else Hashed(hashed)
-    return lookups
-
-
-def _fitted(folder: Path, manifest: dict[str, Any], schema: Schema) -> dict[str, dict[str, Any]]:
-    """The statistics of the numeric fields, checked: they come from a file."""
-    for field in schema.fields:
-        if isinstance(field, Numeric) and field.transform in ("standard", "bucket"):
-            given = manifest["fitted"].get(field.name)
-            keys = ("mean", "scale") if field.transform == "standard" else ("edges",)
-            sound = isinstance(given, dict) and set(given) == set(keys)
-            numbers = [given["edges"]] if sound and keys == ("edges",) else [list(given.values())] if sound else []
-            if not sound or not all(isinstance(one, list) and all(map(_finite, one)) for one in numbers):
-                raise damaged(folder / manifests.NAME, f"it lacks what was fitted for {field.name!r}")
-            if keys == ("edges",) and given["edges"] != sorted(set(given["edges"])):
-                raise damaged(folder / manifests.NAME, f"the buckets of {field.name!r} are not in order")
-    return dict(manifest["fitted"])
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
-
-
-def _table(path: Path, *allowed: dict[str, Any]) -> pl.DataFrame:
-    try:
-        frame = pl.read_parquet(path, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise unreadable(f"the table {str(path)!r}", error) from None
-    if dict(frame.schema) not in allowed:
-        raise damaged(path, f"its columns are not {', '.join(allowed[0])}")
-    return frame

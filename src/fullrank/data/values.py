@@ -67,6 +67,13 @@ def _counted(series: pl.Series) -> tuple[np.ndarray, pl.Series] | None:
     return codes[place], distinct.cast(series.dtype)
 
 
+def take(series: pl.Series, places: np.ndarray) -> pl.Series:
+    """Values at some places (0 or more). Numbers go through numpy, which for a few costs a tenth of an expression."""
+    if series.dtype.is_numeric() and not series.null_count():
+        return pl.Series(series.name, series.to_numpy()[places], dtype=series.dtype)
+    return series[places]
+
+
 def numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
     """Finite numbers. Raises `UserError` for missing, text or infinite ones, and for those below `least`."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String)):

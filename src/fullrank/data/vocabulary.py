@@ -160,7 +160,7 @@ class IntIndex:
 
     def find(self, values: pl.Series) -> np.ndarray:
         """The place of each value, -1 where it is not there; a null counts as 0."""
-        keys = values.fill_null(0).to_numpy()
+        keys = (values.fill_null(0) if values.null_count() else values).to_numpy()
         if self.table is not None:
             high = self.low + len(self.table) - 3
             inside = (keys >= self.low) & (keys <= high)

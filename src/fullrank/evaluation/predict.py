@@ -14,10 +14,10 @@ import torch
 
 from fullrank.click import ClickModel
 from fullrank.data.chunks import Chunks
+from fullrank.data.encoding import Encoder
 from fullrank.data.frames import Source
 from fullrank.data.fresh import fresh, require_fields
 from fullrank.data.growing import Growing
-from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
 from fullrank.evaluation.clicks import Progress, probable
 
@@ -37,7 +37,7 @@ class Predicted:
 
 def predict(
     model: ClickModel,
-    store: ImpressionStore,
+    encoder: Encoder,
     impressions: Any,
     *,
     column: str = "probability",
@@ -46,13 +46,13 @@ def predict(
 ) -> pl.DataFrame:
     """The table with one more column. Raises `UserError` where a field is missing or the column is there already."""
     with tempfile.TemporaryDirectory() as scratch:
-        chunks = _opened(store, impressions, column, Path(scratch))
-        return pl.concat(list(_predicted(model, store, chunks, column, device, progress)))
+        chunks = _opened(encoder, impressions, column, Path(scratch))
+        return pl.concat(list(_predicted(model, encoder, chunks, column, device, progress)))
 
 
 def predict_file(
     model: ClickModel,
-    store: ImpressionStore,
+    encoder: Encoder,
     impressions: Any,
     out: str | Path,
     *,
@@ -69,25 +69,25 @@ def predict_file(
     growing = Growing(place)
     total = 0.0
     with tempfile.TemporaryDirectory() as scratch:
-        chunks = _opened(store, impressions, column, Path(scratch))
+        chunks = _opened(encoder, impressions, column, Path(scratch))
         with growing:
-            for frame in _predicted(model, store, chunks, column, device, progress):
+            for frame in _predicted(model, encoder, chunks, column, device, progress):
                 growing.add(frame)
                 total += float(frame[column].sum())
     return Predicted(place, growing.rows, total / growing.rows if growing.rows else None)
 
 
-def _opened(store: ImpressionStore, impressions: Any, column: str, scratch: Path) -> Chunks:
+def _opened(encoder: Encoder, impressions: Any, column: str, scratch: Path) -> Chunks:
     source = Source(impressions, "impressions")
     if column in source.columns:
         raise UserError(f"the impressions have a column {column!r} already: name another one for the probabilities")
-    require_fields(source, store.schema)
+    require_fields(source, encoder.schema)
     return Chunks(source, source.columns, scratch)
 
 
 def _predicted(
     model: ClickModel,
-    store: ImpressionStore,
+    encoder: Encoder,
     chunks: Chunks,
     column: str,
     device: torch.device | str,
@@ -102,7 +102,7 @@ def _predicted(
             some = frame.slice(low, ROWS)
             last = start + low + len(some) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(probable(model, fresh(store, some, what, truth=False), device))
+            parts.append(probable(model, fresh(encoder, some, what), device))
             if progress is not None:
                 progress(start + low + len(some), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

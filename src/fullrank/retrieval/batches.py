@@ -60,7 +60,8 @@ def answers(
     `index` is what `index_of(model)` gave, made here where it is None. Raises `UserError` as `batches` does, and for a
     budget that the model cannot keep.
     """
-    check_budget(model, budget or Budget())
+    if budget is not None:
+        check_budget(model, budget)
     with evaluating(model):
         index = index_of(model) if index is None else index
         for at, batch in batches(

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from fullrank.batch import Dense
 from fullrank.data.catalog import Catalog
-from fullrank.data.values import Unit
+from fullrank.data.values import Unit, take
 from fullrank.errors import UserError
 from fullrank.ops.device import resolve_device
 from fullrank.reasoning.budget import Budget
@@ -161,7 +161,7 @@ class Predictor:
             mine = np.flatnonzero((place[rows] >= 0) & (ids >= 0))
             found[mine] = pair_scores(answer, place[rows[mine]], ids[mine], block=BLOCK)
         frame = pl.DataFrame({
-            "user": request.users.gather(pl.Series(rows, dtype=pl.UInt32)),
+            "user": take(request.users, rows),
             "item": items,
             "score": pl.Series(found).fill_nan(None),
         })  # fmt: skip
@@ -207,8 +207,8 @@ class Predictor:
 
         Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
-        history = pl.Series("item", [self.catalog.ids[0]]).to_list()
-        return self._dense(self._read([history], "error", "even", (), "s"))[1].table.float().cpu().numpy()
+        one = self._read([[self.catalog.ids[0]]], "error", "even", (), "s")  # any history: answers search these vectors
+        return self._dense(one)[1].table.detach().float().cpu().numpy()
 
     def user_vectors(
         self,
@@ -262,9 +262,11 @@ class Predictor:
     ) -> tuple[Budget, Decoding]:
         return _changed(self.budget, budget), _changed(self.decoding, decoding)
 
-    def _search(self, decoding: Decoding) -> Search:
-        block = min(BLOCK, max(self.model.num_items, 1))
-        made: Search = self._once(decoding, lambda: search_of(self.model, decoding, block))
+    def _search(self, decoding: Decoding) -> Search | None:
+        """A search that has something to keep, such as a graph of items; None for exact scores, which have nothing."""
+        if decoding.kind == "exact":
+            return None
+        made: Search = self._once(decoding, lambda: search_of(self.model, decoding, BLOCK))
         return made
 
     def _once(self, name: Any, make: Callable[[], Any]) -> Any:

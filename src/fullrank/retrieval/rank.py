@@ -10,9 +10,10 @@ import torch
 from fullrank.batch import Model
 from fullrank.data.histories import Histories
 from fullrank.metrics import Ranking
-from fullrank.reasoning.budget import Budget, check_budget, reasoner_of
-from fullrank.retrieval.batches import BLOCK, Progress, answers
+from fullrank.reasoning.budget import Budget, check_budget
+from fullrank.retrieval.batches import BLOCK, SCORES, Progress, answers
 from fullrank.retrieval.decoding import Decoding
+from fullrank.retrieval.exact import LARGEST_BLOCK
 from fullrank.retrieval.filters import Filters, checked
 from fullrank.retrieval.search import Search, search_of
 from fullrank.retrieval.settle import settled
@@ -47,14 +48,16 @@ def rank(
     Raises `UserError` on an unknown policy, an empty history, an id outside the catalogue, a NaN score, and a budget or
     a decoding that the model cannot serve.
     """
-    policy, budget, filters = checked(seen), budget or Budget(), filters or Filters()
-    check_budget(model, budget)
-    width = min(block or BLOCK, max(model.num_items, 1))
+    policy, filters = checked(seen), filters or Filters()
+    # Few users leave room for larger blocks: one product and one selection instead of one for each 8,192 items.
+    room = max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK)) if block is None else block
+    width = min(room, max(model.num_items, 1))
     ids = np.full((len(histories), k), -1, dtype=np.int64)
     scores = np.full((len(histories), k), -np.inf, dtype=np.float32)
     hidden = histories.items if policy == "exclude" else None
     how: dict[str, Any] = {"block": width, "batch_size": batch_size, "device": device, "progress": progress}
-    if budget.adaptive is not None and reasoner_of(model) is not None:
+    if budget is not None and budget.adaptive is not None:
+        check_budget(model, budget)
         steps = np.zeros(len(histories), dtype=np.int64)
         for at, *lists, taken in settled(model, histories, budget, k, hidden, filters, index, **how):
             ids[at], scores[at], steps[at] = *lists, taken

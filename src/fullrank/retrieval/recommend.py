@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from fullrank.batch import Dense
 from fullrank.data.catalog import Catalog
 from fullrank.data.histories import Histories
+from fullrank.data.values import take
 from fullrank.errors import UserError
 from fullrank.reasoning.budget import Budget, check_budget
 from fullrank.retrieval.batches import BLOCK, SCORES
@@ -59,7 +60,6 @@ def lists(
 ) -> Lists:
     """The k best items of each user, or as many as there are; policies as in `Predictor.recommend`, the rest as in
     `rank`."""
-    check_budget(model, budget)
     filters = filters or Filters()
     histories = request.histories
     bare = histories.lengths == 0
@@ -72,7 +72,8 @@ def lists(
     ids = np.full((len(request), k), -1, dtype=np.int64)
     scores = np.full((len(request), k), -np.inf, dtype=np.float32)
     steps = np.zeros(len(request), dtype=np.int64)
-    able = np.flatnonzero(~bare | getattr(model, "allows_empty", False))
+    served = ~bare | getattr(model, "allows_empty", False)
+    able, rest = np.flatnonzero(served), np.flatnonzero(~served)
     if len(able):
         found = rank(
             model, histories.take(able), k=k, seen=seen, filters=filters.take(able), device=device, decoding=decoding,
@@ -80,8 +81,7 @@ def lists(
         )  # fmt: skip
         ids[able], scores[able] = found.ids, found.scores
         steps[able] = 0 if found.steps is None else found.steps
-    rest = np.setdiff1d(np.flatnonzero(bare), able)
-    for some in np.array_split(rest, max(1, -(-len(rest) * BLOCK // SCORES))):
+    for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)) if len(rest) else ():
         ids[some], scores[some] = popular(catalog, len(some), k, filters.take(some), histories.take(some))
     return Lists(ids, scores, steps)
 
@@ -110,7 +110,7 @@ def long(
     place = np.repeat(np.arange(len(users)), k)[filled]
     internal = ids.ravel()[filled]
     frame = pl.DataFrame({
-        "user": users.gather(pl.Series(place, dtype=pl.UInt32)),
+        "user": take(users, place),
         "item": catalog.external(internal),
         "score": scores.ravel()[filled],
         "rank": np.tile(np.arange(1, k + 1), len(users))[filled],
@@ -118,5 +118,5 @@ def long(
     if steps is not None:
         frame = frame.with_columns(steps=pl.Series(steps[place]))
     if titles and catalog.titles is not None:
-        frame = frame.with_columns(title=catalog.titles.gather(pl.Series(internal, dtype=pl.UInt32)))
+        frame = frame.with_columns(title=catalog.titles[internal])
     return frame

@@ -21,6 +21,7 @@ from fullrank.errors import UserError
 from fullrank.experiment import Training
 from fullrank.ops.device import resolve_device
 from fullrank.recommender import RecommenderModel
+from fullrank.run import build_model
 from fullrank.scaling.jobs import Job
 from fullrank.training.fit import material_of
 from fullrank.training.material import Batches, Material
@@ -105,7 +106,7 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS) -> Cost
     device = resolve_device()
     experiment = job.experiment
     material = material_of(experiment.model_copy(update={"seed": 0}), store)
-    model: Any = experiment.model.build(material.known)  # type: ignore[attr-defined]
+    model: Any = build_model(experiment, material.known)
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
     if isinstance(model, RecommenderModel | ClickModel):
         model = model.to(device)

@@ -21,7 +21,7 @@ from fullrank.errors import UserError
 from fullrank.experiment import Experiment, Training
 from fullrank.ops.device import resolve_device
 from fullrank.recommender import RecommenderModel
-from fullrank.run import Run, is_run, load_weights, write_run, write_weights
+from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
 from fullrank.training.checkpoint import Checkpoint, read_checkpoint
 from fullrank.training.conductor import Conductor
@@ -61,7 +61,7 @@ def train(
     if not material.validates:
         _without_validation(experiment.training)
     torch.manual_seed(experiment.seed)
-    model: Any = experiment.model.build(material.known)  # type: ignore[attr-defined]
+    model: Any = build_model(experiment, material.known)
     gradient = isinstance(model, RecommenderModel | ClickModel)
     if not gradient and (loggers or callbacks or init_from is not None):
         raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")

@@ -14,7 +14,7 @@ from fullrank.run import Run, is_run
 
 OWN = (
     "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "fields.json",
-    "manifest.json", "diagnosis.jsonl",
+    "encoder.json", "vocabulary.parquet", "manifest.json", "diagnosis.jsonl",
 )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ class Material(Protocol):
         ...
 
     def counts(self) -> dict[str, Any]:
-        """The sizes of the data, for the manifest."""
+        """The sizes of the data, and of impressions when training ends, for the manifest."""
         ...
 
 

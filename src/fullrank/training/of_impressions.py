@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from fullrank.batch import Impressions
 from fullrank.click import ClickModel
-from fullrank.data.fields import FieldInfo
+from fullrank.data.encoding import Encoder
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
 from fullrank.evaluation.clicks import rows_of, score, selected
@@ -65,8 +65,8 @@ class Shown:
     store: ImpressionStore
 
     @property
-    def known(self) -> Sequence[FieldInfo]:
-        return self.store.fields
+    def known(self) -> Encoder:
+        return self.store.encoder
 
     @property
     def validates(self) -> bool:
@@ -112,4 +112,5 @@ class Shown:
         return {"rows_per_s": round(held / max(1e-9, seconds), 1)}
 
     def counts(self) -> dict[str, Any]:
-        return {"impressions": len(self.store), "fields": len(self.store.fields)}
+        store = self.store
+        return {"impressions": len(store), "fields": len(store.fields), "trained_until": store.trained_until}

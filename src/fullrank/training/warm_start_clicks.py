@@ -1,7 +1,7 @@
 """Start a click model from an earlier run's weights: same spec and fields, rows of tables matched by external value.
 
-Which row is which value stands in the store that the earlier run was trained on, so that has to be there. A value that
-is new keeps its first vector. A bucket of numbers takes the vector of the old bucket in which its middle lies. Numbers
+Which row is which value stands in the earlier run's encoder (a run of format 1 needs its store for it). A value that is
+new keeps its first vector. A bucket of numbers takes the vector of the old bucket in which its middle lies. Numbers
 that are standardised are so by the new rows: their vectors are copied as they are.
 """
 
@@ -21,7 +21,7 @@ from fullrank.data.impressions import ImpressionStore
 from fullrank.data.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
 from fullrank.errors import UserError
 from fullrank.rankers.fused import Fused
-from fullrank.run import Run, store_of
+from fullrank.run import Run
 
 Rows = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]
 """Ids in the new table, and those of the same values in the old one."""
@@ -33,14 +33,14 @@ FREE = {"min_count", "separator", "max_length", "buckets"}
 def copy_click_weights(model: ClickModel, store: ImpressionStore, source: Run) -> int:
     """Fill `model` from a run. Returns how many values of the new vocabularies the run knew.
 
-    Raises `UserError` where the run is of another kind, spec or schema, where its store is gone, and where it knows no
-    value.
+    Raises `UserError` where the run is of another kind, spec or schema, where it needs its store and that is gone, and
+    where it knows no value.
     """
-    before = _its_store(source)
+    before = _its_encoder(source)
     _check_fields(before.schema, store.schema, source)
-    old: Any = source.model()
+    old: Any = source.model(before)
     rows = {
-        field.name: _rows(field, before.encoder, store.encoder)
+        field.name: _rows(field, before, store.encoder)
         for field in store.schema.fields
         if owner(field) == field.name and not _is_number(field)
     }
@@ -66,18 +66,16 @@ def copy_click_weights(model: ClickModel, store: ImpressionStore, source: Run) -
     return sum(len(ids) - FIRST for ids, _ in rows.values())
 
 
-def _its_store(source: Run) -> ImpressionStore:
+def _its_encoder(source: Run) -> Encoder:
     if source.spec.clicks is None:
         raise UserError(f"{source.path} recommends items and this model predicts clicks: start from a click model")
     where = Path(source.manifest["data"]["path"])
-    if not where.is_dir():
+    if source.needs_store and not where.is_dir():
         raise UserError(
             f"the store {where} that {source.path} was trained on is not there, and it alone says which row is which "
             "value: put it back, or train without --from"
         )
-    store = store_of(source)
-    assert isinstance(store, ImpressionStore)
-    return store
+    return source.encoder()
 
 
 def _check_fields(old: Schema, new: Schema, source: Run) -> None:

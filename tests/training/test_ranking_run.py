@@ -1,0 +1,295 @@
+"""The run of a ranking model is whole without its store: it carries its encoder, which is read without trust."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank.cli import main
+from fullrank.data.encoding import Encoder
+from fullrank.data.fresh import fresh
+from fullrank.data.impressions import ImpressionStore
+from fullrank.errors import UserError
+from fullrank.run import Run, write_run
+from fullrank.training.folder import OWN
+from tests.cascade.pieces import BEGIN, SCHEMA, log
+from tests.training.clicks import as_format_1, tiny
+
+FIELDS: list[Any] = [
+    *SCHEMA["fields"],
+    {"kind": "numeric", "name": "ratio", "transform": "linear"},
+    {"kind": "bag", "name": "marks", "hash_buckets": 5},
+    {"kind": "sequence", "name": "read", "shares": "town", "separator": "|"},
+]
+"""Every kind and transform: bags hashed and with a vocabulary, sequences on a vocabulary and on a hash."""
+
+
+def shown(rows: int = 360) -> pl.DataFrame:
+    place = pl.int_range(rows)
+    towns = pl.format("t{}|t{}", place % 7, place % 5)
+    return log(rows).with_columns(ratio=(place % 11) / 3, marks=pl.concat_list(place % 3, place % 4), read=towns)
+
+
+def unseen() -> pl.DataFrame:
+    """New impressions: among values that training saw, some that it did not, and missing ones."""
+    frame, row = shown(120).drop("label"), pl.int_range(120)
+    frame = frame.with_columns(
+        user=pl.when(row < 40).then(pl.lit("nobody")).otherwise("user"),
+        price=pl.when(row < 40).then(1e6).otherwise("price"),
+    )
+    names = [one if isinstance(one, str) else one["name"] for one in FIELDS]
+    return frame.with_columns(
+        pl.when(row % (9 + at) > 0).then(pl.col(name)).alias(name) for at, name in enumerate(names)
+    )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run whose store is gone from where it was, and what it predicted before."""
+
+    path: Path
+    moved: Path
+    encoder: Encoder
+    before: pl.DataFrame
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    home = tmp_path_factory.mktemp("ranking")
+    store = fr.prepare_impressions(shown(), home / "store", schema=SCHEMA | {"fields": FIELDS})
+    run = fr.train(tiny("training.max_epochs=2", "evaluation.selection=auc"), store, home / "run", progress=False)
+    before = fr.predict(run, unseen())
+    assert before["probability"].n_unique() > 60
+    encoder = store.encoder
+    del store
+    shutil.move(home / "store", home / "moved")
+    return Trained(run.path, home / "moved", encoder, before)
+
+
+def copied(trained: Trained, folder: Path) -> Path:
+    return Path(shutil.copytree(trained.path, folder / "run"))
+
+
+def test_the_folder_holds_what_the_format_says(trained: Trained) -> None:
+    names = {path.name for path in trained.path.iterdir()}
+    assert {"encoder.json", "vocabulary.parquet"} < names <= set(OWN) and "fields.json" not in names
+    run = Run.open(trained.path)
+    assert run.manifest["format_version"] == 2 and not run.needs_store
+    assert run.fields == trained.encoder.fields
+
+
+def test_predictions_need_no_store(trained: Trained, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Bit for bit: from Python, to a file, and by the command line."""
+    assert fr.predict(trained.path, unseen()).equals(trained.before)
+    fr.predict_file(trained.path, unseen(), tmp_path / "file.parquet")
+    assert pl.read_parquet(tmp_path / "file.parquet").equals(trained.before)
+    unseen().write_parquet(tmp_path / "today.parquet")
+    words = ["predict", trained.path, tmp_path / "today.parquet", "--out", tmp_path / "cli.parquet"]
+    assert main([str(word) for word in words]) == 0, capfd.readouterr().err
+    assert pl.read_parquet(tmp_path / "cli.parquet").equals(trained.before)
+
+
+def test_every_field_is_encoded_as_by_the_store(trained: Trained) -> None:
+    own = Run.open(trained.path).encoder()
+    assert own.schema == trained.encoder.schema and own.fitted == trained.encoder.fitted
+    found, wanted = (fresh(one, unseen(), "impressions") for one in (own, trained.encoder))
+    for name in ("categorical", "numeric", "missing"):
+        assert torch.equal(getattr(found, name), getattr(wanted, name))
+        assert (getattr(found, name)[:, 0] != getattr(found, name)[0, 0]).any()
+    assert len(found.bags) == 5
+    for one, two in zip(found.bags, wanted.bags, strict=True):
+        assert torch.equal(one.ids, two.ids) and torch.equal(one.lengths, two.lengths) and int(one.ids.max()) > 2
+
+
+def test_the_store_may_be_named_and_is_compared_then(trained: Trained, tmp_path: Path) -> None:
+    assert fr.predict(trained.path, unseen(), data=trained.moved).equals(trained.before)
+    fr.prepare_impressions(shown(300), tmp_path / "other", schema=SCHEMA | {"fields": FIELDS[:-3]})
+    with pytest.raises(UserError, match="is not the split that .* was trained on"):
+        fr.predict(trained.path, unseen(), data=tmp_path / "other")
+
+
+def test_when_training_ended_is_kept(trained: Trained) -> None:
+    until = Run.open(trained.path).trained_until()
+    assert until == SCHEMA["split"]["validation_from"] - 1 == BEGIN + 239
+    assert ImpressionStore.open(trained.moved).trained_until == until
+
+
+def test_a_run_of_format_1_predicts_with_its_store(
+    trained: Trained, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = as_format_1(copied(trained, tmp_path))
+    assert run.needs_store and run.fields == trained.encoder.fields
+    assert fr.predict(run, unseen(), data=trained.moved).equals(trained.before)
+    assert run.trained_until(trained.moved) == BEGIN + 239
+    with pytest.raises(
+        UserError, match=r"the store .*/store that .*/run was trained on is not there; name it by data="
+    ):
+        fr.predict(run, unseen())
+    unseen().write_parquet(tmp_path / "today.parquet")
+    words = [str(word) for word in ("predict", run.path, tmp_path / "today.parquet", "--out", tmp_path / "p.parquet")]
+    assert main(words) == 2
+    assert "is not there; name it with --data" in " ".join(capfd.readouterr().err.split())
+    assert main([*words, "--data", str(trained.moved)]) == 0
+    assert pl.read_parquet(tmp_path / "p.parquet").equals(trained.before)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"), [([{"name": "x"}], "does not list fields"), (None, "no counts"), ("x", "does not list fields")]
+)
+def test_damaged_fields_of_format_1_are_refused(trained: Trained, tmp_path: Path, fields: Any, says: str) -> None:
+    run = as_format_1(copied(trained, tmp_path))
+    path = run.path / "fields.json"
+    kept = json.loads(path.read_text())["fields"]
+    path.write_text(json.dumps({"fields": [kept[0] | {"size": -9}] if fields is None else fields}))
+    with pytest.raises(UserError, match=says):
+        run.model()
+
+
+def test_what_is_written_again_is_of_this_format(market: fr.Store, tmp_path: Path) -> None:
+    """A grown or filled run takes the manifest of an old one, and not its version."""
+    data = {"path": str(market.path), "split_fingerprint": market.fingerprint}
+    write_run(
+        tmp_path / "run", fr.recipe("popularity"), market.catalog, {"format_version": 1, "parameters": 0, "data": data}
+    )
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["format_version"] == 2 and next(iter(manifest)) == "format_version"
+    with pytest.raises(UserError, match="recommends items, so it has no encoder"):
+        Run.open(tmp_path / "run").encoder()
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def _tree(change: Change, name: str = "encoder.json") -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        tree = json.loads((folder / name).read_text())
+        change(tree)
+        (folder / name).write_text(json.dumps(tree))
+
+    return apply
+
+
+def _fitted(field: str, to: Any) -> Callable[[Path], None]:
+    return _tree(lambda tree: tree["fitted"].__setitem__(field, to))
+
+
+def _field(name: str, **changes: Any) -> Callable[[Path], None]:
+    def change(tree: dict[str, Any]) -> None:
+        next(field for field in tree["schema"]["fields"] if field["name"] == name).update(changes)
+
+    return _tree(change)
+
+
+def _values(change: Callable[[pl.DataFrame], pl.DataFrame]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / "vocabulary.parquet"
+        change(pl.read_parquet(path)).write_parquet(path)
+
+    return apply
+
+
+def _text(name: str, text: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(text) and None
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no encoder": (lambda f: (f / "encoder.json").unlink(), r"encoder\.json is missing"),
+    "not JSON": (_text("encoder.json", b"{"), "not readable JSON"),
+    "not text": (_text("encoder.json", b"\xff\xfe"), "not readable JSON"),
+    "deep JSON": (_text("encoder.json", b"[" * 100_000), "not readable JSON"),
+    "a list": (_text("encoder.json", b"[]"), "no JSON object"),
+    "nothing": (_text("encoder.json", b"{}"), "lacks the schema or what was fitted"),
+    "no schema": (_tree(lambda tree: tree.pop("schema")), "lacks the schema"),
+    "nothing fitted": (_tree(lambda tree: tree.pop("fitted")), "lacks the schema or what was fitted"),
+    "fitted by a list": (_tree(lambda tree: tree.update(fitted=[])), "lacks the schema or what was fitted"),
+    "schema of text": (_tree(lambda tree: tree.update(schema="x")), "lacks the schema"),
+    "a field that is none": (_tree(lambda tree: tree["schema"].update(fields=[7])), "its schema cannot be read"),
+    "an unknown kind": (_field("item", kind="os.system"), "its schema cannot be read"),
+    "statistics missing": (_tree(lambda tree: tree["fitted"].pop("price")), "lacks what was fitted for 'price'"),
+    "a mean of text": (_fitted("price", {"mean": "0", "scale": 1}), "lacks what was fitted for 'price'"),
+    "no scale": (_fitted("price", {"mean": 0.0}), "lacks what was fitted for 'price'"),
+    "an infinite scale": (_fitted("price", {"mean": 0.0, "scale": float("inf")}), "'price', in finite numbers"),
+    "a mean that is none": (_fitted("price", {"mean": float("nan"), "scale": 1}), "'price', in finite numbers"),
+    "a mean beyond floats": (_fitted("price", {"mean": 10**400, "scale": 1}), "'price', in finite numbers"),
+    "edges beyond floats": (_fitted("income", {"edges": [1.0, 10**400]}), "'income', in finite numbers"),
+    "edges of truth": (_fitted("income", {"edges": [False, True]}), "'income', in finite numbers"),
+    "one edge": (_fitted("income", {"edges": 3.0}), "'income', in finite numbers"),
+    "edges out of order": (_fitted("income", {"edges": [1500.0, 700.0]}), "the buckets of 'income' are not in order"),
+    "an edge twice": (_fitted("income", {"edges": [700.0, 700.0]}), "the buckets of 'income' are not in order"),
+    "ids beyond int32": (_field("town", hash_buckets=10**30), "'town' has 1e.30 ids"),
+    "more ids than weights": (_field("town", hash_buckets=2**31 - 9), "its fields have 2,147,.* ids, and its weights"),
+    "no vocabulary": (lambda f: (f / "vocabulary.parquet").unlink(), r"vocabulary\.parquet' cannot be read"),
+    "no Parquet": (_text("vocabulary.parquet", b"PAR1"), r"vocabulary\.parquet' cannot be read"),
+    "other columns": (_values(lambda v: v.rename({"value": "values"})), "its columns are not field, value"),
+    "values of numbers": (_values(lambda v: v.select("field", value=pl.lit(1))), "its columns are not field, value"),
+    "a value twice": (_values(lambda v: pl.concat([v, v.head(1)])), "it holds a value of '.*' twice, or none"),
+    "a value that is none": (
+        _values(lambda v: v.with_columns(value=pl.when(pl.int_range(len(v)) > 0).then("value"))),
+        "it holds a value of '.*' twice, or none",
+    ),
+    "values of a hashed field": (
+        _values(lambda v: pl.concat([v, pl.DataFrame({"field": ["town"], "value": ["t0"]})])),
+        "it holds values of 'town', which has no vocabulary",
+    ),
+    "two values that changed places": (_values(lambda v: v.reverse()), "is not the one that the weights were trained"),
+    "another scale": (_fitted("price", {"mean": 0.0, "scale": 1.0}), "is not the one that the weights were trained"),
+    "no hashes": (
+        _tree(lambda tree: tree.pop("encoder"), "manifest.json"), "is not the one that the weights were trained"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_or_hostile_encoder_is_refused(case: str, trained: Trained, tmp_path: Path) -> None:
+    change, says = DAMAGE[case]
+    folder = copied(trained, tmp_path)
+    change(folder)
+    if case == "more ids than weights":
+        _sealed(folder)
+    with pytest.raises(UserError, match=says):
+        fr.predict(folder, unseen())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _values(lambda v: pl.concat([v, pl.DataFrame({"field": ["item"], "value": ["another"]})])),
+        _values(lambda v: v.filter(pl.col("field") != "tags")),
+        _field("town", hash_buckets=8),
+        _tree(lambda tree: tree["schema"]["fields"].pop(0)),
+    ],
+)
+def test_fields_that_do_not_fit_the_weights_are_refused(
+    change: Callable[[Path], None], trained: Trained, tmp_path: Path
+) -> None:
+    """Whoever made the folder made the hashes, too."""
+    folder = copied(trained, tmp_path)
+    change(folder)
+    if "hour" not in (folder / "encoder.json").read_text():
+        _values(lambda v: v.filter(pl.col("field") != "hour"))(folder)
+    _sealed(folder)
+    with pytest.raises(UserError, match="has shape"):
+        fr.predict(folder, unseen())
+
+
+def test_a_time_that_is_none_is_refused(trained: Trained, tmp_path: Path) -> None:
+    folder = copied(trained, tmp_path)
+    _tree(lambda tree: tree["data"].update(trained_until="now"), "manifest.json")(folder)
+    with pytest.raises(UserError, match="says trained_until 'now', which is no time"):
+        Run.open(folder).trained_until()
+
+
+def _sealed(folder: Path) -> None:
+    """Puts the hashes of the encoder's files, whatever they are, into the manifest."""
+    from fullrank.run import _encoder_hashes
+
+    _tree(lambda tree: tree.update(encoder=_encoder_hashes(folder)), "manifest.json")(folder)
