@@ -24,21 +24,22 @@ def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def histories(market: Store, split: str) -> pl.DataFrame:
-    users, starts, ends, _ = market.histories(split)
+    asked = market.eval_set(split)
+    assert asked.histories.seconds is not None
     rows = [
-        {"user_id": int(u), "item_id": market.catalog.ids[int(market.items[i])], "timestamp": int(market.times[i])}
-        for u, s, e in zip(users, starts, ends, strict=True)
-        for i in range(s, e)
+        {"user_id": int(user), "item_id": market.catalog.ids[int(item)], "timestamp": int(time)}
+        for user, items, times in zip(asked.users, asked.histories.items, asked.histories.seconds, strict=True)
+        for item, time in zip(items, times, strict=True)
     ]
     return pl.DataFrame(rows)
 
 
 def test_equals_the_ranking_of_evaluation(run: Run, market: Store) -> None:
     """recall@5 from the recommended frame is what evaluate reports."""
-    users, _, ends, _ = market.histories("test")
-    target = dict(zip(users.tolist(), market.catalog.external(market.items[ends]).to_list(), strict=True))
+    asked = market.eval_set("test")
+    target = dict(zip(asked.users.tolist(), market.catalog.external(asked.next_items).to_list(), strict=True))
     found = fr.recommend(run, histories(market, "test"), k=5)
-    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(users)
+    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(asked)
     measured = evaluate(run.model(), market, "test", Evaluation(ks=(5,), metrics=("recall",), bootstrap=0))
     assert hit == pytest.approx(measured.metrics["recall@5"], abs=1e-9)
     assert 0 < hit < 1

@@ -87,13 +87,12 @@ def before_and_after(
     reached = bare = 0.0
     for low, high in order.blocks(len(whole.users), candidates):
         part = whole.part(slice(low, high))
-        found = ranked(teller, part.histories(store), spec, candidates, cascade.device, None)
+        found = ranked(teller, part.histories, spec, candidates, cascade.device, None)
         scores = rank(names[part.users], found.ids, found.scores, blend)
         best, _ = order.best(scores, found.ids, deepest)
         for kept, ids in zip(parts, (found.ids[:, :deepest], best), strict=True):
             kept.append(of_lists(part, store, spec, ids.astype(np.int32), found.steps))
-        truth = part.truth(store)
-        reached += float((match(found.ids, truth).sum(1) / truth.counts).sum())
+        reached += float((match(found.ids, part.truth).sum(1) / part.truth.lengths).sum())
         bare += float((~(found.ids >= 0).any(1)).sum())
         if progress is not None:
             progress(high, len(whole.users))

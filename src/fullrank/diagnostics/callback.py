@@ -70,7 +70,7 @@ class Watch:
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
     def _figures(self, model: Model, store: Store) -> list[tuple[str, float | None]]:
-        split = "validation" if len(store.histories("validation")[0]) > 1 else "train"
+        split = "validation" if len(store.eval_set("validation")) > 1 else "train"
         some = sample(store, split, self.users)
         scores, layers = Scores(len(some), some.popularity), Layers()
         for reading in readings(model, some):

@@ -256,7 +256,7 @@ DIAGNOSE: Mapping[Problem, Diagnose] = {"retrieval": _of_retrieval, "ranking": _
 
 def _targets(some: Sample, split: str) -> Int[np.ndarray, "U"] | None:
     """What each user of the sample chose next (the first of several); None for training, which asks at every place."""
-    return None if split == "train" else some.histories.items.values[some.histories.items.ends]
+    return None if split == "train" else some.next_items
 
 
 def about_rows(what: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:

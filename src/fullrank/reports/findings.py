@@ -134,7 +134,7 @@ def _as_measured(run: Run, found: EvaluationResult, accuracy: str) -> Evaluation
 def _diagnosed(run: Run, store: Store, split: str, users: int | None, spec: Evaluation, tell: Tell | None) -> Diagnosis:
     digest = weights_hash(run.path)
     asked: dict[str, Any] = {"weights": digest, "split": split, "fingerprint": store.fingerprint, **protocol_of(spec)}
-    asked |= {} if users is None else {"users": min(users, len(store.histories(split)[0]))}
+    asked |= {} if users is None else {"users": min(users, len(store.eval_set(split)))}
     kept = kept_diagnosis(run, asked)
     if kept is not None:
         return kept

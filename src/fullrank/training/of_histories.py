@@ -37,7 +37,7 @@ class Histories:
 
     @property
     def validates(self) -> bool:
-        return len(self.store.histories("validation")[0]) > 0
+        return len(self.store.eval_set("validation")) > 0
 
     def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
         if model.reads_times and self.store.times is None:
