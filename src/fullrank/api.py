@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from fullrank.diagnostics.case import Case
     from fullrank.diagnostics.diagnose import Diagnosis
-    from fullrank.evaluation.predict import Predicted
     from fullrank.reports.click_report import ClickReport
     from fullrank.reports.known import Tell
     from fullrank.reports.report import Report
+    from fullrank.retrieval.predict import Predicted
     from fullrank.training import Callback
 
 
@@ -44,16 +44,24 @@ def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     return (name if isinstance(name, Experiment) else named(name)).override(*settings)
 
 
-def load(run: Run | str | Path, *, device: str = "auto") -> Predictor:
-    """A trained recommender, opened once for many calls: `recommend`, `similar`, `score`, and vectors as arrays.
+def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, device: str = "auto") -> Predictor:
+    """A trained model, opened once for many calls: of a recommender `recommend`, `similar`, `score` and vectors as
+    arrays, of a ranking model `predict`.
 
-    It needs the run folder alone, and threads may share it. What a call does not say (how long a reasoner thinks, how
-    semantic ids are searched) is as in the run's evaluation. `device` is `auto` (CUDA where there is a GPU), `cpu`,
-    `cuda`, `cuda:1` or `mps`, here and in every call that runs a model.
+    It needs the run folder alone (a ranking run of format 1 its store too, `data`), and threads may share it. What a
+    call does not say (how long a reasoner thinks, how semantic ids are searched) is as in the run's evaluation.
+    `device` is `auto` (CUDA where there is a GPU), `cpu`, `cuda`, `cuda:1` or `mps`, here and in every call that runs a
+    model.
     """
     opened = _run(run)
+    if opened.spec.problem == "ranking":
+        encoder = opened.encoder(data)
+        return Predictor(opened.model(encoder), encoder, device=device, name=str(opened.path))
     lists = opened.spec.lists
-    return Predictor(opened.model(), opened.catalog, device=device, budget=lists.reasoning, decoding=lists.decoding)
+    return Predictor(
+        opened.model(), opened.catalog, device=device, budget=lists.reasoning, decoding=lists.decoding,
+        name=str(opened.path),
+    )  # fmt: skip
 
 
 def train(
@@ -271,14 +279,10 @@ def predict(
 ) -> pl.DataFrame:
     """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
 
-    Values are read as in training: one that training did not see is unknown, a null is missing. Labels are not needed,
-    nor is the store that the run was trained on, but by runs of format 1 (`data`, where it was moved). A `data` that is
-    another store is a `UserError`.
+    See `Predictor.predict`. The store that the run was trained on is not needed, but by runs of format 1 (`data`, where
+    it was moved); a `data` that is another store is a `UserError`.
     """
-    from fullrank.evaluation.predict import predict as _predict
-
-    model, encoder, place = _click_model(run, data, device)
-    return _predict(model, encoder, impressions, column=column, device=place, progress=progress)
+    return load(run, data=data, device=device).predict(impressions, column=column, progress=progress)
 
 
 def predict_file(
@@ -295,10 +299,7 @@ def predict_file(
 
     The file appears whole or not at all. The result says how many rows it has, and the mean probability.
     """
-    from fullrank.evaluation.predict import predict_file as _predict_file
-
-    model, encoder, place = _click_model(run, data, device)
-    return _predict_file(model, encoder, impressions, out, column=column, device=place, progress=progress)
+    return load(run, data=data, device=device).predict_file(impressions, out, column=column, progress=progress)
 
 
 def _run(run: Run | str | Path) -> Run:
@@ -309,15 +310,6 @@ def _model(run: Run, device: str) -> tuple[Any, torch.device]:
     """A run's model on a device, and that device."""
     place = resolve_device(device)
     return run.model().to(place), place
-
-
-def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any, Any]:
-    """A click model, its encoder and its device. Raises `UserError` for another run."""
-    opened = _run(run)
-    if opened.spec.clicks is None:
-        raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
-    place, encoder = resolve_device(device), opened.encoder(data)
-    return opened.model(encoder).to(place), encoder, place
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:

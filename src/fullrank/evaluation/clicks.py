@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from fullrank.batch import Impressions
 from fullrank.click import ClickModel, checked
@@ -18,9 +18,8 @@ from fullrank.evaluation.measure import Split
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.metrics import ctr
-from fullrank.retrieval.batches import evaluating
-
-Progress = Callable[[int, int], None]
+from fullrank.retrieval.batches import Progress
+from fullrank.retrieval.predict import probable
 
 
 @runtime_checkable
@@ -113,16 +112,6 @@ def score(
         probabilities.append(probable(model, batch, device))
     whose = np.concatenate(groups).astype(np.int64) if groups else None
     return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
-
-
-@torch.inference_mode()
-def probable(model: ClickModel, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
-    """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
-    with evaluating(model):
-        found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
-    if not np.isfinite(found).all():
-        raise UserError("the model gives probabilities that are not finite: its training diverged; lower training.lr")
-    return found
 
 
 def _batches(store: Shown, rows: np.ndarray, size: int, progress: Progress | None) -> Iterator[Impressions]:

@@ -16,9 +16,9 @@ from fullrank.click import Click, ClickModel
 from fullrank.data import chunks, growing
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
-from fullrank.evaluation import predict as module
 from fullrank.evaluation.clicks import evaluate_clicks
-from fullrank.evaluation.predict import predict, predict_file
+from fullrank.retrieval import predict as module
+from fullrank.retrieval.predict import predict, predict_file
 from tests.training.clicks import SCHEMA
 from tests.training.clicks import table as listed
 from tiny import shaken
