@@ -221,6 +221,7 @@ def report(
     set: Sequence[str] = (),
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
+    device: str = "auto",
 ) -> Report | ClickReport:
     """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
 
@@ -234,7 +235,7 @@ def report(
     several = [runs] if isinstance(runs, Run | str | Path) else runs
     made = _report(
         several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
-        tell=tell,
+        tell=tell, device=resolve_device(device),
     )  # fmt: skip
     made.save(out)
     return made

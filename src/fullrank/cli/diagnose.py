@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Impressions, RunFolder, chosen, find_store
+from fullrank.cli.options import AsJson, Device, Impressions, RunFolder, chosen, find_store
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 from fullrank.problem import Problem
@@ -52,6 +52,7 @@ def diagnose(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the rows there.  [default: RUN/diagnosis.jsonl]")
     ] = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure where popularity bias or collapse arises.
@@ -80,7 +81,7 @@ def diagnose(
     store = find_store(opened, data)
     with screen.progress(f"diagnose {run}") as tick:
         found = api.diagnose(
-            opened, part, data=store, users=users, impressions=impressions, seed=seed, progress=tick
+            opened, part, data=store, users=users, impressions=impressions, seed=seed, device=device, progress=tick
         )  # fmt: skip
     where = out or opened.path / NAME
     found.save(where)

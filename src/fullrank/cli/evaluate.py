@@ -13,6 +13,7 @@ import typer
 from fullrank.cli.options import (
     Adaptive,
     AsJson,
+    Device,
     Patience,
     RunFolder,
     Settings,
@@ -56,7 +57,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Save evaluation.json and per_user.parquet there.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
+    device: Device = "auto",
     steps: Steps = None,
     streams: Streams = None,
     adaptive: Adaptive = None,
@@ -102,7 +103,6 @@ def evaluate(
     fullrank evaluate runs/plr --oracle-step
     """
     chosen("--split", split, ("validation", "test"))
-    chosen("--device", device, ("cpu", "cuda"))
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
     screen = Screen(as_json)
@@ -113,7 +113,7 @@ def evaluate(
     runs = [Run.open(path) for path in (run, other) if path is not None]
     _check_problems(runs)
     asked = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": whole_dial}
-    call = Call(screen, runs, split, data, metrics or [], changes, out, _device(device))
+    call = Call(screen, runs, split, data, metrics or [], changes, out, device)
     if runs[0].spec.problem == "ranking" and (any(asked.values()) or any(value for value in dial.values())):
         raise UserError(f"{run} is a click model: it has no histories to drop and no steps; leave these options out")
     if any(asked.values()):
@@ -231,12 +231,3 @@ def _split(metrics: list[str]) -> tuple[list[str], list[str]]:
     paired = [name for name in metrics if quality(name) is not None]
     evaluated = [str(quality(name) or name) for name in metrics]
     return list(dict.fromkeys(evaluated)), paired
-
-
-def _device(name: str) -> str:
-    if name == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise UserError("--device cuda: this machine has no GPU that torch can use (`fullrank doctor` tells more)")
-    return name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Impressions, Settings, chosen
+from fullrank.cli.options import AsJson, Device, Impressions, Settings, chosen
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 from fullrank.problem import Problem
@@ -47,6 +47,7 @@ def report(
         ),
     ] = None,
     settings: Settings = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Draw runs on one HTML page: accuracy, fairness, bias.
@@ -70,7 +71,7 @@ def report(
     with _bars(screen) as tell:
         found = api.report(
             runs, out, data=data, split=part, users=users, impressions=impressions,
-            set=settings or (), evaluations=_loaded(evaluations or []), tell=tell,
+            set=settings or (), evaluations=_loaded(evaluations or []), tell=tell, device=device,
         )  # fmt: skip
     _print(screen, found, out, time.perf_counter() - begun)
 

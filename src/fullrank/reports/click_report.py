@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import torch
+
 from fullrank import __version__
 from fullrank.data.impressions import ImpressionStore
 from fullrank.evaluation.clicks_spec import sign
@@ -68,10 +70,18 @@ def click_report(
     settings: Sequence[str],
     evaluations: Mapping[str, Any] | None,
     tell: Tell | None,
+    device: torch.device | str,
 ) -> ClickReport:
     """One page about some click models. The arguments are those of `collect_clicks`; `sample` are its impressions."""
     findings = collect_clicks(
-        runs, data=data, split=split, impressions=sample, settings=settings, evaluations=evaluations, tell=tell
+        runs,
+        data=data,
+        split=split,
+        impressions=sample,
+        settings=settings,
+        evaluations=evaluations,
+        tell=tell,
+        device=device,
     )
     joint = [reliability(findings), trajectory(findings), click_size(findings), curves(findings, RANKS)]
     single = {one.key: [distribution(one)] for one in findings}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fullrank.batch import Model
 from fullrank.data.pack import Store
 from fullrank.diagnostics.ablation import FAIRNESS, protocol_of
@@ -43,6 +45,7 @@ def collect(
     settings: Sequence[str] = (),
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
+    device: torch.device | str = "cpu",
 ) -> list[Finding]:
     """A finding per run, in the order given.
 
@@ -60,13 +63,13 @@ def collect(
                 f"the evaluation given for {name} is not of the split {split!r} of {store.path}, with "
                 f"{run.spec.evaluation.selection}, {FAIRNESS} and full lists; leave it out to evaluate anew"
             )
-        evaluated.append((store, given or _evaluated(run, store, split, settings, tell)))
+        evaluated.append((store, given or _evaluated(run, store, split, settings, tell, device)))
     wanted = _spec(runs[0], settings).selection
     shared = all(wanted in one.metrics for _, one in evaluated)
     found = []
     for place, (name, run, (store, one)) in enumerate(zip(names, runs, evaluated, strict=True)):
         accuracy = wanted if shared else run.spec.evaluation.selection
-        diagnosis = _diagnosed(run, store, split, users, _as_measured(run, one, accuracy), tell)
+        diagnosis = _diagnosed(run, store, split, users, _as_measured(run, one, accuracy), tell, device)
         found.append(Finding(key_of(place), name, run, one, diagnosis, tuple(run.rows()), accuracy))
     return found
 
@@ -105,14 +108,16 @@ def _spec(run: Run, settings: Sequence[str]) -> Evaluation:
     return spec.model_copy(update={"metrics": None}) if spec.metrics is not None else spec
 
 
-def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell: Tell | None) -> EvaluationResult:
+def _evaluated(
+    run: Run, store: Store, split: str, settings: Sequence[str], tell: Tell | None, device: torch.device | str
+) -> EvaluationResult:
     if not settings and has_evaluation(run):
         kept = EvaluationResult.load(run.path)
         if _fits(kept, run, store, split):
             return kept
-    model: Model = run.model()  # type: ignore[assignment]
+    model: Model = run.model().to(device)  # type: ignore[assignment]
     tick = None if tell is None else tell(f"evaluate {run.path}")
-    return evaluate(model, store, split, _spec(run, settings), progress=tick)
+    return evaluate(model, store, split, _spec(run, settings), device=device, progress=tick)
 
 
 def _fits(found: Any, run: Run, store: Store, split: str) -> bool:
@@ -131,14 +136,22 @@ def _as_measured(run: Run, found: EvaluationResult, accuracy: str) -> Evaluation
     return run.spec.lists.model_copy(update=kept)
 
 
-def _diagnosed(run: Run, store: Store, split: str, users: int | None, spec: Evaluation, tell: Tell | None) -> Diagnosis:
+def _diagnosed(
+    run: Run,
+    store: Store,
+    split: str,
+    users: int | None,
+    spec: Evaluation,
+    tell: Tell | None,
+    device: torch.device | str,
+) -> Diagnosis:
     digest = weights_hash(run.path)
     asked: dict[str, Any] = {"weights": digest, "split": split, "fingerprint": store.fingerprint, **protocol_of(spec)}
     asked |= {} if users is None else {"users": min(users, len(store.eval_set(split)))}
     kept = kept_diagnosis(run, asked)
     if kept is not None:
         return kept
-    model: Model = run.model()  # type: ignore[assignment]
+    model: Model = run.model().to(device)  # type: ignore[assignment]
     tick = None if tell is None else tell(f"diagnose {run.path}")
     many = USERS if users is None else users
     return diagnose(model, store, split=split, users=many, evaluation=spec, weights=digest, progress=tick)

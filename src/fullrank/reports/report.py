@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+import torch
+
 from fullrank import __version__
 from fullrank.data.store import AnyStore
 from fullrank.diagnostics.ablation import FAIRNESS
@@ -51,6 +53,7 @@ class WritePage(Protocol):
         settings: Sequence[str],
         evaluations: Mapping[str, Any] | None,
         tell: Tell | None,
+        device: torch.device | str,
     ) -> Report | ClickReport: ...
 
 
@@ -64,6 +67,7 @@ def report(
     settings: Sequence[str] = (),
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
+    device: torch.device | str = "cpu",
 ) -> Report | ClickReport:
     """One page about some runs of one problem. The arguments are those of `findings.collect`.
 
@@ -83,16 +87,16 @@ def report(
         raise UserError("a report needs at least one run")
     return REPORT[opened[0].spec.problem](
         opened, data=Path(data) if isinstance(data, str) else data, split=split, sample=samples[0], settings=settings,
-        evaluations=evaluations, tell=tell,
+        evaluations=evaluations, tell=tell, device=device,
     )  # fmt: skip
 
 
 def _recommenders(
     runs: Sequence[Run], *, data: Any, split: str, sample: int | None, settings: Sequence[str],
-    evaluations: Mapping[str, Any] | None, tell: Tell | None,
+    evaluations: Mapping[str, Any] | None, tell: Tell | None, device: torch.device | str,
 ) -> Report:  # fmt: skip
     findings = collect(
-        runs, data=data, split=split, users=sample, settings=settings, evaluations=evaluations, tell=tell
+        runs, data=data, split=split, users=sample, settings=settings, evaluations=evaluations, tell=tell, device=device
     )
     joint = drawings.joint(findings)
     single = {one.key: drawings.single(one) for one in findings}

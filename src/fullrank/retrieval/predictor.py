@@ -2,8 +2,8 @@
 
 It owns the model, its device, what the model knows by number (the catalogue of a recommender, the encoder of a ranking
 model) and what answers are searched in (item vectors, a graph of items), made once. Nothing of it changes with a call:
-seen policy, filters, budget and decoding are arguments, so threads may share one. One file although it is long: all that
-can be asked of a trained model stands in one place.
+seen policy, filters, budget and decoding are arguments, so threads may share one. One file although it is long: all
+that can be asked of a trained model stands in one place.
 """
 
 from __future__ import annotations
