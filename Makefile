@@ -61,7 +61,7 @@ check: $(STAMP)  ## lint, format, types, import directions
 golden: $(STAMP)  ## does this tree compute what the baseline commit computed, to the last bit? (BASELINE=HASH: another commit)
 	FULLRANK_BASELINE=$(or $(BASELINE),$(FULLRANK_BASELINE)) $(BIN)/python -m tests.golden.compare
 
-bench: $(STAMP)  ## every benchmark but peers; each prints one JSON object (docs/guide/benchmarks.md says what is measured)
+bench: $(STAMP)  ## every benchmark but peers and pairs; each prints one JSON object (docs/guide/benchmarks.md says what is measured)
 	@for file in $$(grep -l '^BENCHMARK' benchmarks/*.py); do \
 	  name=$$(basename $$file .py); \
 	  echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name --json; \

@@ -22,10 +22,9 @@ from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, r
 from benchmarks.memory import measured
 from fullrank.batch import Dense
 from fullrank.core.jagged import Jagged
-from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.encoders.transformer import Transformer
-from fullrank.metrics import Ranking, flatten
+from fullrank.metrics import Ranking
 from fullrank.recommender import Recommender, RecommenderModel
 from fullrank.retrieval.batches import BLOCK, SCORES, answers
 from fullrank.retrieval.exact import top_k
@@ -50,48 +49,47 @@ def check(ranked: Rank = rank, top: TopK = top_k) -> None:
     """Lists equal a full sort of all scores (score descending, id ascending) without the seen items; ties included."""
     store = tiny()
     model = model_of(store, dim=16)
-    users, starts, ends, _ = store.histories("test")
-    histories = Histories(Jagged(store.items, starts, ends))
+    histories = store.eval_set("test").histories
     found = ranked(model, histories, k=K, block=64, batch_size=13)
-    scores = np.empty((len(users), store.num_items), dtype=np.float32)
+    scores = np.empty((len(histories), store.num_items), dtype=np.float32)
     for at, answer in answers(model, histories, block=store.num_items):
         with torch.inference_mode():
             scores[at] = answer.block(0, store.num_items).numpy()
-    _, values = _sorted(scores, store, starts, ends)
+    _, values = _sorted(scores, histories.items)
     # the same list in other batches may swap items whose scores differ in the last digit, so scores are compared
     taken = np.take_along_axis(scores, np.maximum(found.ids, 0), 1)
     require(np.allclose(taken, values, rtol=1e-5, atol=1e-6), "a list of rank() is not that of a full sort")
-    require(not _lists_seen(found.ids, store, starts, ends), "rank() lists an item that the user has seen")
+    require(not _lists_seen(found.ids, store, histories.items), "rank() lists an item that the user has seen")
     require(all(len(set(row)) == K for row in found.ids.tolist()), "rank() lists an item twice")
     draw = torch.Generator().manual_seed(1)
-    vectors = torch.randint(-2, 3, (len(users), 4), generator=draw).float()  # small whole numbers: many ties
+    vectors = torch.randint(-2, 3, (len(histories), 4), generator=draw).float()  # small whole numbers: many ties
     table = torch.randint(-2, 3, (store.num_items, 4), generator=draw).float()
     seen = Filters().of_batch(histories.items)
     _, ids = top(Dense(vectors, table), K, filters=seen, block=50)
-    wanted, _ = _sorted((vectors @ table.T).numpy(), store, starts, ends)
+    wanted, _ = _sorted((vectors @ table.T).numpy(), histories.items)
     require(bool((ids.numpy() == wanted).all()), "top_k is not the full sort by score descending, then id ascending")
 
 
 def measure(options: argparse.Namespace, say: Say) -> Figures:
     store = beauty(options.data, say)
     model = model_of(store)
-    users, starts, ends, _ = store.histories("test")
-    histories = Histories(Jagged(store.items, starts, ends))
+    histories = store.eval_set("test").histories
+    users = len(histories)
     whole = lambda: rank(model, histories, k=K)  # noqa: E731
-    bare = bare_lists(store, starts, ends)
+    bare = bare_lists(store, histories.items)
     encode = lambda: [a.size for _, a in answers(model, histories, block=BLOCK)]  # noqa: E731
     taken: dict[str, list[float]] = {"rank": [], "top_k": [], "encode": []}
     for done in range(options.rounds + 1):
         for name, action in (("rank", whole), ("top_k", bare), ("encode", encode)):
             taken[name] += repeat(1, action)
-        say(f"round {done} of {options.rounds} (0 is the warm-up): {len(users) / taken['rank'][-1]:,.0f} users/s")
+        say(f"round {done} of {options.rounds} (0 is the warm-up): {users / taken['rank'][-1]:,.0f} users/s")
     typical = {name: median(seconds[1:]) for name, seconds in taken.items()}
     return rounded({
-        "users_per_s": len(users) / typical["rank"],
-        "users_per_s_best": len(users) / min(taken["rank"][1:]),
-        "users_per_s_top_k": len(users) / typical["top_k"],
-        "users_per_s_encode": len(users) / typical["encode"],
-        "users": len(users),
+        "users_per_s": users / typical["rank"],
+        "users_per_s_best": users / min(taken["rank"][1:]),
+        "users_per_s_top_k": users / typical["top_k"],
+        "users_per_s_encode": users / typical["encode"],
+        "users": users,
         "items": store.num_items,
         "rounds": options.rounds,
         **memory(options, say),
@@ -99,16 +97,16 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     })  # fmt: skip
 
 
-def bare_lists(store: Store, starts: np.ndarray, ends: np.ndarray) -> Callable[[], None]:
+def bare_lists(store: Store, histories: Jagged) -> Callable[[], None]:
     """Top-k alone, from given vectors, in batches of the size that `rank` takes."""
     draw = torch.Generator().manual_seed(0)
-    vectors, table = torch.randn(len(starts), 64, generator=draw), torch.randn(store.num_items, 64, generator=draw)
+    vectors, table = torch.randn(len(histories), 64, generator=draw), torch.randn(store.num_items, 64, generator=draw)
     size = SCORES // min(BLOCK, store.num_items)
 
     def run() -> None:
-        for low in range(0, len(starts), size):
+        for low in range(0, len(histories), size):
             at = slice(low, low + size)
-            seen = Filters().of_batch(Jagged(store.items, starts[at], ends[at]))
+            seen = Filters().of_batch(histories.take(at))
             top_k(Dense(vectors[at], table), K, filters=seen, block=BLOCK)
 
     return run
@@ -137,19 +135,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=3, help="processes per size of the catalogue (default 3)")
 
 
-def _sorted(scores: np.ndarray, store: Store, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sorted(scores: np.ndarray, seen: Jagged) -> tuple[np.ndarray, np.ndarray]:
     """The slow twin: ids and scores of the K best unseen items of each row, by a stable sort of the whole row."""
     open_ = scores.copy()
-    rows, seen = flatten(store.items, starts, ends)
-    open_[rows, seen] = -np.inf
+    open_[seen.row_of(), seen.flat()] = -np.inf
     ids = np.argsort(-open_, axis=1, kind="stable")[:, :K]
     return ids, np.take_along_axis(open_, ids, 1)
 
 
-def _lists_seen(ids: np.ndarray, store: Store, starts: np.ndarray, ends: np.ndarray) -> bool:
-    rows, seen = flatten(store.items, starts, ends)
+def _lists_seen(ids: np.ndarray, store: Store, seen: Jagged) -> bool:
     mask = np.zeros((len(ids), store.num_items), dtype=bool)
-    mask[rows, seen] = True
+    mask[seen.row_of(), seen.flat()] = True
     return bool(np.take_along_axis(mask, np.maximum(ids, 0), 1).any())
 
 

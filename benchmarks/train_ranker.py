@@ -30,7 +30,8 @@ from fullrank.click import Click, ClickModel
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.prepare_impressions import prepare_impressions
 from fullrank.experiment import Experiment, named
-from fullrank.training.fit import material_of, train
+from fullrank.training.data_module import data_module_of
+from fullrank.training.fit import train
 from fullrank.training.module import make_optimizer
 from fullrank.training.of_impressions import Shuffled
 from fullrank.training.rows import clip
@@ -55,7 +56,7 @@ class Trainee:
         assert isinstance(self.spec.model, Click)
         torch.manual_seed(self.spec.seed)
         self.model: ClickModel = self.spec.model.build(store.fields).train()
-        self.batches: Shuffled = material_of(self.spec, store).loader(self.model)  # type: ignore[assignment]
+        self.batches: Shuffled = data_module_of(self.spec, store).loader(self.model)  # type: ignore[assignment]
         self.optimizer = make_optimizer(self.model, self.spec.training)
 
     @property

@@ -97,10 +97,12 @@ def asked_at(store: fr.Store, impressions: fr.ImpressionStore) -> dict[str, pl.D
     """Hour and weekday of each user's first target, where the ranker reads them: what a server knows when asked."""
     found: dict[str, pl.DataFrame | None] = {}
     for split in ("validation", "test"):
-        people, _, ends, _ = store.histories(split, without_history=True)
+        asked = store.eval_set(split, without_history=True)
         assert store.times is not None
-        moment = pl.from_epoch(pl.Series("when", store.times[ends]), time_unit="s")
-        table = pl.DataFrame({"user": store.user_ids[people], "hour": moment.dt.hour(), "weekday": moment.dt.weekday()})
+        moment = pl.from_epoch(pl.Series("when", store.times[asked.targets.starts]), time_unit="s")
+        table = pl.DataFrame(
+            {"user": store.user_ids[asked.users], "hour": moment.dt.hour(), "weekday": moment.dt.weekday()}
+        )
         found[split] = table if any(field.name == "hour" for field in impressions.fields) else None
     return found
 

@@ -18,7 +18,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for layer in (
         "errors __version__",
         "core",
-        "spec batch overrides",
+        "spec batch overrides problem",
         "ops",
         "attention items data objectives regularizers metrics",
         "encoders",

@@ -13,7 +13,7 @@ import torch
 
 from fullrank.batch import Batch, Dense
 from fullrank.core.jagged import Jagged
-from fullrank.data.histories import Histories
+from fullrank.data.histories import EvalSet, Histories
 
 
 @dataclass
@@ -75,14 +75,13 @@ class Kept:
         drawn = [rng.choice(num_items, n, replace=False, p=weights / weights.sum()).tolist() for n in lengths]
         return Kept.of(drawn, num_items)
 
-    def histories(
-        self, split: str, *, without_history: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
         starts, ends, target_ends = self.offsets[:-1], self.bounds[:, 1], self.offsets[1:]
         if split == "validation":
             ends, target_ends = self.bounds[:, 0], self.bounds[:, 1]
         users = np.arange(len(starts)) if without_history else np.flatnonzero(ends > starts)
-        return users, starts[users], ends[users], target_ends[users]
+        known, targets = Jagged(self.items, starts, ends).take(users), Jagged(self.items, ends, target_ends).take(users)
+        return EvalSet(Histories(known, self.times, users), targets)
 
 
 def ragged(histories: list[list[int]]) -> Histories:

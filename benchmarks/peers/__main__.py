@@ -34,14 +34,14 @@ GRACE = 900
 def check() -> None:
     """The scorer: lists with the target at a known place give known numbers; lists of seen items are noticed."""
     store = tiny()
-    users, starts, ends, _ = store.histories("test")
-    targets = store.items[ends]
+    asked = store.eval_set("test")
+    users, targets = asked.users, asked.next_items
     ids = np.tile(np.arange(K), (len(users), 1))
     ids[ids == targets[:, None]] = K
     ids[:, 2] = targets
     found = score(store, ids)
     require(abs(found["ndcg@10"] - 0.5) < 1e-9 and found["recall@10"] == 1, "a target at rank 3 must give NDCG 1/2")
-    ids[:, 2], ids[:, 4] = ids[:, 4].copy(), store.items[starts]
+    ids[:, 2], ids[:, 4] = ids[:, 4].copy(), store.items[asked.histories.items.starts]
     again = score(store, ids)
     require(again["seen_listed"] >= 1 / K, "a list with a seen item is not noticed")
     with tempfile.TemporaryDirectory() as folder:

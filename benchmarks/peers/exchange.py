@@ -16,8 +16,9 @@ import numpy as np
 import polars as pl
 
 from benchmarks.harness import require
+from fullrank.core.jagged import Jagged
 from fullrank.data.pack import Store
-from fullrank.metrics import Table, Truth, flatten, match
+from fullrank.metrics import Table, match
 from fullrank.metrics.accuracy import ndcg, recall
 
 K = 10
@@ -26,11 +27,11 @@ K = 10
 def export(store: Store, folder: Path, settings: dict[str, Any]) -> None:
     """Writes what a runner reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    starts = np.asarray(store.offsets[:-1])
     for name, ends in (("train", store.bounds[:, 0]), ("history", store.bounds[:, 1])):
-        users, items = flatten(store.items, starts, np.asarray(ends))
-        counts = np.asarray(ends) - starts
-        place = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
+        events = Jagged(store.items, store.offsets[:-1], ends)
+        users = events.row_of()
+        place = np.arange(len(users)) - events.offsets[users]
+        items = events.flat().astype(np.int64)
         frame = pl.DataFrame({"user_id": users, "item_id": items, "timestamp": place})
         frame.write_parquet(folder / f"{name}.parquet")
     (folder / "settings.json").write_text(json.dumps(settings | {"items": store.num_items, "k": K}), encoding="utf-8")
@@ -38,7 +39,7 @@ def export(store: Store, folder: Path, settings: dict[str, Any]) -> None:
 
 def read_lists(store: Store, path: Path) -> np.ndarray:
     """The lists as ids [Q, 10] in order of the test users; -1 where a list is short. Refuses what is no such table."""
-    users, _, _, _ = store.histories("test")
+    users = store.eval_set("test").users
     frame = pl.read_parquet(path).cast({"user_id": pl.Int64, "item_id": pl.Int64, "rank": pl.Int64})
     rows = np.searchsorted(users, frame["user_id"].to_numpy())
     require(bool((users[rows.clip(max=len(users) - 1)] == frame["user_id"].to_numpy()).all()), "a list of nobody's")
@@ -52,15 +53,15 @@ def read_lists(store: Store, path: Path) -> np.ndarray:
 
 def score(store: Store, ids: np.ndarray) -> dict[str, float]:
     """NDCG@10 and Recall@10 over all test users, the share of full lists, and of listed items that were seen before."""
-    _, starts, ends, target_ends = store.histories("test")
-    truth = Truth.of(store.items, ends, target_ends)
-    table = Table(match(ids, truth), truth.counts, ids)
-    rows, seen = flatten(store.items, starts, ends)
+    asked = store.eval_set("test")
+    truth = asked.targets.distinct()
+    table = Table(match(ids, truth), truth.lengths, ids)
     width = store.num_items + 1
-    listed = np.arange(len(ids))[:, None] * width + ids
+    listed = (np.arange(len(ids))[:, None] * width + ids)[ids >= 0]
+    seen = np.isin(listed, asked.histories.items.keys(width))
     return {
         "ndcg@10": float(ndcg(table, K).mean()),
         "recall@10": float(recall(table, K).mean()),
         "full_lists": float((ids >= 0).all(1).mean()),
-        "seen_listed": float(np.isin(listed[ids >= 0], rows * width + seen).mean()) if (ids >= 0).any() else 0.0,
+        "seen_listed": float(seen.mean()) if len(seen) else 0.0,
     }

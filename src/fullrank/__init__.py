@@ -45,7 +45,7 @@ _WHERE = {
     "WatchRanks": "fullrank.diagnostics.watch_ranks",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
-    "compare": "fullrank.evaluation.judge",
+    "compare": "fullrank.evaluation.compare",
     "predict": "fullrank.api",
     "predict_file": "fullrank.api",
     "Cascade": "fullrank.cascade",
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from fullrank.errors import UserError
     from fullrank.evaluation import Evaluation
     from fullrank.evaluation.clicks_spec import Clicks
-    from fullrank.evaluation.judge import compare
+    from fullrank.evaluation.compare import compare
     from fullrank.experiment import Experiment, Training
     from fullrank.fill import fill_unseen
     from fullrank.grow import grow_catalog

@@ -13,14 +13,12 @@ import torch
 
 from fullrank.core.progress import Progress
 from fullrank.data.pack import Store
-from fullrank.data.stores import AnyStore, open_store
+from fullrank.data.store import AnyStore, open_store
 from fullrank.data.values import Unit
 from fullrank.errors import UserError
-from fullrank.evaluation import Ceiling, Evaluated, Point
+from fullrank.evaluation import EVALUATE, Ceiling, EvaluationResult, Point
 from fullrank.evaluation import frontier as _frontier
 from fullrank.evaluation import oracle_step as _oracle_step
-from fullrank.evaluation.clicks_result import Clicked
-from fullrank.evaluation.judge import judge
 from fullrank.experiment import Experiment, named
 from fullrank.ops.device import resolve_device
 from fullrank.retrieval.predictor import Predictor
@@ -35,9 +33,9 @@ if TYPE_CHECKING:
     from fullrank.core.progress import Tell
     from fullrank.diagnostics.case import Case
     from fullrank.diagnostics.diagnose import Diagnosis
-    from fullrank.evaluation.predict import Predicted
     from fullrank.reports.click_report import ClickReport
     from fullrank.reports.report import Report
+    from fullrank.retrieval.predict import Predicted
     from fullrank.training import Callback
 
 
@@ -46,16 +44,24 @@ def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     return (name if isinstance(name, Experiment) else named(name)).override(*settings)
 
 
-def load(run: Run | str | Path, *, device: str = "auto") -> Predictor:
-    """A trained recommender, opened once for many calls: `recommend`, `similar`, `score`, and vectors as arrays.
+def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, device: str = "auto") -> Predictor:
+    """A trained model, opened once for many calls: of a recommender `recommend`, `similar`, `score` and vectors as
+    arrays, of a ranking model `predict`.
 
-    It needs the run folder alone, and threads may share it. What a call does not say (how long a reasoner thinks, how
-    semantic ids are searched) is as in the run's evaluation. `device` is `auto` (CUDA where there is a GPU), `cpu`,
-    `cuda`, `cuda:1` or `mps`, here and in every call that runs a model.
+    It needs the run folder alone (a ranking run of format 1 its store too, `data`), and threads may share it. What a
+    call does not say (how long a reasoner thinks, how semantic ids are searched) is as in the run's evaluation.
+    `device` is `auto` (CUDA where there is a GPU), `cpu`, `cuda`, `cuda:1` or `mps`, here and in every call that runs a
+    model.
     """
     opened = _run(run)
+    if opened.spec.problem == "ranking":
+        encoder = opened.encoder(data)
+        return Predictor(opened.model(encoder), encoder, device=device, name=str(opened.path))
     lists = opened.spec.lists
-    return Predictor(opened.model(), opened.catalog, device=device, budget=lists.reasoning, decoding=lists.decoding)
+    return Predictor(
+        opened.model(), opened.catalog, device=device, budget=lists.reasoning, decoding=lists.decoding,
+        name=str(opened.path),
+    )  # fmt: skip
 
 
 def train(
@@ -96,7 +102,7 @@ def evaluate(
     set: Sequence[str] = (),
     device: str = "auto",
     progress: Progress | None = None,
-) -> Evaluated | Clicked:
+) -> EvaluationResult:
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
@@ -105,7 +111,8 @@ def evaluate(
     opened = _run(run)
     store = store_of(opened, data)
     model, place = _model(opened, device)
-    return judge(model, store, split, opened.spec.evaluation.override(*set), device=place, progress=progress)
+    spec = opened.spec.evaluation.override(*set)
+    return EVALUATE[opened.spec.problem](model, store, split, spec, device=place, progress=progress)
 
 
 def oracle_step(
@@ -170,7 +177,7 @@ def diagnose(
     (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
     events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
-    from fullrank.diagnostics.of_run import diagnose_run
+    from fullrank.diagnostics.diagnose import diagnose_run
 
     opened = _run(run)
     return diagnose_run(
@@ -214,20 +221,21 @@ def report(
     set: Sequence[str] = (),
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
+    device: str = "auto",
 ) -> Report | ClickReport:
     """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
 
     Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
-    `impressions`); `evaluations` (`Evaluated`, of click models `Clicked`) are given by the names of the run folders,
-    `set` changes how all runs are evaluated. `tell` is called with what begins and gives what is called with (done, in
-    all). Needs the extra `report`.
+    `impressions`); `evaluations` (`EvaluationResult`) are given by the names of the run folders, `set` changes how all
+    runs are evaluated. `tell` is called with what begins and gives what is called with (done, in all). Needs the extra
+    `report`.
     """
-    from fullrank.reports.any_report import any_report
+    from fullrank.reports.report import report as _report
 
     several = [runs] if isinstance(runs, Run | str | Path) else runs
-    made = any_report(
+    made = _report(
         several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
-        tell=tell,
+        tell=tell, device=resolve_device(device),
     )  # fmt: skip
     made.save(out)
     return made
@@ -272,14 +280,10 @@ def predict(
 ) -> pl.DataFrame:
     """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
 
-    Values are read as in training: one that training did not see is unknown, a null is missing. Labels are not needed,
-    nor is the store that the run was trained on, but by runs of format 1 (`data`, where it was moved). A `data` that is
-    another store is a `UserError`.
+    See `Predictor.predict`. The store that the run was trained on is not needed, but by runs of format 1 (`data`, where
+    it was moved); a `data` that is another store is a `UserError`.
     """
-    from fullrank.evaluation.predict import predict as _predict
-
-    model, encoder, place = _click_model(run, data, device)
-    return _predict(model, encoder, impressions, column=column, device=place, progress=progress)
+    return load(run, data=data, device=device).predict(impressions, column=column, progress=progress)
 
 
 def predict_file(
@@ -296,10 +300,7 @@ def predict_file(
 
     The file appears whole or not at all. The result says how many rows it has, and the mean probability.
     """
-    from fullrank.evaluation.predict import predict_file as _predict_file
-
-    model, encoder, place = _click_model(run, data, device)
-    return _predict_file(model, encoder, impressions, out, column=column, device=place, progress=progress)
+    return load(run, data=data, device=device).predict_file(impressions, out, column=column, progress=progress)
 
 
 def _run(run: Run | str | Path) -> Run:
@@ -310,15 +311,6 @@ def _model(run: Run, device: str) -> tuple[Any, torch.device]:
     """A run's model on a device, and that device."""
     place = resolve_device(device)
     return run.model().to(place), place
-
-
-def _click_model(run: Run | str | Path, data: AnyStore | str | Path | None, device: str) -> tuple[Any, Any, Any]:
-    """A click model, its encoder and its device. Raises `UserError` for another run."""
-    opened = _run(run)
-    if opened.spec.clicks is None:
-        raise UserError(f"{opened.path} recommends items; `predict` is of click models, use `recommend`")
-    place, encoder = resolve_device(device), opened.encoder(data)
-    return opened.model(encoder).to(place), encoder, place
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:

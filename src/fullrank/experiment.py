@@ -12,6 +12,7 @@ from fullrank.core.readers import read_text
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.clicks_spec import Clicks, Judge
 from fullrank.evaluation.spec import Evaluation
+from fullrank.problem import Problem
 from fullrank.recommender import Recommender
 from fullrank.spec import Room, Spec, find, kinds
 
@@ -74,10 +75,15 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
-        if (self.model.kind_of() == "click") != isinstance(self.evaluation, Clicks):
+        if (self.model.kind_of() == "click") != (self.problem == "ranking"):
             one, other = ("click models", "clicks") if self.model.kind_of() == "click" else ("models of lists", "lists")
             raise ValueError(f"evaluation: {one} are judged by {other}; {_REMEDY[other]}")
         return self
+
+    @property
+    def problem(self) -> Problem:
+        """Which family of models it is of."""
+        return self.evaluation.problem
 
     @property
     def clicks(self) -> Clicks | None:
@@ -87,7 +93,7 @@ class Experiment(Spec):
     @property
     def lists(self) -> Evaluation:
         """How ranked lists are judged. Raises `UserError` where the model is one of clicks."""
-        if isinstance(self.evaluation, Clicks):
+        if self.evaluation.problem == "ranking":
             raise UserError(
                 f"{self.recipe} gives the probability of a click and ranks no catalogue: use `fullrank predict` and "
                 "`fullrank evaluate`, or a recommender"

@@ -23,9 +23,8 @@ from fullrank.data.catalog import Catalog
 from fullrank.data.encoding import Encoder
 from fullrank.data.fields import FieldInfo
 from fullrank.data.impressions import ImpressionStore
-from fullrank.data.manifest import damaged, digest, is_count
-from fullrank.data.stores import AnyStore, open_store
-from fullrank.data.stores import is_any_store as is_store
+from fullrank.data.manifest import damaged, digest, is_count, is_store
+from fullrank.data.store import AnyStore, open_store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.ops.tensor_files import read_tensors, write_tensors

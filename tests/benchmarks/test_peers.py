@@ -19,15 +19,13 @@ from benchmarks.peers import __main__ as peers
 from benchmarks.peers import environments
 from benchmarks.peers.exchange import K, export, read_lists, score
 from benchmarks.retrieve import model_of
-from fullrank.core.jagged import Jagged
-from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.retrieval.rank import rank
 
 
 def frame(store: Store, ids: np.ndarray) -> pl.DataFrame:
-    users, _, _, _ = store.histories("test")
+    users = store.eval_set("test").users
     places = np.tile(np.arange(1, K + 1), len(users))
     return pl.DataFrame({"user_id": np.repeat(users, K), "item_id": ids.ravel(), "rank": places})
 
@@ -39,9 +37,8 @@ def store() -> Store:
 
 @pytest.fixture
 def lists(store: Store) -> np.ndarray:
-    _, starts, ends, _ = store.histories("test")
     torch.manual_seed(0)
-    return rank(model_of(store, dim=8), Histories(Jagged(store.items, starts, ends)), k=K).ids
+    return rank(model_of(store, dim=8), store.eval_set("test").histories, k=K).ids
 
 
 def test_the_scorer_is_right() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import fullrank as fr
 from fullrank.cascade import Cascade, order
-from fullrank.evaluation.predict import predict
+from fullrank.retrieval.predict import predict
 from fullrank.retrieval.predictor import Predictor
 from tests.cascade.pieces import BEGIN, ITEMS, USERS, goods, people, ranker, retriever, stores
 

@@ -16,7 +16,7 @@ import fullrank as fr
 from fullrank.cascade import Cascade, Ranker, Reranked, order
 from fullrank.cli import main
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, evaluate
+from fullrank.evaluation import EvaluationResult, evaluate
 from tests.cascade.pieces import SCHEMA, goods, people, ranker, retriever, stores
 from tests.training.clicks import as_format_1, tiny
 
@@ -48,9 +48,9 @@ def test_before_is_the_retrievers_own_evaluation(cascade: Cascade, found: Rerank
 def test_after_is_the_list_of_recommend(cascade: Cascade, found: Reranked) -> None:
     """Asked for the histories of the split; and the metrics are those of these lists, by hand."""
     store = cascade.retriever.known()
-    users, starts, ends, stops = store.histories("test")
+    chosen = store.eval_set("test")
     names, ids = store.user_ids, store.catalog.ids
-    asked = {names[int(u)]: ids.gather(store.items[a:b]).to_list() for u, a, b in zip(users, starts, ends, strict=True)}
+    asked = {names[int(u)]: ids.gather(h).to_list() for u, h in zip(chosen.users, chosen.histories.items, strict=True)}
     lists = cascade.recommend(asked, k=10, candidates=15, context={"hour": 5}, bare="skip").group_by(
         "user", maintain_order=True
     )
@@ -58,9 +58,9 @@ def test_after_is_the_list_of_recommend(cascade: Cascade, found: Reranked) -> No
     recall, ndcg, reached = [], [], []
     wide = cascade.recommend(asked, k=15, candidates=15, context={"hour": 5}, bare="skip")
     assert found.facts["users_without_candidates"] == 1, "u0 has seen everything"
-    for row, (user, end, stop) in enumerate(zip(users, ends, stops, strict=True)):
+    for row, (user, targets) in enumerate(zip(chosen.users, chosen.targets, strict=True)):
         name = names[int(user)]
-        truth = set(ids.gather(store.items[end:stop]).to_list())
+        truth = set(ids.gather(targets).to_list())
         given = found.after.per_user.lists[row]
         assert ids.gather(given[given >= 0]).to_list() == own.get(name, [])
         hits = np.array([item in truth for item in own.get(name, [-1] * 10)])
@@ -95,7 +95,7 @@ def test_it_is_saved_and_read_back(found: Reranked, tmp_path: Path) -> None:
     tree = json.loads((tmp_path / "out" / "cascade.json").read_text())
     assert tree["differences"]["ndcg@10"]["a"] == found.before.metrics["ndcg@10"]
     assert tree["fields"]["context"] == ["hour"] and tree["candidates"] == 15 and tree["ceiling"] == found.ceiling
-    assert Evaluated.load(tmp_path / "out" / "after").metrics == found.after.metrics
+    assert EvaluationResult.load(tmp_path / "out" / "after").metrics == found.after.metrics
 
 
 def test_what_cannot_be_evaluated(cascade: Cascade) -> None:
@@ -126,8 +126,8 @@ def test_a_ranker_that_was_trained_on_the_targets_is_told(both: Any, tmp_path: P
         cascade = Cascade(retriever(store), ranker(late), users=people(), items=goods())
         with pytest.warns(UserWarning, match="may have been trained on them: split both stores at the same moments"):
             found = cascade.evaluate("test", **HOW)
-        _, _, ends, stops = store.histories("test")
-        times = np.concatenate([store.times[a:b] for a, b in zip(ends, stops, strict=True)])
+        targets = store.eval_set("test").targets
+        times = np.concatenate([store.times[a:b] for a, b in zip(targets.starts, targets.ends, strict=True)])
         assert found.facts["targets_not_later"] == int((times <= BEGIN + 319).sum()) > 0
     shown = fr.prepare_impressions(log(), tmp_path / "timeless", schema=SCHEMA | {"split": "random", "time": None})
     cascade = Cascade(retriever(both[0]), ranker(shown), users=people(), items=goods())

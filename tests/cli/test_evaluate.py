@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fullrank import api
-from fullrank.evaluation import Evaluated
+from fullrank.evaluation import EvaluationResult
 
 if TYPE_CHECKING:
     from conftest import Call
@@ -79,7 +79,7 @@ def test_runs_that_were_measured_differently_are_refused(call: Call, shop: Path,
 
 def test_out_saves_what_can_be_loaded(call: Call, shop: Path, tmp_path: Path) -> None:
     found = call("evaluate", shop / "popularity", "--out", tmp_path / "saved", "--json").json
-    assert Evaluated.load(tmp_path / "saved").metrics == found["metrics"]
+    assert EvaluationResult.load(tmp_path / "saved").metrics == found["metrics"]
     assert (
         call("evaluate", shop / "popularity", shop / "sasrec", "--metric", "hit@1", "--out", tmp_path / "two").code == 0
     )

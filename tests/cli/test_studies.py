@@ -12,7 +12,7 @@ import torch
 import fullrank as fr
 from fullrank import api
 from fullrank.data.pack import Store
-from fullrank.evaluation import Evaluated
+from fullrank.evaluation import EvaluationResult
 from fullrank.experiment import named
 from fullrank.run import write_run, write_weights
 from tiny import shaken
@@ -127,7 +127,7 @@ def test_hidden_events_of_one_run_and_of_two(call: Call, shop: Path, plr: Path, 
     assert [row["drop"] for row in found] == [0.0, 0.1, 0.3]
     assert found[0]["metrics"] == pytest.approx(api.evaluate(plr).metrics) and "dropped" not in found[0]["protocol"]
     assert found[2]["metrics"] == api.evaluate(plr, set=["drop=0.3"]).metrics
-    assert Evaluated.load(tmp_path / "drop-0.1").metrics == found[1]["metrics"]
+    assert EvaluationResult.load(tmp_path / "drop-0.1").metrics == found[1]["metrics"]
     pairs = call("evaluate", shop / "sasrec", plr, "--drop", "0.2", "--metric", "ndcg@10", "--json").json["shares"]
     one, two = (api.evaluate(path, set=["drop=0.2"]).metrics["ndcg@10"] for path in (shop / "sasrec", plr))
     row = pairs[1]["metrics"]["ndcg@10"]

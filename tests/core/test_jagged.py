@@ -35,6 +35,7 @@ def test_flat_offsets_and_rows_agree_with_lists(made: tuple[Jagged, list[list[in
     assert jagged.row_of().tolist() == [at for at, row in enumerate(rows) for _ in row]
     assert jagged.offsets.tolist() == [sum(map(len, rows[:n])) for n in range(len(rows) + 1)]
     assert jagged.values[jagged.places()].tolist() == jagged.flat().tolist()
+    assert jagged.keys(10).tolist() == [10 * at + value for at, row in enumerate(rows) for value in row]
 
 
 @given(views(), st.data())
@@ -64,6 +65,8 @@ def test_padded_is_right_padded_and_cut(made: tuple[Jagged, list[list[int]]], wi
     longest = max([1, *map(len, rows)])
     assert jagged.padded(fill=fill).tolist() == [row + [fill] * (longest - len(row)) for row in rows]
     assert jagged.padded(width, fill).tolist() == [(row + [fill] * width)[:width] for row in rows]
+    own, beside = jagged.padded_with(10 + jagged.values)
+    assert (own == jagged.padded()).all() and (beside == jagged.over(10 + jagged.values).padded()).all()
 
 
 @given(ROWS)

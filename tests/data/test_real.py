@@ -43,8 +43,7 @@ def test_beauty_ties_keep_input_order(beauty: tuple[Path, Store]) -> None:
     assert store.catalog.ids.gather(store.items).equals(expected["item_id"])
     assert store.times is not None and store.times.tolist() == expected["timestamp"].to_list()
     last = expected.group_by("user_id", maintain_order=True).last()["item_id"]
-    _, _, ends, _ = store.histories("test")
-    assert store.catalog.ids.gather(store.items[ends]).equals(last)
+    assert store.catalog.ids.gather(store.eval_set("test").next_items).equals(last)
 
 
 def test_movielens_ratings_with_threshold_and_global_time(real_data: Folder, tmp_path: Path) -> None:
@@ -62,8 +61,10 @@ def test_movielens_ratings_with_threshold_and_global_time(real_data: Folder, tmp
     assert store.catalog.categorical("genres").cardinality > 100 and "age" in store.users.columns
     assert store.times is not None
     split = store.manifest["split"]
-    users, starts, ends, targets = store.histories("test")
-    assert len(users) == split["test"]["users"] - split["test"]["users_without_history"]
+    asked = store.eval_set("test")
+    starts, ends, targets = asked.histories.items.starts, asked.targets.starts, asked.targets.ends
+    assert (asked.histories.items.ends == ends).all()
+    assert len(asked.users) == split["test"]["users"] - split["test"]["users_without_history"]
     assert (store.times[ends] >= split["test_from_seconds"]).all()
     assert (
         (store.times[ends - 1] < split["test_from_seconds"]).all() and (starts < ends).all() and (ends < targets).all()

@@ -12,12 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fullrank.data import splits
+from fullrank.data.pack import Store
 from fullrank.data.prepare import Columns, Prepare, prepare
 from fullrank.errors import UserError
 
 
 def events(*rows: tuple[int, int, int]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+
+
+def ranges(store: Store, split: str, *, without_history: bool = False) -> list[list[int]]:
+    """Users, and where in the flat events their histories start and end, and their targets end."""
+    asked = store.eval_set(split, without_history=without_history)
+    known, targets = asked.histories.items, asked.targets
+    assert known.values is store.items and targets.values is store.items and asked.histories.times is store.times
+    assert known.ends.tolist() == targets.starts.tolist(), "targets lie right behind the history"
+    return [a.tolist() for a in (asked.users, known.starts, known.ends, targets.ends)]
 
 
 def test_leave_one_out_by_hand(tmp_path: Path) -> None:
@@ -29,9 +39,10 @@ def test_leave_one_out_by_hand(tmp_path: Path) -> None:
     assert [ids[i] for i in store.items] == [2, 3, 1, 4, 1, 2, 3]
     assert store.offsets.tolist() == [0, 4, 6, 7]
     assert store.bounds.tolist() == [[2, 3], [6, 6], [7, 7]]
-    assert [a.tolist() for a in store.histories("test")] == [[0], [0], [3], [4]]
-    assert [a.tolist() for a in store.histories("validation")] == [[0], [0], [2], [3]]
-    assert [a.tolist() for a in store.histories("train")] == [[0, 1], [0, 4], [1, 5], [2, 6]]
+    assert ranges(store, "test") == [[0], [0], [3], [4]]
+    assert ranges(store, "validation") == [[0], [0], [2], [3]]
+    assert ranges(store, "train") == [[0, 1], [0, 4], [1, 5], [2, 6]]
+    assert [[ids[i] for i in row] for row in store.events.items] == [[2, 3, 1, 4], [1, 2], [3]]
     split = store.manifest["split"]
     assert split["users_train_only"] == 2
     assert split["train"] == {"events": 5, "users": 3}
@@ -84,9 +95,9 @@ def test_global_time_by_hand(tmp_path: Path, first: object) -> None:
     store = prepare(GLOBAL, tmp_path / "s", spec=spec)
     assert store.offsets.tolist() == [0, 3, 5, 7, 9]
     assert store.bounds.tolist() == [[1, 2], [3, 5], [5, 5], [8, 9]]
-    assert [a.tolist() for a in store.histories("validation")] == [[0, 3], [0, 7], [1, 8], [2, 9]]
-    assert [a.tolist() for a in store.histories("test")] == [[0], [0], [2], [3]]
-    everyone = [a.tolist() for a in store.histories("test", without_history=True)]
+    assert ranges(store, "validation") == [[0, 3], [0, 7], [1, 8], [2, 9]]
+    assert ranges(store, "test") == [[0], [0], [2], [3]]
+    everyone = ranges(store, "test", without_history=True)
     assert everyone == [[0, 2], [0, 5], [2, 5], [3, 7]], "user 3 is new: two targets, no history"
     split = store.manifest["split"]
     assert split["validation_from_seconds"] == 20 and split["test_from_seconds"] == 30
@@ -152,6 +163,6 @@ def test_parts_are_a_partition_in_order_of_time(lengths: list[int], seed: int) -
 def test_a_store_without_targets_says_so(tmp_path: Path) -> None:
     store = prepare(events((1, 1, 1), (2, 1, 1)), tmp_path / "s")
     assert any("no test events" in note for note in store.manifest["notes"])
-    assert all(len(a) == 0 for a in store.histories("test"))
+    assert all(len(a) == 0 for a in ranges(store, "test"))
     with pytest.raises(UserError, match="did you mean 'validation'"):
-        store.histories("valid")
+        store.eval_set("valid")

@@ -46,6 +46,17 @@ def test_arrays_are_mapped_and_read_only(folder: Path) -> None:
     assert "3 users, 4 items, 8 events" in repr(store)
 
 
+def test_the_histories_of_old_are_those_of_eval_set(folder: Path) -> None:
+    store = Store.open(folder)
+    asked = store.eval_set("test")
+    with pytest.warns(DeprecationWarning, match=r"Store\.eval_set\(split\)"):
+        users, starts, ends, target_ends = store.histories("test")
+    known = asked.histories.items
+    assert users.tolist() == asked.users.tolist() == [0, 1]
+    assert starts.tolist() == known.starts.tolist() and ends.tolist() == known.ends.tolist()
+    assert target_ends.tolist() == asked.targets.ends.tolist()
+
+
 def test_what_is_trained_on(folder: Path) -> None:
     """All but the last two events of a user; of the users with fewer than three, whatever the bounds say."""
     store = Store.open(folder)

@@ -137,7 +137,7 @@ def test_without_validation_training_impressions_are_read(tmp_path: Path) -> Non
 
 
 def test_other_fields_are_refused(run: Run, store: ImpressionStore, tmp_path: Path) -> None:
-    from fullrank.diagnostics.diagnose_clicks import diagnose_clicks
+    from fullrank.diagnostics.diagnose import diagnose_clicks
 
     other = fr.prepare_impressions(table(200), tmp_path / "other", schema=SCHEMA | {"fields": ["user", "item"]})
     with pytest.raises(UserError, match="other fields"):

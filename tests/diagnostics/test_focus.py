@@ -85,7 +85,7 @@ def test_alike_vectors_make_relevant() -> None:
 def test_the_twin_adds_up_single_weights(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     on = shop()
     model, some = model_of(KINDS[kind], on), everyone(on)
-    targets = some.histories.items.values[some.histories.items.ends]
+    targets = some.next_items
     monkeypatch.setattr(room, "LAST", 6)
     sums, even, users = np.zeros((3, 2, 2)), 0.0, 0
     for reading in readings(model, some):
@@ -139,7 +139,7 @@ def test_attention_to_the_own_department_is_seen() -> None:
     on = planted()
     some = everyone(on)
     model = model_of(recommender(Transformer(layers=1, attention=Softmax(heads=1), positions="none")), on)
-    targets = some.histories.items.values[some.histories.items.ends]
+    targets = some.next_items
     relevance = Relevance(on)
     for strength, least, most in ((0.0, 0.95, 1.05), (30.0, 1.1, 3.0)):
         with torch.no_grad():
@@ -210,7 +210,7 @@ def test_what_is_left_out_says_why() -> None:
 def test_rows_of_the_sample_do_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     on = shop()
     model, some = model_of(KINDS["focused"], on), everyone(on)
-    targets = some.histories.items.values[some.histories.items.ends]
+    targets = some.next_items
     (whole,) = observed(model, some, Focus(targets, Relevance(on)))
     monkeypatch.setattr("fullrank.diagnostics.reading.WEIGHTS", 300)
     (parts,) = observed(model, some, Focus(targets, Relevance(on)))

@@ -21,7 +21,7 @@ def test_a_sample_is_a_function_of_the_seed() -> None:
     assert np.array_equal(one.users, two.users) and not np.array_equal(one.users, other.users)
     assert len(one) == 9 and len(np.unique(one.users)) == 9
     assert np.array_equal(sample(store, "test", 20).first(9).users, one.users), "a smaller sample is its beginning"
-    assert len(everyone(store)) == len(store.histories("test")[0])
+    assert len(everyone(store)) == len(store.eval_set("test"))
 
 
 @pytest.mark.parametrize(("split", "users", "said"), [("tset", 5, "did you mean 'test'"), ("test", 1, "at least 2")])

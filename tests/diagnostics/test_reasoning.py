@@ -38,7 +38,7 @@ PLR = thinker("reasoner.steps=3", "reasoner.streams=3")
 
 
 def targets(some: Sample) -> np.ndarray:
-    return some.histories.items.values[some.histories.items.ends]
+    return some.next_items
 
 
 def read(model: Any) -> Reading:

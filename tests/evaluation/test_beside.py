@@ -9,7 +9,7 @@ import pytest
 
 from fakes import Kept, Whole
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, Evaluation, evaluate, measure, merge
+from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
 from fullrank.evaluation.beside import SHARED_BY, shared
 from fullrank.metrics.names import ACCURACY
 
@@ -25,15 +25,15 @@ def test_by_hand() -> None:
     model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
     found = evaluate(model, store, "test", asked(seed=4))
     assert found.protocol["sampled"]["negatives"] == 12 and found.protocol["candidates"] == "full"
-    users, starts, ends, stops = store.histories("test")
+    own = store.eval_set("test")
     row = {int(u): i for i, u in enumerate(found.per_user.users)}
     checked = 0
-    for user, start, end, stop in zip(users, starts, ends, stops, strict=True):
-        if end == start or stop - end != 1:
+    for user, history, targets in zip(own.users, own.histories.items, own.targets, strict=True):
+        if not len(history) or len(targets) != 1:
             continue
-        scores = model.scores(store.items[start:end])
+        scores = model.scores(history)
         drawn = shared(np.array([user // SHARED_BY]), 12, ITEMS, 4)[0]
-        place = int((scores[drawn] > scores[store.items[end]]).sum())
+        place = int((scores[drawn] > scores[targets[0]]).sum())
         wanted = 1 / np.log2(place + 2) if place < 5 else 0.0
         assert found.per_user.sampled["ndcg@5"][row[int(user)]] == pytest.approx(wanted)
         checked += 1
@@ -68,7 +68,7 @@ def test_on_disk_and_never_unasked(tmp_path: Path) -> None:
     model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
     found = evaluate(model, store, "test", asked())
     found.save(tmp_path)
-    again = Evaluated.load(tmp_path)
+    again = EvaluationResult.load(tmp_path)
     assert again.sampled == found.sampled and again.dump()["sampled"] == found.dump()["sampled"]
     plain = evaluate(model, store, "test", asked(sampled=None))
     assert plain.metrics == found.metrics and not plain.sampled

@@ -9,20 +9,20 @@ import pytest
 
 from fakes import Kept, Whole
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, Evaluation, compare, evaluate
+from fullrank.evaluation import Evaluation, EvaluationResult, compare, evaluate
 from fullrank.evaluation.bqs_like import columns, quality
-from fullrank.evaluation.compare import sign_flip
 from fullrank.evaluation.slices import LABELS
+from fullrank.evaluation.statistics import sign_flip
 
 STORE = Kept.random(80, 40)
 SPEC = Evaluation(bootstrap=0, ks=(5,))
 
 
-def run(seed: int, spec: Evaluation = SPEC) -> Evaluated:
+def run(seed: int, spec: Evaluation = SPEC) -> EvaluationResult:
     return evaluate(Whole(40, seed=seed), STORE, "test", spec)
 
 
-def total(a: Evaluated, b: Evaluated) -> float:
+def total(a: EvaluationResult, b: EvaluationResult) -> float:
     """From the slices that both report."""
     ours, theirs = (side.slices["target"] for side in (a, b))
     return sum(theirs[label]["ndcg@5"] - ours[label]["ndcg@5"] for label in ours)

@@ -11,14 +11,14 @@ import torch
 
 from fakes import Kept, Whole
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, Evaluation, compare, evaluate
-from fullrank.evaluation.compare import sign_flip
+from fullrank.evaluation import Evaluation, EvaluationResult, compare, evaluate
+from fullrank.evaluation.statistics import sign_flip
 
 STORE = Kept.random(80, 40)
 SPEC = Evaluation(bootstrap=0, ks=(5,))
 
 
-def run(seed: int, spec: Evaluation = SPEC, store: Kept = STORE) -> Evaluated:
+def run(seed: int, spec: Evaluation = SPEC, store: Kept = STORE) -> EvaluationResult:
     return evaluate(Whole(40, seed=seed), store, "test", spec)
 
 

@@ -37,10 +37,8 @@ def test_lists_are_those_of_the_thinned_histories(share: float, batch_size: int 
     found = evaluate(model, STORE, "test", SMALL.override(f"drop={share}", f"batch_size={batch_size or 'null'}"))
     assert found.per_user.lists is not None
     lost = 0
-    for (user, start, end, _), ids in zip(
-        zip(*STORE.histories("test"), strict=True), found.per_user.lists, strict=True
-    ):
-        history = STORE.items[start:end]
+    asked = STORE.eval_set("test")
+    for user, history, ids in zip(asked.users, asked.histories.items, found.per_user.lists, strict=True):
         read = left(user, history, share)
         lost += len(history) - len(read)
         assert len(read) and ids.tolist() == listed(model.scores(read), 5, set(history.tolist())), "candidates stay"

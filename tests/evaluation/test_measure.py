@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole, listed
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import EvalSet, Histories
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
 
@@ -21,8 +23,8 @@ def test_equals_plain_loops(split: str, seen: str) -> None:
     model = Whole(40, max_length=5)
     found = evaluate(model, STORE, split, Evaluation(seen=seen, bootstrap=0, ks=(1, 7)))
     hits, gains, shown = [], [], set()
-    for _, start, end, _ in zip(*STORE.histories(split), strict=True):
-        history, target = STORE.items[start:end], STORE.items[end]
+    asked = STORE.eval_set(split)
+    for history, target in zip(asked.histories.items, asked.next_items, strict=True):
         ranked = listed(model.scores(history), 7, set(history.tolist()) if seen == "exclude" else set())
         shown |= set(ranked) - {-1}
         hits.append(target in ranked)
@@ -58,8 +60,8 @@ def test_lift_reads_the_whole_history(split: str, source: str) -> None:
     counts = STORE.catalog.popularity if source == "train" else np.bincount(STORE.items, minlength=40)
     lists = found.per_user.lists
     assert lists is not None
-    for row, (_, start, end, _) in enumerate(zip(*STORE.histories(split), strict=True)):
-        chosen = counts[STORE.items[start:end]].mean()
+    for row, history in enumerate(STORE.eval_set(split).histories.items):
+        chosen = counts[history].mean()
         wanted = counts[lists[row]].mean() / chosen if chosen else 1.0
         assert found.per_user.values["lift@5"][row] == pytest.approx(wanted)
 
@@ -94,8 +96,9 @@ def test_several_targets_of_one_user() -> None:
     store = Kept.of([[0, 1, 2, 3, 3]], 6)
 
     class Late(Kept):
-        def histories(self, split: str, *, without_history: bool = False) -> tuple[np.ndarray, ...]:
-            return np.array([0]), np.array([0]), np.array([2]), np.array([5])
+        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+            known, targets = (Jagged(self.items, np.array([a]), np.array([b])) for a, b in ((0, 2), (2, 5)))
+            return EvalSet(Histories(known, users=np.array([0])), targets)
 
     found = evaluate(Whole(6), Late(**vars(store)), "test", SMALL.override("ks=[4]"))
     assert found.metrics["recall@4"] == 1.0
@@ -114,8 +117,8 @@ def test_a_store_of_another_catalogue_is_refused() -> None:
 
 def test_a_split_without_users_is_refused() -> None:
     class Nobody(Kept):
-        def histories(self, split: str, *, without_history: bool = False) -> tuple[np.ndarray, ...]:
-            return (np.zeros(0, dtype=np.int64),) * 4
+        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+            return super().eval_set(split).take(slice(0, 0))
 
     with pytest.raises(UserError, match="no users with a target"):
         evaluate(Whole(40), Nobody(**vars(STORE)), "test", SMALL)
@@ -126,9 +129,8 @@ def test_a_split_without_users_is_refused() -> None:
 
 def test_users_come_back_in_their_own_order() -> None:
     class Shuffled(Kept):
-        def histories(self, split: str, *, without_history: bool = False) -> tuple[np.ndarray, ...]:
-            order = np.random.default_rng(0).permutation(60)
-            return tuple(part[order] for part in super().histories(split))
+        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+            return super().eval_set(split).take(np.random.default_rng(0).permutation(60))
 
     plain, shuffled = (evaluate(Whole(40), s, "test", SMALL) for s in (STORE, Shuffled(**vars(STORE))))
     assert np.array_equal(plain.per_user.users, shuffled.per_user.users)

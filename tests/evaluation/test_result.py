@@ -10,7 +10,7 @@ import pytest
 
 from fakes import Kept, Whole
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, Evaluation, evaluate, measure, merge
+from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
 
 STORE = Kept.random(50, 40)
 
@@ -19,7 +19,7 @@ STORE = Kept.random(50, 40)
 def test_saved_and_loaded(spec: Evaluation, tmp_path: Path) -> None:
     found = evaluate(Whole(40), STORE, "test", spec)
     found.save(tmp_path / "evaluation")
-    back = Evaluated.load(tmp_path / "evaluation")
+    back = EvaluationResult.load(tmp_path / "evaluation")
     assert back.to_json() == found.to_json()
     assert np.array_equal(back.per_user.users, found.per_user.users)
     for name, column in found.per_user.values.items():
@@ -62,7 +62,7 @@ def test_a_broken_folder_is_refused(broken: str, tmp_path: Path) -> None:
     else:
         text.write_text(json.dumps({"metrics": {}}))
     with pytest.raises(UserError, match="does not hold an evaluation"):
-        Evaluated.load(tmp_path)
+        EvaluationResult.load(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["metrics", "stderr", "interval", "slices", "protocol"])
@@ -72,7 +72,7 @@ def test_a_part_of_the_wrong_kind_is_refused(key: str, wrong: object, tmp_path: 
     text = tmp_path / "evaluation.json"
     text.write_text(json.dumps(json.loads(text.read_text()) | {key: wrong}))
     with pytest.raises(UserError, match=f"does not hold an evaluation.*'{key}' is no object"):
-        Evaluated.load(tmp_path)
+        EvaluationResult.load(tmp_path)
 
 
 @pytest.mark.parametrize("whole", ["[]", "3", "[" * 100_000, '{"protocol": {"metrics": [3]}}'])
@@ -80,7 +80,7 @@ def test_json_of_another_shape_is_refused(whole: str, tmp_path: Path) -> None:
     evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
     (tmp_path / "evaluation.json").write_text(whole)
     with pytest.raises(UserError, match="does not hold an evaluation"):
-        Evaluated.load(tmp_path)
+        EvaluationResult.load(tmp_path)
 
 
 def test_a_save_that_fails_leaves_the_old_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

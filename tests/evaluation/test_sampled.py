@@ -76,8 +76,8 @@ def test_metrics_equal_plain_loops(source: str | None, seen: str) -> None:
     )
     found = evaluate(model, store, "test", spec)
     weights = store.catalog.popularity if source == "popularity" else np.ones(60, dtype=np.int64)
-    for user, start, end, _ in zip(*store.histories("test"), strict=True):
-        history, target = store.items[start:end], store.items[end]
+    asked = store.eval_set("test")
+    for user, history, target in zip(asked.users, asked.histories.items, asked.next_items, strict=True):
         known = np.unique([target, *(history if seen == "exclude" else [])]).astype(np.int64)
         scores = model.scores(history)
         place = 1 + sum(scores[negatives(np.array([user]), 9, weights, known, 5)[0]] > scores[target])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
+from fullrank.core.jagged import Jagged
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.slices import LABELS, bands, groups, sliced
-from fullrank.metrics import Truth
 
 
 def test_popularity_bands_hold_a_third_of_the_events_each() -> None:
@@ -18,7 +18,7 @@ def test_popularity_bands_hold_a_third_of_the_events_each() -> None:
 
 
 def test_groups_by_hand() -> None:
-    truth = Truth(np.array([0, 1, 0, 2]), np.array([0, 1, 2, 4]))
+    truth = Jagged.from_lists([[0], [1], [0, 2]])
     found = groups(np.array([0, 4, 50]), np.array([True, False, False]), truth, np.array([2, 5, 3]))
     labels = {name: [LABELS[name][code] for code in codes] for name, codes in found.items()}
     assert labels["users"] == ["new", "known", "known"]

@@ -30,9 +30,10 @@ def test_popularity_on_a_prepared_store(split: str, tmp_path: Path) -> None:
     model.fit(store)
     found = evaluate(model, store, "test", Evaluation(ks=(5,), bootstrap=20, empty="answer"))
     values = []
-    for _, start, end, target_end in zip(*store.histories("test", without_history=True), strict=True):
-        ranked = listed(store.catalog.popularity.astype(float), 5, set(store.items[start:end].tolist()))
-        wanted = set(store.items[end:target_end].tolist())
+    asked = store.eval_set("test", without_history=True)
+    for history, targets in zip(asked.histories.items, asked.targets, strict=True):
+        ranked = listed(store.catalog.popularity.astype(float), 5, set(history.tolist()))
+        wanted = set(targets.tolist())
         values.append(len(wanted & set(ranked)) / len(wanted))
     assert found.per_user.values["recall@5"].tolist() == pytest.approx(values)
     assert found.protocol["fingerprint"] == store.fingerprint
@@ -42,7 +43,7 @@ def test_users_that_are_new_after_the_cut_are_counted(tmp_path: Path) -> None:
     store = prepare(events(), tmp_path / "store", spec=Prepare().override("split=global_time"))
     model = Popularity().build(store.catalog)
     model.fit(store)
-    everybody = len(store.histories("test", without_history=True)[0])
+    everybody = len(store.eval_set("test", without_history=True))
     left, all_of_them = (evaluate(model, store, "test", Evaluation(bootstrap=0, empty=e)) for e in ("skip", "answer"))
     assert all_of_them.protocol["users"] == everybody > left.protocol["users"]
     assert left.protocol["users"] + left.protocol["users_without_history"] == everybody

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import Kept, Whole
-from fullrank.evaluation import Evaluated, Evaluation, PerUser, evaluate, measure, merge
+from fullrank.evaluation import Evaluation, EvaluationResult, PerUser, evaluate, measure, merge
 from fullrank.metrics.names import ACCURACY, DEFAULT, PER_LIST, parse
 
 KS = (1, 2, 7, 20)
@@ -28,7 +28,7 @@ specs = st.builds(
 )
 
 
-def run(store: Kept, spec: Evaluation) -> Evaluated:
+def run(store: Kept, spec: Evaluation) -> EvaluationResult:
     return evaluate(Whole(len(store.catalog.popularity)), store, "test", spec)
 
 
@@ -57,7 +57,7 @@ def test_unchanged_by_batch_and_block(store: Kept, spec: Evaluation, batch_size:
     assert run(store, same).to_json() == run(store, spec).to_json()
 
 
-Merge = Callable[[list[PerUser]], Evaluated]
+Merge = Callable[[list[PerUser]], EvaluationResult]
 
 
 def check_shards(store: Kept, spec: Evaluation, world: int, put_together: Merge = merge) -> None:
@@ -77,14 +77,14 @@ def test_every_default_metric_is_under_these_laws() -> None:
     assert {parse(n).base for n in found.metrics} == {parse(f"{base}@1").base for base in DEFAULT}
 
 
-def _mean_of_ranks(parts: list[PerUser]) -> Evaluated:
+def _mean_of_ranks(parts: list[PerUser]) -> EvaluationResult:
     """The planted fault, seen in the field: each rank's number, averaged."""
     alone = [
         merge([PerUser(p.users, p.values, p.lists, p.groups, {**p.protocol, "users": len(p.users)})]) for p in parts
     ]
     whole = merge(parts)
     metrics = {n: float(np.mean([a.metrics[n] for a in alone])) for n in whole.metrics}
-    return Evaluated(metrics, whole.stderr, whole.interval, whole.slices, whole.protocol, whole.per_user)
+    return EvaluationResult(metrics, whole.stderr, whole.interval, whole.slices, whole.protocol, whole.per_user)
 
 
 def test_planted_fault_averaging_ranks_is_caught() -> None:

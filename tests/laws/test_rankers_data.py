@@ -16,8 +16,8 @@ from discover import Pair
 from fullrank.click import Click, ClickModel
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
-from fullrank.evaluation.predict import predict
 from fullrank.rankers import reads
+from fullrank.retrieval.predict import predict
 from rankers_small import ALL, DIM, model, small
 from tests.training.clicks import SCHEMA, shop, table
 from tiny import close, shaken

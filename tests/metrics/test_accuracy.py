@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.metrics import Table, Truth, match
+from fullrank.core.jagged import Jagged
+from fullrank.metrics import Table, match
 from fullrank.metrics.names import ACCURACY, parse
 
 KS = (1, 2, 3, 5, 10, 20)
@@ -63,15 +64,14 @@ LOOPS: dict[str, Callable[[list[int], set[int], int], float]] = {
 }
 
 
-def truth(wanted: list[list[int]]) -> Truth:
-    ends = np.cumsum([len(w) for w in wanted])
-    return Truth.of(np.concatenate(wanted).astype(np.int64), ends - [len(w) for w in wanted], ends)
+def truth(wanted: list[list[int]]) -> Jagged:
+    return Jagged.from_lists(wanted).distinct()
 
 
 def table(lists: list[list[int]], wanted: list[list[int]], width: int = 20) -> Table:
     ids = np.array([(row + [-1] * width)[:width] for row in lists])
     targets = truth(wanted)
-    return Table(match(ids, targets), targets.counts)
+    return Table(match(ids, targets), targets.lengths)
 
 
 @st.composite
@@ -119,12 +119,12 @@ def test_equals_ir_measures(metric: str, case: Case) -> None:
 
 def test_a_target_counts_once_however_often_it_was_bought() -> None:
     assert ACCURACY["recall"](table([[3, 4]], [[3, 3, 3]]), 1).tolist() == [1.0]
-    assert truth([[3, 3], [5]]).items.tolist() == [3, 5]
+    assert truth([[3, 3], [5]]).values.tolist() == [3, 5]
 
 
 def test_truth_and_empty_places() -> None:
     targets = truth([[0], [2, 1], [0]])
-    assert (targets.items.tolist(), targets.offsets.tolist()) == ([0, 1, 2, 0], [0, 1, 3, 4])
+    assert (targets.values.tolist(), targets.offsets.tolist()) == ([0, 1, 2, 0], [0, 1, 3, 4])
     assert match(np.array([[-1, 0], [1, -1], [-1, -1]]), targets).tolist() == [[0, 1], [1, 0], [0, 0]]
 
 

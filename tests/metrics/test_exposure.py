@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fullrank.core.jagged import Jagged
 from fullrank.metrics import Table
 from fullrank.metrics.coverage import coverage, exposures, novelty
 from fullrank.metrics.fairness import arp, fair, gini, history_popularity, lift, niche
@@ -74,10 +75,7 @@ def test_lift_equals_plain_loops(case: tuple[Lists, list[int]], data: st.DataObj
     lists, popularity = case
     event = st.integers(0, len(popularity) - 1)
     histories = [data.draw(st.lists(event, max_size=5)) for _ in lists]
-    ends = np.cumsum([len(h) for h in histories])
-    flat = np.array([item for h in histories for item in h], dtype=np.int32)
-    starts = ends - [len(h) for h in histories]
-    chosen = history_popularity(flat, starts, ends, np.array(popularity), chunk)
+    chosen = history_popularity(Jagged.from_lists(histories, np.int32), np.array(popularity), chunk)
     found = lift(replace(table(lists, popularity), history=chosen), k)
     wanted = [loop_lift(row, h, popularity, k) for row, h in zip(lists, histories, strict=True)]
     assert found.tolist() == pytest.approx(wanted)

@@ -16,8 +16,8 @@ from fullrank.data.pack import Store
 from fullrank.diagnostics.diagnose import NAME, Diagnosis
 from fullrank.errors import UserError
 from fullrank.reports import Figure, Missing
-from fullrank.reports.any_report import any_report
 from fullrank.reports.click_report import ClickReport
+from fullrank.reports.report import report
 from fullrank.run import Run, write_run, write_weights
 from tests.reports.conftest import HOSTILE, Page, make
 from tests.training.clicks import shop, tiny
@@ -61,7 +61,7 @@ def runs(store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> di
 
 @pytest.fixture(scope="module")
 def whole(runs: dict[str, Run]) -> ClickReport:
-    made = any_report(list(runs.values()), impressions=100)
+    made = report(list(runs.values()), impressions=100)
     assert isinstance(made, ClickReport)
     return made
 
@@ -104,7 +104,7 @@ def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytes
     seed = written(store, home / "seed", *RANKERS["rankmixer"], "seed=5")
     cross = written(store, home / "cross", "model.ranker.crosses=1")
     tables = written(store, home / "tables", "model.embedding.dim=4", "model.ranker.crosses=2")
-    made = any_report(
+    made = report(
         [runs["rankmixer"], runs["dcnv2"], Run.open(small.path), seed, cross, tables, runs["dnn"]], impressions=60
     )
     assert isinstance(made, ClickReport)
@@ -151,7 +151,7 @@ def test_theorems_are_a_table_of_runs_that_mix(whole: ClickReport) -> None:
 
 def test_names_are_text(store: ImpressionStore, tmp_path: Path) -> None:
     """A field or a folder may be called anything."""
-    made = any_report([written(store, tmp_path / HOSTILE.replace("/", "-"))], impressions=20)
+    made = report([written(store, tmp_path / HOSTILE.replace("/", "-"))], impressions=20)
     page = Page(made.html)
     assert not {"script", "img"} & {tag for tag, _ in page.elements} and "49" not in made.html.split("<title>")[0]
 
@@ -167,34 +167,34 @@ def test_kept_results_are_taken_and_others_measured(runs: dict[str, Run], tmp_pa
         told.append(what.split()[0])
         return lambda done, total: None
 
-    made = any_report([run], tell=tell)
+    made = report([run], tell=tell)
     assert told == [] and len(drawn(made)["reliability"].rows) <= 3  # type: ignore[arg-type]
-    any_report([run], impressions=60, tell=tell)
+    report([run], impressions=60, tell=tell)
     assert told == ["diagnose"]
-    any_report([run], settings=["bins=4"], tell=tell)
+    report([run], settings=["bins=4"], tell=tell)
     assert told == ["diagnose", "evaluate"]
-    any_report([run], split="validation", tell=tell)
+    report([run], split="validation", tell=tell)
     assert told[2:] == ["evaluate", "diagnose"]
     stale = [
         row | {"label": "0" * 64} if row["name"] == "weights" else row for row in Diagnosis.load(run.path / NAME).rows
     ]
     Diagnosis(tuple(stale)).save(run.path / NAME)
-    any_report([run], tell=tell)
+    report([run], tell=tell)
     assert told[4:] == ["diagnose"], "a diagnosis of other weights is none of this run"
-    given = any_report([run], evaluations={"run": fr.evaluate(run, set=["bins=2"])}, tell=tell)
+    given = report([run], evaluations={"run": fr.evaluate(run, set=["bins=2"])}, tell=tell)
     assert len(drawn(given)["reliability"].rows) == 2  # type: ignore[arg-type]
 
 
 def test_what_is_refused(runs: dict[str, Run], store: ImpressionStore, tmp_path: Path) -> None:
     lr = runs["lr"]
     with pytest.raises(UserError, match="give impressions, not users"):
-        any_report([lr], users=5)
+        report([lr], users=5)
     with pytest.raises(UserError, match="not of clicks on the split 'validation'"):
-        any_report([lr], split="validation", evaluations={"lr": fr.evaluate(lr)})
+        report([lr], split="validation", evaluations={"lr": fr.evaluate(lr)})
     with pytest.raises(UserError, match="no effect on evaluations"):
-        any_report([lr], settings=["bins=2"], evaluations={"lr": fr.evaluate(lr)})
+        report([lr], settings=["bins=2"], evaluations={"lr": fr.evaluate(lr)})
     with pytest.raises(UserError, match="given twice"):
-        any_report([lr, lr])
+        report([lr, lr])
 
 
 def test_two_kinds_have_no_page_in_common(runs: dict[str, Run], tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_two_kinds_have_no_page_in_common(runs: dict[str, Run], tmp_path: Path) 
     other = make(market, tmp_path / "popularity", recipe="popularity")
     for pair in ([runs["lr"], other], [other, runs["lr"]]):
         with pytest.raises(UserError, match="write one report of each kind"):
-            any_report(pair)
+            report(pair)
     with pytest.raises(UserError, match="give users, not impressions"):
-        any_report([other], impressions=5)
+        report([other], impressions=5)
     with pytest.raises(UserError, match="not of the split"):
-        any_report([other], users=20, evaluations={"popularity": fr.evaluate(runs["lr"])})
+        report([other], users=20, evaluations={"popularity": fr.evaluate(runs["lr"])})

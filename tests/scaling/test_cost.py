@@ -50,13 +50,13 @@ def test_a_slower_step_costs_more_and_a_baseline_has_no_steps(
 def test_seeds_are_measured_once_and_test_is_not_looked_at(
     store: Store, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, original = [], Store.histories
+    asked, original = [], Store.eval_set
 
-    def histories(self: Store, split: str, **rest: bool) -> Any:
+    def eval_set(self: Store, split: str, **rest: bool) -> Any:
         asked.append(split)
         return original(self, split, **rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Store, "histories", histories)
+    monkeypatch.setattr(Store, "eval_set", eval_set)
     jobs = tiny("[{name: a, recipe: sasrec}, {name: b, recipe: gru4rec}]", settings={}, seeds=(0, 1, 2)).jobs()[:3]
     told: list[str] = []
     costs = measure_costs(jobs, store, seconds=0.05, told=lambda job: told.append(job.folder))
@@ -75,8 +75,8 @@ def test_evaluation_is_drawn_out_in_a_line(monkeypatch: pytest.MonkeyPatch, stor
 
     anything: Any = Grid.from_text("cells: [popularity]").jobs()[0].experiment
     model = anything.model.build(store.catalog)
-    material = Slow.of(anything, store)
-    assert module.time_evaluation(model, material, seconds=6.5, all_metrics=True) == pytest.approx(9)
+    data = Slow.of(anything, store)
+    assert module.time_evaluation(model, data, seconds=6.5, all_metrics=True) == pytest.approx(9)
     assert 2 < clock[0] < 3
 
 

@@ -20,7 +20,7 @@ from fullrank.ops.flop_count import counted
 from fullrank.scaling.laws.read import read_ladder
 from fullrank.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
 from fullrank.scaling.sweep import sweep
-from fullrank.training.fit import material_of
+from fullrank.training.data_module import data_module_of
 
 from .laws.conftest import srt_csv as srt_csv
 
@@ -37,9 +37,9 @@ def titled(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def made(store: Store, recipe: str, *settings: str) -> Any:
     experiment = named(recipe).override("model.dim=8", "training.batch_size=256", *settings)
-    material = material_of(experiment, store)
-    model = experiment.model.build(material.known)  # type: ignore[attr-defined]
-    return model, material.loader(model)
+    data = data_module_of(experiment, store)
+    model = experiment.model.build(data.known)  # type: ignore[attr-defined]
+    return model, data.loader(model)
 
 
 @pytest.mark.parametrize(

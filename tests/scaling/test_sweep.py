@@ -115,7 +115,7 @@ def test_a_sweep_cut_off_between_training_and_its_row_only_evaluates(
 
     grid = tiny("[sasrec, gru4rec]")
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(one, "judge", cut)
+        patched.setitem(one.EVALUATE, "retrieval", cut)
         sweep(grid, store, out, progress=False)
     assert not (out / "rows.jsonl").exists(), "an interrupt is no failure"
     before = (out / "cells" / "sasrec-seed0" / "metrics.jsonl").read_text()

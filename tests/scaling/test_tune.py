@@ -50,10 +50,10 @@ def blind(store: Store) -> Store:
 
 
 class Poisoned(Store):
-    def histories(self, split: Any, **rest: bool) -> Any:
+    def eval_set(self, split: Any, **rest: bool) -> Any:
         if split == "test":
             raise AssertionError("the test split was asked for")
-        return super().histories(split, **rest)
+        return super().eval_set(split, **rest)
 
 
 def test_the_test_split_is_never_touched(store: Store, blind: Store, out: Path, tmp_path: Path) -> None:

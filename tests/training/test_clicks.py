@@ -67,10 +67,10 @@ def test_predict_equals_evaluation(store: ImpressionStore, tmp_path: Path) -> No
     found, given = fr.evaluate(run, "test"), table()
     predicted = fr.predict(run, given)
     assert predicted.columns == [*given.columns, "probability"] and predicted.drop("probability").equals(given)
-    places = store.external(found.per_row.rows)["input_row"].to_numpy()
+    places = store.external(found.per_impression.rows)["input_row"].to_numpy()
     same = predicted["probability"].to_numpy()[places]
-    assert np.allclose(same, found.per_row.probabilities, rtol=1e-6)
-    assert np.array_equal(given["label"].to_numpy()[places], found.per_row.labels)
+    assert np.allclose(same, found.per_impression.probabilities, rtol=1e-6)
+    assert np.array_equal(given["label"].to_numpy()[places], found.per_impression.labels)
 
 
 def test_an_unseen_value_is_unknown_and_a_null_missing(store: ImpressionStore, tmp_path: Path) -> None:

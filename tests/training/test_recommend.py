@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,7 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.pack import Store
+from fullrank.data.sources.planted import Planted
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.run import Run
@@ -24,21 +29,22 @@ def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def histories(market: Store, split: str) -> pl.DataFrame:
-    users, starts, ends, _ = market.histories(split)
+    asked = market.eval_set(split)
+    assert asked.histories.seconds is not None
     rows = [
-        {"user_id": int(u), "item_id": market.catalog.ids[int(market.items[i])], "timestamp": int(market.times[i])}
-        for u, s, e in zip(users, starts, ends, strict=True)
-        for i in range(s, e)
+        {"user_id": int(user), "item_id": market.catalog.ids[int(item)], "timestamp": int(time)}
+        for user, items, times in zip(asked.users, asked.histories.items, asked.histories.seconds, strict=True)
+        for item, time in zip(items, times, strict=True)
     ]
     return pl.DataFrame(rows)
 
 
 def test_equals_the_ranking_of_evaluation(run: Run, market: Store) -> None:
     """recall@5 from the recommended frame is what evaluate reports."""
-    users, _, ends, _ = market.histories("test")
-    target = dict(zip(users.tolist(), market.catalog.external(market.items[ends]).to_list(), strict=True))
+    asked = market.eval_set("test")
+    target = dict(zip(asked.users.tolist(), market.catalog.external(asked.next_items).to_list(), strict=True))
     found = fr.recommend(run, histories(market, "test"), k=5)
-    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(users)
+    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(asked)
     measured = evaluate(run.model(), market, "test", Evaluation(ks=(5,), metrics=("recall",), bootstrap=0))
     assert hit == pytest.approx(measured.metrics["recall@5"], abs=1e-9)
     assert 0 < hit < 1
@@ -102,3 +108,28 @@ def test_evaluate_refuses_other_data(run: Run, tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="fingerprints differ"):
         fr.evaluate(run, data=other)
+
+
+def test_a_run_folder_alone_is_enough(tmp_path: Path) -> None:
+    """On a machine that never had the store: another process, the folder moved, the store deleted."""
+    tables = Planted(users=60, items=40, events_per_user=8).read()
+    store = fr.prepare(tables.events, tmp_path / "store", items=tables.items)
+    fr.train(tiny("training.max_epochs=1"), store, tmp_path / "here" / "run", progress=False)
+    history = store.catalog.ids.head(3).to_list()
+    before = fr.recommend(tmp_path / "here" / "run", [history], k=5, titles=True)
+    shutil.move(tmp_path / "here", tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "store")
+    code = (
+        "import sys, json, fullrank as fr; p = fr.load(sys.argv[1], device='cpu'); "
+        "print(json.dumps(p.recommend([json.loads(sys.argv[2])], k=5, titles=True).rows()))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "elsewhere" / "run"), json.dumps(history)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    rows = [tuple(row) for row in json.loads(found)]
+    assert [(r[1], r[3], r[4]) for r in rows] == before.select("item", "rank", "title").rows()
+    assert np.allclose([r[2] for r in rows], before["score"].to_numpy(), atol=1e-5)
+
+
+def test_what_is_the_other_problems_is_refused(run: Run) -> None:
+    with pytest.raises(UserError, match="predict is of ranking models, use recommend"):
+        fr.load(run).predict(pl.DataFrame({"a": [1]}))

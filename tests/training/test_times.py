@@ -59,12 +59,12 @@ def untimed_store(market: Store, folder: Path) -> Store:
 
 
 def histories(market: Store, split: str) -> pl.DataFrame:
-    users, starts, ends, _ = market.histories(split)
-    assert market.times is not None
+    asked = market.eval_set(split)
+    assert asked.histories.seconds is not None
     rows = [
-        {"user_id": int(u), "item_id": market.catalog.ids[int(market.items[i])], "timestamp": int(market.times[i])}
-        for u, s, e in zip(users, starts, ends, strict=True)
-        for i in range(s, e)
+        {"user_id": int(user), "item_id": market.catalog.ids[int(item)], "timestamp": int(time)}
+        for user, items, times in zip(asked.users, asked.histories.items, asked.histories.seconds, strict=True)
+        for item, time in zip(items, times, strict=True)
     ]
     return pl.DataFrame(rows)
 
@@ -120,11 +120,11 @@ def test_a_store_without_times_is_refused_before_anything_is_written(market: Sto
 
 def test_evaluation_and_recommendation_agree(run: Run, market: Store) -> None:
     """recall@5 from the recommended frame is what evaluate reports; the time column's unit and type do not matter."""
-    users, _, ends, _ = market.histories("test")
-    target = dict(zip(users.tolist(), market.catalog.external(market.items[ends]).to_list(), strict=True))
+    asked = market.eval_set("test")
+    target = dict(zip(asked.users.tolist(), market.catalog.external(asked.next_items).to_list(), strict=True))
     frame = histories(market, "test").sample(fraction=1.0, shuffle=True, seed=0)
     found = fr.recommend(run, frame, k=5)
-    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(users)
+    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(asked)
     measured = evaluate(run.model(), market, "test", Evaluation(ks=(5,), metrics=("recall",), bootstrap=0))
     assert hit == pytest.approx(measured.metrics["recall@5"], abs=1e-9)
     moments = frame.with_columns(timestamp=pl.from_epoch("timestamp", time_unit="s"))

@@ -14,8 +14,6 @@ import torch
 from common import Clock, finish, given
 
 from fullrank.attention.softmax import Softmax
-from fullrank.core.jagged import Jagged
-from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.encoders.transformer import Transformer
 from fullrank.experiment import Experiment, Training
@@ -78,9 +76,10 @@ def main() -> None:
         number = "source"
     timing: dict[str, Any] = {"library": "fullrank", "version": number, "torch": torch.__version__} | clock.figures(1)
     timing |= {"seconds_per_epoch": per_epoch, "fit_seconds": seconds}
-    users, starts, ends, _ = store.histories("test")
+    asked = store.eval_set("test")
+    users = asked.users
     begun = time.perf_counter()
-    found = rank(model, Histories(Jagged(store.items, starts, ends)), k=s["k"])
+    found = rank(model, asked.histories, k=s["k"])
     timing |= {"recommend_seconds": time.perf_counter() - begun, "users": len(users)}
     places = np.tile(np.arange(1, s["k"] + 1), len(users))
     lists = pd.DataFrame({"user_id": np.repeat(users, s["k"]), "item_id": found.ids.ravel(), "rank": places})

@@ -17,10 +17,8 @@ from fullrank.cascade.ordering import Ordering
 from fullrank.cascade.plan import Plan, id_column, planned
 from fullrank.cascade.stages import Ranker, Retriever
 from fullrank.cascade.tables import Context, Keyed
-from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
-from fullrank.data.histories import Histories
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.data.values import Unit
 from fullrank.data.vocabulary import UNKNOWN, canonical
 from fullrank.errors import UserError
@@ -193,8 +191,7 @@ class Cascade:
                 "give their histories instead"
             )
         at = store.users["user"].to_numpy()[place].astype(np.int64)
-        events = Jagged.from_offsets(store.items, store.offsets).take(at)
-        return RequestBatch(given.alias("user"), Histories(events, store.times))
+        return RequestBatch(given.alias("user"), store.events.take(at))
 
 
 def _refuse_bare(asked: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:

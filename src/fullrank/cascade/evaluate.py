@@ -20,7 +20,7 @@ from fullrank.evaluation.asked import asked
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.dropped import Forgetful
 from fullrank.evaluation.measure import of_lists, ranked
-from fullrank.evaluation.result import Evaluated, merge
+from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.metrics import match
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Reranked:
     """Before and after. `facts`: candidates, blend, where the fields came from, and the times of `leak`."""
 
-    before: Evaluated
+    before: EvaluationResult
     """The retriever's own lists."""
-    after: Evaluated
+    after: EvaluationResult
     """The ranker's order of the candidates."""
     differences: dict[str, Comparison]
     """after - before on the same users: recall and nDCG at every k."""
@@ -55,7 +55,7 @@ class Reranked:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str) -> None:
-        """Writes `cascade.json`, and both evaluations into `before` and `after` (`Evaluated.load` reads them)."""
+        """Writes `cascade.json`, and both results into `before` and `after` (`EvaluationResult.load` reads them)."""
         self.before.save(Path(folder) / "before")
         self.after.save(Path(folder) / "after")
         write_text(Path(folder) / "cascade.json", self.to_json())
@@ -87,13 +87,12 @@ def before_and_after(
     reached = bare = 0.0
     for low, high in order.blocks(len(whole.users), candidates):
         part = whole.part(slice(low, high))
-        found = ranked(teller, part.histories(store), spec, candidates, cascade.device, None)
+        found = ranked(teller, part.histories, spec, candidates, cascade.device, None)
         scores = rank(names[part.users], found.ids, found.scores, blend)
         best, _ = order.best(scores, found.ids, deepest)
         for kept, ids in zip(parts, (found.ids[:, :deepest], best), strict=True):
             kept.append(of_lists(part, store, spec, ids.astype(np.int32), found.steps))
-        truth = part.truth(store)
-        reached += float((match(found.ids, truth).sum(1) / truth.counts).sum())
+        reached += float((match(found.ids, part.truth).sum(1) / part.truth.lengths).sum())
         bare += float((~(found.ids >= 0).any(1)).sum())
         if progress is not None:
             progress(high, len(whole.users))

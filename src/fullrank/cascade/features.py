@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from fullrank.batch import Impressions
 from fullrank.cascade.tables import constant
+from fullrank.core.jagged import Jagged
 from fullrank.data.encoding import Encoder
 from fullrank.data.tensors import tensors
 
@@ -27,8 +28,8 @@ class Side:
     categorical_at: list[int]
     numeric: Float[np.ndarray, "N n"]
     numeric_at: list[int]
-    bags: dict[int, tuple[Int[np.ndarray, "T"], Int[np.ndarray, "O"]]]
-    """Bag number -> the ids of all rows, and where each row begins (O = N + 1)."""
+    bags: dict[int, Jagged]
+    """Bag number -> the ids of each row."""
 
 
 def encoded(encoder: Encoder, columns: Sequence[pl.Series], rows: int, what: str) -> Side:
@@ -39,11 +40,7 @@ def encoded(encoder: Encoder, columns: Sequence[pl.Series], rows: int, what: str
     found = encoder.encode(frame, what)
     columns_at = [at for at, field in enumerate(encoder.categorical) if field.name in own]
     numbers_at = [at for at, field in enumerate(encoder.numeric) if field.name in own]
-    bags = {
-        at: (bag.ids, np.concatenate([[0], np.cumsum(bag.lengths)]))
-        for at, bag in enumerate(found.bags)
-        if encoder.several[at].name in own
-    }
+    bags = {at: bag for at, bag in enumerate(found.bags) if encoder.several[at].name in own}
     return Side(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
 
 
@@ -59,19 +56,11 @@ class Pairs:
         """The impressions of user users[r] and item items[r], as rows of the two sides."""
         categorical = np.zeros((len(users), len(self.encoder.categorical)), np.int32)
         numeric = np.full((len(users), len(self.encoder.numeric)), np.nan, np.float32)
-        bags = [(np.zeros(0, np.int32), np.zeros(len(users), np.int64)) for _ in self.encoder.several]
+        without = Jagged.from_lengths(np.zeros(0, np.int32), np.zeros(len(users), np.int64))
+        bags = [without] * len(self.encoder.several)
         for side, rows in ((self.users, users), (self.items, items)):
             categorical[:, side.categorical_at] = side.categorical[rows]
             numeric[:, side.numeric_at] = side.numeric[rows]
-            for number, (ids, offsets) in side.bags.items():
-                bags[number] = _ragged(ids, offsets, rows)
+            for number, bag in side.bags.items():
+                bags[number] = bag.take(rows)
         return tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))
-
-
-def _ragged(
-    ids: Int[np.ndarray, "T"], offsets: Int[np.ndarray, "O"], rows: Int[np.ndarray, "R"]
-) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "R"]]:
-    """The values of some rows behind each other, and how many each has."""
-    starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
-    before = np.cumsum(lengths) - lengths
-    return ids[np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)], lengths

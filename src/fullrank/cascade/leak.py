@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from fullrank.data.pack import Store
 from fullrank.data.values import dated
 
@@ -32,15 +30,11 @@ def overlap(store: Store, split: str, last: int | None) -> tuple[dict[str, Any],
             f"{which}, so nobody can tell whether the ranker was trained on the targets of the {split} split: prepare "
             "it with a time column"
         )
-    _, _, ends, stops = store.histories(split, without_history=True)
-    early = 0
-    targets = int((stops - ends).sum())
+    when = store.eval_set(split, without_history=True).targets.over(store.times)
+    early, targets = 0, int(when.lengths.sum())
     step = 1 << 16
-    for low in range(0, len(ends), step):
-        lengths = stops[low : low + step] - ends[low : low + step]
-        before = np.cumsum(lengths) - lengths
-        at = np.arange(int(lengths.sum())) + np.repeat(ends[low : low + step] - before, lengths)
-        early += int((store.times[at] <= last).sum())
+    for low in range(0, len(when), step):
+        early += int((when.take(slice(low, low + step)).flat() <= last).sum())
     facts = {"ranker_trained_until": last, "targets_not_later": early}
     if not early:
         return facts, None

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from fullrank.cascade.features import Pairs
 from fullrank.click import ClickModel
 from fullrank.errors import UserError
-from fullrank.evaluation.clicks import probable
+from fullrank.retrieval.predict import probable
 
 BATCH = 1 << 14
 """Pairs given to the ranker at once; a ranker's evaluation takes as many."""

@@ -10,7 +10,7 @@ from fullrank.click import ClickModel
 from fullrank.data.catalog import Catalog
 from fullrank.data.encoding import Encoder
 from fullrank.data.pack import Store
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.evaluation.spec import Evaluation
 from fullrank.run import Run, store_of
@@ -35,7 +35,7 @@ class Retriever:
         if isinstance(given, Retriever):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
-        if run.spec.clicks is not None:
+        if run.spec.problem == "ranking":
             raise UserError(
                 f"{run.path} predicts clicks, so it finds no candidates: the retriever of a cascade is a run that "
                 "recommends items (`fullrank list recipes`), and this one its ranker"
@@ -78,7 +78,7 @@ class Ranker:
         if isinstance(given, Ranker):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
-        if run.spec.clicks is None:
+        if run.spec.problem == "retrieval":
             raise UserError(
                 f"{run.path} recommends items, so it cannot be a cascade's ranker: that is a click model "
                 "(`fullrank list rankers`)"

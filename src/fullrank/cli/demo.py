@@ -139,11 +139,12 @@ def _example(screen: Screen, store: Store, run: Run) -> dict[str, Any]:
     """Recommendations for one user, with titles, beside what the user really bought next."""
     from fullrank import api
 
-    users, starts, ends, targets = store.histories("test")
-    row = int((ends - starts >= 8).argmax())
-    history, bought = store.items[starts[row] : ends[row]], int(store.items[ends[row]])
+    asked = store.eval_set("test")
+    row = int((asked.histories.lengths >= 8).argmax())
+    one = asked.take(slice(row, row + 1))
+    history, bought = one.histories.items.flat(), int(one.next_items[0])
     ids, titles = store.catalog.external(history), store.catalog.titles
-    answers = api.recommend(run, {store.user_ids[int(users[row])]: ids.to_list()}, k=10, titles=True)
+    answers = api.recommend(run, {store.user_ids[int(one.users[0])]: ids.to_list()}, k=10, titles=True)
     hit = store.catalog.external([bought])[0]
     name = {i: t for i, t in zip(store.catalog.ids, titles, strict=True)} if titles is not None else {}
     last = ids.tail(4).to_list()

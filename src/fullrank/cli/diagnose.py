@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Impressions, RunFolder, chosen, find_store
+from fullrank.cli.options import AsJson, Device, Impressions, RunFolder, chosen, find_store
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
+from fullrank.problem import Problem
 
 if TYPE_CHECKING:
     from fullrank.diagnostics.diagnose import Diagnosis
+
+
+TRAJECTORY = (
+    "stable: stable rank, the mean over impressions, with its 5 % and 95 % quantiles; of: the largest it could be; "
+    "rose: share of impressions in which it is higher than a line above; entropy: entropy rank."
+)
+FEED_FORWARD = (
+    "A feed-forward's own doing, behind the mixing's norm: stable rank out over in (Theorem 2.2 says below 1), out "
+    "less in (Theorem 3.2 says above 0 where it is gated), share of impressions in which it rose."
+)
+TRANSPOSE = (
+    "Theorem 2.1: stable rank behind block transpose, its two bounds, and what they assume: overlap near 0 and "
+    "coherence near 1; within: share of impressions between the bounds."
+)
 
 
 def add(app: typer.Typer) -> None:
@@ -36,6 +52,7 @@ def diagnose(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the rows there.  [default: RUN/diagnosis.jsonl]")
     ] = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure where popularity bias or collapse arises.
@@ -55,7 +72,6 @@ def diagnose(
     if out is not None and out.suffix != ".jsonl":
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl")
     from fullrank import api
-    from fullrank.cli import diagnose_clicks
     from fullrank.diagnostics.diagnose import NAME
     from fullrank.run import Run
 
@@ -65,19 +81,18 @@ def diagnose(
     store = find_store(opened, data)
     with screen.progress(f"diagnose {run}") as tick:
         found = api.diagnose(
-            opened, part, data=store, users=users, impressions=impressions, seed=seed, progress=tick
+            opened, part, data=store, users=users, impressions=impressions, seed=seed, device=device, progress=tick
         )  # fmt: skip
     where = out or opened.path / NAME
     found.save(where)
     spent = time.perf_counter() - begun
     about = found.about()
-    what = "users" if opened.spec.clicks is None else "impressions"
+    what = "users" if opened.spec.problem == "retrieval" else "impressions"
     screen.say(f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {split} split, in {seconds(spent)}")
     screen.say()
-    if opened.spec.clicks is None:
-        _print(screen, found)
-    else:
-        diagnose_clicks.show(screen, found)
+    PRINT[opened.spec.problem](screen, found)
+    for diagnostic, why in found.left_out().items():
+        screen.say(f"left out: {diagnostic} ({why})")
     screen.say(f"rows written to {where}", wrap=False)
     screen.say(f"as a page: fullrank report {run} --out report.html", wrap=False)
     screen.finish({
@@ -86,7 +101,7 @@ def diagnose(
     })  # fmt: skip
 
 
-def _print(screen: Screen, found: Diagnosis) -> None:
+def _print_lists(screen: Screen, found: Diagnosis) -> None:
     scores = _scores(found)
     if scores:
         screen.table(("scores", "value", "what it says"), scores)
@@ -99,8 +114,6 @@ def _print(screen: Screen, found: Diagnosis) -> None:
             screen.table(headers, rows)
             screen.say(title)
             screen.say()
-    for diagnostic, why in found.left_out().items():
-        screen.say(f"left out: {diagnostic} ({why})")
 
 
 def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:
@@ -189,3 +202,44 @@ def _mean(found: Diagnosis, diagnostic: str, name: str, layer: int, label: str |
 def _largest(found: Diagnosis, layer: int, name: str, label: str) -> float | None:
     values = [one["value"] for one in found.of("norms", name) if one["layer"] == layer and one["label"] == label]
     return max((value for value in values if value is not None), default=None)
+
+
+def _print_clicks(screen: Screen, found: Diagnosis) -> None:
+    for headers, rows, said in (_trajectory(found), _feed_forwards(found), _transposes(found)):
+        if rows:
+            screen.table(headers, rows)
+            screen.say(said)
+            screen.say()
+
+
+def _trajectory(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
+    rows = []
+    for layer in sorted({one["layer"] for one in found.of("token_ranks")}):
+        here = [one for one in found.of("token_ranks") if one["layer"] == layer]
+        own = {(one["name"], one["index"]): one["value"] for one in here}
+        low, high = (own[("stable_rank_quantile", percent)] for percent in (5, 95))
+        most = min(own[("tokens", None)], own[("width", None)])
+        rose = own.get(("stable_rank_rose", None))
+        rows.append([
+            here[0]["label"], own[("stable_rank", None)], low, high, most, rose, own[("entropy_rank", None)]
+        ])  # fmt: skip
+    return ("behind", "stable", "5 %", "95 %", "of", "rose", "entropy"), rows, TRAJECTORY
+
+
+def _feed_forwards(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
+    names = ("ratio", "gain", "rose")
+    return ("feed-forward", *names), _by_tap(found, "feed_forward", names), FEED_FORWARD
+
+
+def _transposes(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
+    names = ("rank", "lower", "upper", "within", "overlap", "coherence")
+    return ("mixing", *names), _by_tap(found, "transpose", names), TRANSPOSE
+
+
+def _by_tap(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[Any]]:
+    values = {(one["label"], one["name"]): one["value"] for one in found.of("rank_theorems")}
+    taps = dict.fromkeys(tap for tap, name in values if name.startswith(f"{kind}_"))
+    return [[tap, *(values[tap, f"{kind}_{name}"] for name in names)] for tap in taps]
+
+
+PRINT: Mapping[Problem, Callable[[Screen, Diagnosis], None]] = {"retrieval": _print_lists, "ranking": _print_clicks}

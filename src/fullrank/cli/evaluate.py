@@ -1,8 +1,10 @@
-"""`fullrank evaluate`: the metrics of a run, or two runs on the same users."""
+"""`fullrank evaluate`: the metrics of a run, or two runs on the same users or impressions."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +13,7 @@ import typer
 from fullrank.cli.options import (
     Adaptive,
     AsJson,
+    Device,
     Patience,
     RunFolder,
     Settings,
@@ -21,11 +24,12 @@ from fullrank.cli.options import (
     shortcuts,
 )
 from fullrank.cli.screen import Screen
-from fullrank.cli.show_lists import pair, single
+from fullrank.cli.show_evaluation import pair, single
 from fullrank.errors import UserError
+from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.evaluation import Comparison, Evaluated
+    from fullrank.evaluation import Comparison, EvaluationResult
     from fullrank.run import Run
 
 
@@ -53,7 +57,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Save evaluation.json and per_user.parquet there.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
+    device: Device = "auto",
     steps: Steps = None,
     streams: Streams = None,
     adaptive: Adaptive = None,
@@ -99,57 +103,112 @@ def evaluate(
     fullrank evaluate runs/plr --oracle-step
     """
     chosen("--split", split, ("validation", "test"))
-    chosen("--device", device, ("cpu", "cuda"))
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
     screen = Screen(as_json)
     dial = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
     changes = shortcuts({f"reasoning.{name}": value for name, value in dial.items()}, settings)
-    if _of_clicks(run):
-        from fullrank.cli import evaluate_clicks
-
-        if drop is not None or oracle or curve or whole_dial or any(value for value in dial.values()):
-            raise UserError(
-                f"{run} is a click model: it has no histories to drop and no steps; leave these options out"
-            )
-        evaluate_clicks.show(screen, run, other, split, data, metrics or [], changes, out, _device(device))
-        return
-    evaluated, paired = (metrics or [], []) if other is None else _split(metrics or [])
-    if metrics:
-        changes.append(f"metrics=[{', '.join(evaluated)}]")
-    if drop is not None or oracle or curve or whole_dial:
-        from fullrank.cli.studies import study
-
-        asked = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": whole_dial}
-        runs = [run] if other is None else [run, other]
-        study(
-            screen, asked, runs, shares=drop, split=split, data=data, changes=changes, device=_device(device), out=out
-        )
-        return
-    begun = time.perf_counter()
-    if other is not None:
-        _check_alike(run, other, changes)
-    first, one = _one(screen, run, split, data, changes, device)
-    if other is None:
-        _save(one, out)
-        single(screen, first, one, time.perf_counter() - begun)
-        return
-    second, two = _one(screen, other, split, data, changes, device)
-    rows = compared(one, two, paired, all_of_them=any(change.startswith(("metrics", "ks")) for change in changes))
-    _save(one, None if out is None else out / "a")
-    _save(two, None if out is None else out / "b")
-    pair(screen, (first, second), (one, two), rows, time.perf_counter() - begun)
-
-
-def _check_alike(run: Path, other: Path, changes: list[str]) -> None:
-    """Before minutes are spent on evaluations that could not be compared."""
-    from fullrank.evaluation.compare import check_alike
     from fullrank.run import Run
 
-    check_alike(*(Run.open(path).spec.lists.override(*changes) for path in (run, other)))
+    runs = [Run.open(path) for path in (run, other) if path is not None]
+    _check_problems(runs)
+    asked = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": whole_dial}
+    call = Call(screen, runs, split, data, metrics or [], changes, out, device)
+    if runs[0].spec.problem == "ranking" and (any(asked.values()) or any(value for value in dial.values())):
+        raise UserError(f"{run} is a click model: it has no histories to drop and no steps; leave these options out")
+    if any(asked.values()):
+        from fullrank.cli.studies import study
+
+        study(
+            screen, asked, [one.path for one in runs], shares=drop, split=split, data=data,
+            changes=_with_metrics(call), device=call.device, out=out,
+        )  # fmt: skip
+        return
+    EVALUATE[runs[0].spec.problem](call)
 
 
-def compared(one: Evaluated, two: Evaluated, paired: list[str], *, all_of_them: bool, k: int = 10) -> list[Comparison]:
+@dataclass(frozen=True)
+class Call:
+    """What `fullrank evaluate` was asked for."""
+
+    screen: Screen
+    runs: list[Run]
+    split: Any
+    data: Path | None
+    metrics: list[str]
+    changes: list[str]
+    out: Path | None
+    device: str
+
+
+def _evaluate_lists(call: Call) -> None:
+    """Of two runs, the difference of the metrics at 10 where none are named."""
+    begun, changes = time.perf_counter(), _with_metrics(call)
+    if len(call.runs) == 2:  # before minutes are spent on evaluations that could not be compared
+        from fullrank.evaluation.compare import check_alike
+
+        check_alike(*(run.spec.lists.override(*changes) for run in call.runs))
+    found = _measured(call, changes)
+    if len(found) == 1:
+        single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)
+        return
+    whole = any(change.startswith(("metrics", "ks")) for change in changes)
+    rows = compared(found[0], found[1], _split(call.metrics)[1], all_of_them=whole)
+    pair(call.screen, call.runs, found, rows, time.perf_counter() - begun)
+
+
+def _evaluate_clicks(call: Call) -> None:
+    """A click model always has all of its metrics; of two, --metric chooses those that are compared."""
+    from fullrank.evaluation import compare
+    from fullrank.evaluation.statistics import RESAMPLED
+
+    begun = time.perf_counter()
+    if call.metrics and len(call.runs) == 1:
+        raise UserError("a click model always gets all of its metrics: leave out --metric")
+    found = _measured(call, call.changes)
+    if len(found) == 1:
+        single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)
+        return
+    rows = [compare(found[0], found[1], name) for name in call.metrics or RESAMPLED]
+    pair(call.screen, call.runs, found, rows, time.perf_counter() - begun)
+
+
+EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_lists, "ranking": _evaluate_clicks}
+
+
+def _check_problems(runs: list[Run]) -> None:
+    """Before minutes are spent on evaluations that could not be compared."""
+    if len({run.spec.problem for run in runs}) > 1:
+        lists, clicks = sorted(runs, key=lambda run: run.spec.problem == "ranking")
+        raise UserError(f"{lists.path} ranks items and {clicks.path} predicts clicks; compare two of the same kind")
+
+
+def _measured(call: Call, changes: list[str]) -> list[EvaluationResult]:
+    """The result of each run, saved below `out` where one is named."""
+    from fullrank import api
+
+    found = []
+    for run in call.runs:
+        store = find_store(run, call.data)
+        with call.screen.progress(f"evaluate {run.path}") as tick:
+            found.append(
+                api.evaluate(run, call.split, data=store, set=changes, device=call.device, progress=tick)
+            )  # fmt: skip
+    if call.out is not None:
+        for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
+            one.save(call.out / part)
+    return found
+
+
+def _with_metrics(call: Call) -> list[str]:
+    """The settings of the evaluations, with what --metric asks of each run."""
+    evaluated = call.metrics if len(call.runs) == 1 else _split(call.metrics)[0]
+    return [*call.changes, f"metrics=[{', '.join(evaluated)}]"] if call.metrics else call.changes
+
+
+def compared(
+    one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool, k: int = 10
+) -> list[Comparison]:
     """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all, and of those that only two runs have.
 
     `UserError` where the protocols differ.
@@ -172,37 +231,3 @@ def _split(metrics: list[str]) -> tuple[list[str], list[str]]:
     paired = [name for name in metrics if quality(name) is not None]
     evaluated = [str(quality(name) or name) for name in metrics]
     return list(dict.fromkeys(evaluated)), paired
-
-
-def _one(
-    screen: Screen, path: Path, split: Any, data: Path | None, changes: list[str], device: str
-) -> tuple[Run, Evaluated]:
-    from fullrank import api
-    from fullrank.run import Run
-
-    run = Run.open(path)
-    _ = run.spec.lists
-    store = find_store(run, data)
-    with screen.progress(f"evaluate {path}") as tick:
-        found: Any = api.evaluate(run, split, data=store, set=changes, device=_device(device), progress=tick)
-    return run, found
-
-
-def _of_clicks(run: Path) -> bool:
-    from fullrank.run import Run
-
-    return Run.open(run).spec.clicks is not None
-
-
-def _device(name: str) -> str:
-    if name == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise UserError("--device cuda: this machine has no GPU that torch can use (`fullrank doctor` tells more)")
-    return name
-
-
-def _save(found: Evaluated, out: Path | None) -> None:
-    if out is not None:
-        found.save(out)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Impressions, Settings, chosen
+from fullrank.cli.options import AsJson, Device, Impressions, Settings, chosen
 from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
+from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.evaluation import Evaluated
-    from fullrank.evaluation.clicks_result import Clicked
+    from fullrank.evaluation import EvaluationResult
     from fullrank.reports.click_report import ClickReport
     from fullrank.reports.report import Report
 
@@ -45,6 +46,7 @@ def report(
         ),
     ] = None,
     settings: Settings = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Draw runs on one HTML page: accuracy, fairness, bias.
@@ -68,32 +70,29 @@ def report(
     with screen.stages() as tell:
         found = api.report(
             runs, out, data=data, split=part, users=users, impressions=impressions,
-            set=settings or (), evaluations=_loaded(evaluations or []), tell=tell,
+            set=settings or (), evaluations=_loaded(evaluations or []), tell=tell, device=device,
         )  # fmt: skip
     _print(screen, found, out, time.perf_counter() - begun)
 
 
-def _loaded(words: list[str]) -> dict[str, Evaluated | Clicked]:
-    from fullrank.evaluation import Evaluated
-    from fullrank.evaluation.clicks_result import Clicked
+def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
+    from fullrank.evaluation import EvaluationResult
 
-    found: dict[str, Evaluated | Clicked] = {}
+    found: dict[str, EvaluationResult] = {}
     for word in words:
         name, equals, folder = word.partition("=")
         if not equals or not name or not folder:
             raise UserError(f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec")
         if name in found:
             raise UserError(f"--evaluation is given twice for {name!r}; keep one")
-        of_clicks = (Path(folder) / "per_row.parquet").is_file()
-        found[name] = Clicked.load(folder) if of_clicks else Evaluated.load(folder)
+        found[name] = EvaluationResult.load(folder)
     return found
 
 
 def _print(screen: Screen, found: Report | ClickReport, out: Path, spent: float) -> None:
     from fullrank.reports import Figure, Missing, plural
-    from fullrank.reports.click_report import ClickReport
 
-    rows = _clicks(screen, found) if isinstance(found, ClickReport) else _lists(screen, found)
+    rows = SUMMARY[found.problem](screen, found)
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
     for figure in missing:
         screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
@@ -145,3 +144,6 @@ def _lists(screen: Screen, found: Report) -> list[dict[str, Any]]:
     accuracies = {one.accuracy for one in found.findings}
     screen.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
     return rows
+
+
+SUMMARY: Mapping[Problem, Callable[[Screen, Any], list[dict[str, Any]]]] = {"retrieval": _lists, "ranking": _clicks}

@@ -62,18 +62,17 @@ def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:
     """A click model's size on the fields of a store or a run. Raises `UserError` where it has none."""
     import torch
 
-    from fullrank.data.impressions import ImpressionStore
-    from fullrank.data.stores import open_store
+    from fullrank.data.store import open_store
     from fullrank.errors import UserError
     from fullrank.run import Run, is_run
 
     if is_run(place):
-        if spec.clicks is None:
+        if spec.problem == "retrieval":
             return None
         fields = Run.open(place).fields
     else:
         store = open_store(place)
-        if spec.clicks is None or not isinstance(store, ImpressionStore):
+        if spec.problem == "retrieval" or store.problem == "retrieval":
             raise UserError(
                 f"a size is counted of a click model on impressions, not of {spec.recipe} on {place}: leave out --data"
             )

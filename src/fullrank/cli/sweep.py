@@ -69,7 +69,7 @@ def sweep(
     fullrank sweep grid.yaml --data data/shop --out runs/grid --dry-run
     fullrank sweep grid.yaml --data data/shop --out runs/grid --max-hours 2 --results results/grid.json
     """
-    from fullrank.data.stores import open_store
+    from fullrank.data.store import open_store
     from fullrank.scaling.grid import Grid
     from fullrank.scaling.jobs import from_settings
     from fullrank.scaling.ladder import Rung, rows_of, run_ladder, summarise_rungs
@@ -131,7 +131,7 @@ def tune(
     fullrank tune space.yaml --data data/shop --out runs/tuned --max-hours 1
     fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
     """
-    from fullrank.data.stores import open_store
+    from fullrank.data.store import open_store
     from fullrank.scaling.jobs import from_settings
     from fullrank.scaling.search import Search
     from fullrank.scaling.tune import tune as search

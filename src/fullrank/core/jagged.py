@@ -100,27 +100,44 @@ class Jagged:
         """The values of all rows behind each other, copied."""
         return self.values[self.places()]
 
+    def keys(self, width: int) -> Int[np.ndarray, "N"]:
+        """row * width + value of each value of `flat`: one number for each pair, for ids in 0 .. width - 1."""
+        return self.row_of() * width + self.flat()
+
     def packed(self) -> Jagged:
         """The same rows over values of their own, behind each other."""
         return Jagged.from_lengths(self.flat(), self.lengths)
 
     def distinct(self) -> Jagged:
         """Each row's different ids (0 or more), rising, over values of their own."""
-        flat, rows = self.flat(), self.row_of()
-        if len(flat) == len(self) and bool((self.lengths == 1).all()):
-            return Jagged.from_lengths(flat, self.lengths)  # one value in each row: nothing to sort
+        flat, lengths = self.flat().astype(np.int64), self.lengths
+        if bool((lengths == 1).all()):
+            return Jagged.from_lengths(flat, lengths)  # one value in each row: nothing to sort
         width = int(flat.max(initial=0)) + 1
-        keys = np.unique(rows * width + flat)
+        keys = np.unique(self.row_of() * width + flat)
         return Jagged.from_lengths(keys % width, np.bincount(keys // width, minlength=len(self)))
 
     def padded(self, width: int | None = None, fill: Any = 0) -> Shaped[np.ndarray, "R W *d"]:
         """Right-padded with `fill`; W is the longest row, at least 1, or `width`, which longer rows are cut to."""
+        return _padded(self.values, *self._grid(width), fill)
+
+    def padded_with(self, beside: Shaped[np.ndarray, "E *d"]) -> tuple[np.ndarray, np.ndarray]:
+        """`padded()`, and that of the same rows of another array: the places are worked out once."""
+        at, padding = self._grid()
+        return _padded(self.values, at, padding), _padded(beside, at, padding)
+
+    def _grid(self, width: int | None = None) -> tuple[Int[np.ndarray, "R W"], Bool[np.ndarray, "R W"]]:
+        """Places in `values`, which go on behind the end of a row, and which of them are padding."""
         lengths = self.lengths
         steps = np.arange(max(int(lengths.max(initial=0)), 1) if width is None else width)
-        inside = steps < lengths[:, None]
-        # One gather of the whole table: rows that are padded together have like lengths, so little of it is in vain.
-        at = np.where(inside, np.asarray(self.starts)[:, None] + steps, 0)
-        if len(self.values) == 0:
-            return np.full((*at.shape, *self.values.shape[1:]), fill, dtype=self.values.dtype)
-        shape = (*at.shape, *(1,) * (self.values.ndim - 1))
-        return np.where(inside.reshape(shape), self.values[at], np.asarray(fill, self.values.dtype))
+        return self.starts[:, None] + steps, steps >= lengths[:, None]
+
+
+def _padded(values: np.ndarray, at: np.ndarray, padding: np.ndarray, fill: Any = 0) -> np.ndarray:
+    if len(values) == 0:
+        return np.full((*at.shape, *values.shape[1:]), fill, dtype=values.dtype)
+    # One gather of the whole table, padding included, since rows that are padded together have like lengths. Places
+    # behind the last value are clipped to it.
+    found = np.asarray(values).take(at, axis=0, mode="clip")  # of a mapped file the array, not the map
+    found[padding] = fill
+    return found

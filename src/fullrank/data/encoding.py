@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64, UInt8
 
+from fullrank.core.jagged import Jagged
 from fullrank.data import numeric, values
 from fullrank.data.fields import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
 from fullrank.data.vocabulary import FIRST, Hashed, Vocabulary, canonical
@@ -19,21 +20,14 @@ Lookup = Vocabulary | Hashed
 
 
 @dataclass(frozen=True)
-class Ragged:
-    """The values of a bag, row after row."""
-
-    ids: Int32[np.ndarray, "T"]
-    lengths: Int64[np.ndarray, "R"]
-
-
-@dataclass(frozen=True)
 class Encoded:
     """Some rows; columns in the order of the schema's fields of that kind."""
 
     categorical: Int32[np.ndarray, "R C"]
     numeric: Float32[np.ndarray, "R N"]
     """NaN where missing."""
-    bags: tuple[Ragged, ...]
+    bags: tuple[Jagged, ...]
+    """[R rows] ids of each bag and sequence, behind each other."""
 
 
 class Encoder:
@@ -67,7 +61,7 @@ class Encoder:
         bags = []
         for several in self.several:
             found, lengths = flat(frame[several.name], several, f"column {several.name!r} of {what}")
-            bags.append(Ragged(self.lookup(several).ids(found), lengths))
+            bags.append(Jagged.from_lengths(self.lookup(several).ids(found), lengths))
         return Encoded(categorical, numbers, tuple(bags))
 
     def _info(self, field: AnyField) -> FieldInfo:

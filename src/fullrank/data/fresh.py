@@ -36,9 +36,8 @@ def fresh(
     from fullrank.data.tensors import tensors
 
     encoded = encoder.encode(frame, what)
-    bags = [(bag.ids, bag.lengths) for bag in encoded.bags]
     return tensors(
-        encoded.categorical, encoded.numeric, bags, labels=labels, groups=groups, rows=np.arange(len(frame))
+        encoded.categorical, encoded.numeric, encoded.bags, labels=labels, groups=groups, rows=np.arange(len(frame))
     )  # fmt: skip
 
 

@@ -54,6 +54,11 @@ class EvalSet:
         assert self.histories.users is not None
         return self.histories.users
 
+    @property
+    def next_items(self) -> Int[np.ndarray, "U"]:
+        """What each user chose next: the first of their targets."""
+        return np.asarray(self.targets.values[self.targets.starts])
+
     def __len__(self) -> int:
         return len(self.targets)
 

@@ -23,12 +23,11 @@ __all__ = [
     "describe",
     "fingerprint",
     "is_own",
-    "is_store",
     "read",
     "shapes",
 ]
 
-FORMAT = "fullrank.impressions"
+FORMAT = common.FORMATS["ranking"]
 FORMAT_VERSION = 1
 TABLES = ("vocabulary.parquet", "groups.parquet")
 MAKE = "make one with fullrank prepare-impressions"
@@ -69,17 +68,9 @@ def fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Sc
     return state.hexdigest()
 
 
-def is_store(folder: Path) -> bool:
-    """Whether a folder says that it is a store of impressions (of any version)."""
-    try:
-        return bool(common.load(folder).get("format") == FORMAT)
-    except UserError:
-        return False
-
-
 def read(folder: Path) -> tuple[dict[str, Any], Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
-    if common.is_store(folder):
+    if common.is_store(folder, "retrieval"):
         raise UserError(f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}")
     tree = common.header(folder, common.Form("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION))
     where = f"{NAME} of {str(folder)!r}"

@@ -17,6 +17,7 @@ import polars as pl
 
 from fullrank import __version__
 from fullrank.core.files import write_json
+from fullrank.core.jagged import Jagged
 from fullrank.core.tables import write_table
 from fullrank.data import encoder_files
 from fullrank.data import impression_manifest as manifests
@@ -69,7 +70,7 @@ def write(
 def _block(
     start: int, frame: pl.DataFrame, schema: Schema, encoder: Encoder, groups: Vocabulary | None, typed: bool, what: str
 ) -> dict[str, Any]:
-    """The arrays of some rows by file, in input order; a bag is a pair (ids, lengths)."""
+    """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
     encoded = encoder.encode(frame, what)
     block: dict[str, Any] = {
         "labels": labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
@@ -81,7 +82,7 @@ def _block(
         block["groups"] = groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
     if schema.time is not None:
         block["times"] = seconds(frame[schema.time], schema.time, schema.time_unit, typed=typed)[0]
-    return block | {f"bag{at}": (bag.ids, bag.lengths) for at, bag in enumerate(encoded.bags)}
+    return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
 
 
 class _Parter:
@@ -150,11 +151,11 @@ class _Files:
                 if name in self.files:
                     self.files[name].append(number, values[chosen])
             for at in range(len(self.ends)):
-                ids, lengths = block[f"bag{at}"]
-                self.files[f"bag{at}_ids"].append(number, ids[np.repeat(chosen, lengths)])
-                ends = self.ends[at, number] + np.cumsum(lengths[chosen])
-                self.files[f"bag{at}_offsets"].append(number, ends - lengths[chosen])
-                self.ends[at, number] = ends[-1] if len(ends) else self.ends[at, number]
+                bag: Jagged = block[f"bag{at}"].take(chosen)
+                self.files[f"bag{at}_ids"].append(number, bag.flat())
+                offsets = self.ends[at, number] + bag.offsets
+                self.files[f"bag{at}_offsets"].append(number, offsets[:-1])
+                self.ends[at, number] = offsets[-1]
 
     def close(self) -> None:
         for file in self.files.values():

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
 
+from fullrank.core.jagged import Jagged
 from fullrank.data import encoder_files
 from fullrank.data import impression_manifest as manifests
 from fullrank.data.encoding import Encoder
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 class ImpressionStore:
     """Prepared impressions. Open one with `ImpressionStore.open`."""
+
+    problem: ClassVar[Literal["ranking"]] = "ranking"
 
     path: Path
     manifest: dict[str, Any]
@@ -69,6 +72,11 @@ class ImpressionStore:
 
     def __len__(self) -> int:
         return int(self.manifest["counts"]["rows"])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How large it is, as manifests and tables of results say it."""
+        return {"impressions": len(self), "fields": len(self.fields)}
 
     @property
     def fields(self) -> tuple[FieldInfo, ...]:
@@ -118,7 +126,12 @@ class ImpressionStore:
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
         bags = [self._bag(number, at) for number in range(len(self.encoder.several))]
         groups = arrays["groups"][at] if "groups" in arrays else None
-        return tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
+        found = tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
+        for number, (field, bag) in enumerate(zip(self.encoder.several, found.bags, strict=True)):
+            table, size = bag.ids.numpy(), self.encoder.lookup(field).size
+            if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
+                raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
+        return found
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
         """`input_row` (in the table that was prepared, from 0), and `group` and `time` (seconds) if there are any."""
@@ -179,16 +192,10 @@ class ImpressionStore:
             raise UserError(f"rows {at.min()} .. {at.max()} were asked for; the store has 0 .. {len(self) - 1}")
         return at
 
-    def _bag(self, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of some rows behind each other, and how many each has."""
+    def _bag(self, number: int, rows: np.ndarray) -> Jagged:
+        """The ids of some rows, where they lie in the file."""
         ids, offsets = self.arrays[f"bag{number}_ids"], self.arrays[f"bag{number}_offsets"]
         starts, ends = offsets[rows], offsets[rows + 1]
         if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
             raise damaged(self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values")
-        lengths = ends - starts
-        place = np.arange(int(lengths.sum())) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        found = ids[place]
-        size = self.encoder.lookup(self.encoder.several[number]).size
-        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
-            raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
-        return found, lengths
+        return Jagged(ids, starts, ends)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fullrank.batch import Batch
+from fullrank.core.jagged import Jagged
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 
@@ -23,8 +24,7 @@ Segments = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class _Epoch:
-    starts: np.ndarray
-    ends: np.ndarray
+    rows: Jagged
     order: np.ndarray
     edges: np.ndarray
     turn: np.ndarray
@@ -62,14 +62,14 @@ class Loader:
         plan = self._plan(epoch)
         place = plan.turn[index]
         rows = plan.order[plan.edges[place] : plan.edges[place + 1]]
-        whole = self._gather(plan.starts[rows], plan.ends[rows], k)
+        whole = self._made(plan.rows.take(rows), k)
         if self.shards == 1:
             return whole
         counts = self.counts(whole) if self.counts is not None else None
         mine = rows[shard :: self.shards]
         if len(mine) == 0:
-            return replace(self._gather(plan.starts[rows[:1]], plan.ends[rows[:1]], k), counts=counts, filler=True)
-        return replace(self._gather(plan.starts[mine], plan.ends[mine], k), counts=counts)
+            return replace(self._made(plan.rows.take(rows[:1]), k), counts=counts, filler=True)
+        return replace(self._made(plan.rows.take(mine), k), counts=counts)
 
     def iterate(self, start: int, stop: int, shards: range) -> Iterator[Batch]:
         """The given shards of batches start .. stop - 1, in order."""
@@ -99,21 +99,16 @@ class Loader:
         full = np.flatnonzero(np.diff(edges))
         # a share without rows (a long row crossed two edges) repeats another batch, so that the count stays fixed
         turn = draw.permutation(np.resize(full, self.steps_per_epoch))
-        return _Epoch(first + starts, first + ends, order, edges, turn)
+        return _Epoch(Jagged(self.store.items, first + starts, first + ends), order, edges, turn)
 
-    def _gather(self, starts: np.ndarray, ends: np.ndarray, k: int) -> Batch:
-        lengths = ends - starts
-        at = starts[:, None] + np.arange(int(lengths.max()))
-        inside = at < ends[:, None]
-        at = np.where(inside, at, starts[:, None])
-        items = np.where(inside, self.store.items[at], 0)
-        times = None if self.times is None else torch.from_numpy(np.asarray(self.times[at], dtype=np.int64))
+    def _made(self, rows: Jagged, k: int) -> Batch:
+        items, times = (rows.padded(), None) if self.times is None else rows.padded_with(self.times)
         return Batch(
             torch.from_numpy(items.astype(np.int64)),
-            torch.from_numpy(np.asarray(lengths, dtype=np.int64)),
-            rows=torch.from_numpy(np.asarray(ends, dtype=np.int64)),
-            users=torch.from_numpy(np.searchsorted(self.store.offsets, starts, side="right") - 1),
-            times=times,
+            torch.from_numpy(rows.lengths),
+            rows=torch.from_numpy(rows.ends),
+            users=torch.from_numpy(np.searchsorted(self.store.offsets, rows.starts, side="right") - 1),
+            times=None if times is None else torch.from_numpy(times),
             seed=self.seed,
             step=k,
         )

@@ -13,8 +13,11 @@ import numpy as np
 
 from fullrank.core.readers import read_bytes, read_json_text
 from fullrank.errors import UserError
+from fullrank.problem import PROBLEMS, Problem
 
-FORMAT = "fullrank.store"
+FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
+"""What a manifest calls the stores of each problem."""
+FORMAT = FORMATS["retrieval"]
 FORMAT_VERSION = 1
 NAME = "manifest.json"
 AGAIN = "prepare the data again"
@@ -54,10 +57,10 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def is_store(folder: Path) -> bool:
-    """Whether a folder says that it is a store (of any version)."""
+def is_store(folder: Path, *problems: Problem) -> bool:
+    """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
     try:
-        return bool(load(folder).get("format") == FORMAT)
+        return load(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
     except UserError:
         return False
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64
 
 from fullrank.core.files import replaceable
+from fullrank.core.jagged import Jagged
 from fullrank.data import manifest as manifests
 from fullrank.data.catalog import Catalog
 from fullrank.data.frames import unreadable
+from fullrank.data.histories import EvalSet, Histories
 from fullrank.errors import unknown
 
 _BLOCK = 1 << 22  # events checked at once: bounds the memory of opening a store to a few megabytes
@@ -25,6 +28,8 @@ class Store:
     User u's events are ``items[offsets[u]:offsets[u+1]]``, oldest first (equal times in input order): those before
     ``bounds[u, 0]`` are trained on, those before ``bounds[u, 1]`` are validation targets, the rest test targets.
     """
+
+    problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
     path: Path
     manifest: dict[str, Any]
@@ -63,6 +68,11 @@ class Store:
         store = cls(folder, manifest, arrays, Catalog.open(folder / "items.parquet"))
         store._check()
         return store
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How large it is, as manifests and tables of results say it."""
+        return {"users": self.num_users, "items": self.num_items, "events": self.num_events}
 
     @property
     def num_users(self) -> int:
@@ -106,15 +116,17 @@ class Store:
         """External user ids, row u."""
         return self.users["user_id"]
 
-    def histories(
-        self, split: str, *, without_history: bool = False
-    ) -> tuple[Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"]]:
-        """(users, starts, ends, target_ends) of the users that have a target in a split, in order of user.
+    @property
+    def events(self) -> Histories:
+        """All events of all users: row u is user u."""
+        return Histories(Jagged.from_offsets(self.items, self.offsets), self.times)
 
-        `split` is train, validation or test. The history is ``items[starts:ends]``, the targets are
-        ``items[ends:target_ends]``. A test history includes the validation events. Of `train` the target is the last
-        training event and the history what precedes it. Users whose history is empty (global time: they are new) are
-        left out unless `without_history`; the manifest counts them. Raises `UserError` for another split.
+    def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+        """The users that have a target in a split, in order of user: what is known of each, and their targets.
+
+        `split` is train, validation or test. A test history includes the validation events. Of `train` the target is
+        the last training event and the history what precedes it. Users whose history is empty (global time: they are
+        new) are left out unless `without_history`; the manifest counts them. Raises `UserError` for another split.
         """
         starts, stops, bounds = self.offsets[:-1], self.offsets[1:], self.bounds
         if split == "train":
@@ -129,16 +141,28 @@ class Store:
         if not without_history:
             chosen = chosen & (ends > starts)
         users = np.flatnonzero(chosen)
-        return users, np.asarray(starts[users]), np.asarray(ends[users]), np.asarray(target_ends[users])
+        known, targets = Jagged(self.items, starts, ends).take(users), Jagged(self.items, ends, target_ends).take(users)
+        return EvalSet(Histories(known, self.times, users), targets)
+
+    def histories(
+        self, split: str, *, without_history: bool = False
+    ) -> tuple[Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"]]:
+        """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and ``items[ends:target_ends]``."""
+        warnings.warn(
+            "Store.histories is deprecated: Store.eval_set(split) gives the same users with histories and targets",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        asked = self.eval_set(split, without_history=without_history)
+        known = asked.histories.items
+        return asked.users, known.starts, known.ends, asked.targets.ends
 
     def trained(
         self,
     ) -> tuple[Int64[np.ndarray, "N"], Int32[np.ndarray, "N"], Int64[np.ndarray, "N"] | None]:
         """(users, items, times) of the events that are trained on, by user, oldest first; times None as in `times`."""
-        users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
-        places = np.flatnonzero(np.arange(self.num_events) < self.bounds[:, 0][users])
-        times = None if self.times is None else np.asarray(self.times)[places]
-        return users[places], np.asarray(self.items)[places], times
+        events = Jagged(self.items, self.offsets[:-1], self.bounds[:, 0])
+        return events.row_of(), events.flat(), None if self.times is None else events.over(self.times).flat()
 
     def __repr__(self) -> str:
         return (
@@ -172,4 +196,4 @@ def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
 def guard(out: Path) -> None:
     """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store."""
     own = {manifests.NAME, *manifests.TABLES, *(f"{name}.npy" for name in manifests.ARRAYS)}
-    replaceable(out, "store", manifests.is_store, own.__contains__)
+    replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)

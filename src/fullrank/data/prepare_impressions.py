@@ -15,6 +15,7 @@ from fullrank.data.frames import Source
 from fullrank.data.impression_write import write
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.infer import infer, summary
+from fullrank.data.manifest import is_store
 from fullrank.errors import UserError
 
 log = logger(__name__)
@@ -37,7 +38,7 @@ def prepare_impressions(
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
     place = Path(out)
-    replaceable(place, "store of impressions", manifests.is_store, manifests.is_own)
+    replaceable(place, "store of impressions", lambda folder: is_store(folder, "ranking"), manifests.is_own)
     level = shown_at(progress)
 
     def say(line: str) -> None:

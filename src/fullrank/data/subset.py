@@ -56,7 +56,7 @@ def subset(
     if not chosen.any():
         raise UserError(f"a share of {share:g} leaves none of {source.num_users:,} users; give a larger one")
     hidden = _first(source.num_items, hide_items, seed, kind=1)
-    owner = np.repeat(np.arange(source.num_users), np.diff(source.offsets))
+    owner = source.events.items.row_of()
     items, part = np.asarray(source.items), splits.parts(source.offsets, source.bounds)
     mine = chosen[owner]
     kept = mine & ~((part == 0) & hidden[items])

@@ -7,7 +7,7 @@ head, index, label) and its value. Layers and heads count from 0. What does not 
 layers) is left out with a row named `left_out` that says why.
 
 An `Observer` sees each batch of one pass over a bounded sample of users (`reading.py`) and then gives its rows. Click
-models have a pass over impressions (`click_reading.py`) and a list of their own (`diagnose_clicks.py`).
+models have a pass over impressions (`click_reading.py`); `diagnose.py` has the list of each problem.
 """
 
 from __future__ import annotations

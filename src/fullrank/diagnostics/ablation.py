@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fullrank.attention.streams import Streamed
 from fullrank.batch import Batch, Dense, Model
 from fullrank.core.progress import Progress
+from fullrank.data.histories import EvalSet
 from fullrank.data.pack import Store
 from fullrank.diagnostics import Row, left_out, row
 from fullrank.diagnostics.effective_rank import collapse_share
@@ -106,10 +107,6 @@ class Chosen:
         return self.store.items
 
     @property
-    def times(self) -> Int[np.ndarray, "E"] | None:
-        return self.store.times
-
-    @property
     def bounds(self) -> Int[np.ndarray, "users 2"]:
         return self.store.bounds
 
@@ -121,12 +118,9 @@ class Chosen:
     def fingerprint(self) -> str:
         return self.store.fingerprint
 
-    def histories(
-        self, split: Split, *, without_history: bool = False
-    ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "Q"]]:
-        users, starts, ends, target_ends = self.store.histories(split, without_history=without_history)
-        kept = np.isin(users, self.users)
-        return users[kept], starts[kept], ends[kept], target_ends[kept]
+    def eval_set(self, split: Split, *, without_history: bool = False) -> EvalSet:
+        whole = self.store.eval_set(split, without_history=without_history)
+        return whole.take(np.isin(whole.users, self.users))
 
 
 def accuracy_of(spec: Evaluation) -> Evaluation:

@@ -17,7 +17,7 @@ from torch import nn
 from fullrank.batch import Model
 from fullrank.core.log import logger
 from fullrank.data.pack import Store
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.diagnostics import Row
 from fullrank.diagnostics.reading import readings, sample
 from fullrank.diagnostics.spectrum import Layers, Scores
@@ -50,7 +50,7 @@ class Watch:
 
     def check(self, model: nn.Module, store: AnyStore) -> None:
         """Raise `UserError` where there is nothing to watch, or a setting would have no effect."""
-        if isinstance(store, Store):
+        if store.problem == "retrieval":
             return
         if self != Watch():
             raise UserError(
@@ -61,7 +61,7 @@ class Watch:
 
     def on_epoch(self, moment: Moment) -> dict[str, Any]:
         """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
-        if not isinstance(moment.store, Store):
+        if moment.store.problem == "ranking":
             return WatchRanks().on_epoch(moment)
         begun = time.perf_counter()
         figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, moment.model), moment.store)}
@@ -71,7 +71,7 @@ class Watch:
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
     def _figures(self, model: Model, store: Store) -> list[tuple[str, float | None]]:
-        split = "validation" if len(store.histories("validation")[0]) > 1 else "train"
+        split = "validation" if len(store.eval_set("validation")) > 1 else "train"
         some = sample(store, split, self.users)
         scores, layers = Scores(len(some), some.popularity), Layers()
         for reading in readings(model, some):

@@ -16,8 +16,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.batch import Model
-from fullrank.core.jagged import Jagged
-from fullrank.data.histories import Histories
 from fullrank.data.pack import Store
 from fullrank.diagnostics import Row, left_out, row
 from fullrank.diagnostics.focus import last_shares, recent
@@ -49,13 +47,12 @@ class Case:
 
 def case(model: Model, store: Store, user: int, *, split: str = "test", relevance: Relevance | None = None) -> Case:
     """One user's case. Raises `UserError` where the user has no target in the split or the model shows no weights."""
-    users, starts, ends, _ = store.histories(split)
-    (at,) = np.nonzero(users == user)
-    if not len(at):
+    whole = store.eval_set(split)
+    one = whole.take(whole.users == user)
+    if not len(one):
         raise UserError(f"user number {user} of {store.path} has no history with a target in the split {split!r}")
-    histories = Histories(Jagged(store.items, starts[at], ends[at]), store.times, users[at])
-    target = int(store.items[ends[at[0]]])
-    for reading in readings(model, Sample(histories, store.catalog.popularity)):
+    target = int(one.next_items[0])
+    for reading in readings(model, Sample(one, store.catalog.popularity)):
         if not reading.attended:
             break
         window = recent(reading.attended[0].batch)
@@ -88,12 +85,10 @@ def case_of(
 
 def telling(store: Store, some: Sample, relevance: Relevance) -> int:
     """Row of the user, among the first of the sample, whose last events have most of both kinds."""
-    h, users = some.histories, some.users[:TRIED]
-    best, chosen = -1, int(users[0])
-    for place, user in enumerate(users):
-        end = int(h.items.ends[place])
-        items = np.asarray(h.items.values[max(int(h.items.starts[place]), end - LAST) : end])
-        marks = relevance(items, np.full(len(items), h.items.values[end]))
+    tried = some.first(TRIED)
+    best, chosen = -1, int(tried.users[0])
+    for user, items, target in zip(tried.users, tried.histories.items.last(LAST), tried.next_items, strict=True):
+        marks = relevance(items, np.full(len(items), target))
         fewer = int(min(marks.sum(), (~marks).sum()))
         if fewer > best:
             best, chosen = fewer, int(user)

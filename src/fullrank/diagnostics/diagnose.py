@@ -1,46 +1,60 @@
-"""All diagnostics of a model on a bounded sample of users, and their file."""
+"""All diagnostics of a model on a bounded sample of users, or of impressions, and their file.
+
+The size of a sample has the name of what is counted; the other problem's name is refused, because it would say nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 
 from fullrank.batch import Model
+from fullrank.click import ClickModel
 from fullrank.core.files import write_jsonl
 from fullrank.core.progress import Progress
 from fullrank.core.readers import read_jsonl
+from fullrank.data.impressions import ImpressionStore
 from fullrank.data.pack import Store
+from fullrank.data.store import AnyStore
 from fullrank.diagnostics import LEFT_OUT, Observer, Row, row
 from fullrank.diagnostics.ablation import ablation_rows, accuracy_of, protocol_of
 from fullrank.diagnostics.alignment import Alignment
 from fullrank.diagnostics.attention_share import AttentionShare
 from fullrank.diagnostics.bound import Bound
 from fullrank.diagnostics.case import case_rows
+from fullrank.diagnostics.click_reading import click_readings, drawn
 from fullrank.diagnostics.diversity import Diversity
 from fullrank.diagnostics.ensemble import Ensemble
 from fullrank.diagnostics.focus import Focus
 from fullrank.diagnostics.latent_attention import latent_attention_rows
 from fullrank.diagnostics.norms import norm_rows
+from fullrank.diagnostics.rank_theorems import RankTheorems
 from fullrank.diagnostics.reading import Sample, readings, sample
 from fullrank.diagnostics.relevance import Relevance
 from fullrank.diagnostics.robustness import robustness_rows
 from fullrank.diagnostics.spectrum import Layers, Scores
 from fullrank.diagnostics.streams import Streams
 from fullrank.diagnostics.thinking import thinking_rows
+from fullrank.diagnostics.token_ranks import TokenRanks
 from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.measure import Split
 from fullrank.ops.plain import plain
+from fullrank.problem import Problem
+from fullrank.run import Run, weights_hash
 
 NAME = "diagnosis.jsonl"
 """File of a run folder."""
 USERS = 4096
 """Users of the sample; enough for a few digits, and some seconds on two cores."""
+IMPRESSIONS = 4096
+"""Impressions of the sample: means to about 0.01 and some seconds on two cores."""
 KEYS = frozenset(row("", "", None))
 
 
@@ -133,9 +147,114 @@ def diagnose(
     return Diagnosis(tuple(cast(list[Row], plain(found))))
 
 
+def diagnose_clicks(
+    model: ClickModel,
+    store: ImpressionStore,
+    *,
+    split: str = "test",
+    impressions: int = IMPRESSIONS,
+    seed: int = 0,
+    weights: str | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Everything that applies to this model, measured on `impressions` impressions of a split.
+
+    `weights` is the hash that the rows are kept under. Raises `UserError` where the split is unknown or empty, or the
+    store's fields are not those that the model was trained on.
+    """
+    if tuple(store.fields) != tuple(model.embedding.fields):
+        raise UserError(
+            f"{store.path} has other fields than those that the model reads: give the store of its training"
+        )
+    rows = drawn(store, split, impressions, seed=seed)
+    observers = (TokenRanks(), RankTheorems(model))
+    for reading in click_readings(model, store, rows, progress):
+        for observer in observers:
+            observer.see(reading)
+    found: list[Row] = list(about_rows("impressions", split, len(rows), seed, store.fingerprint, weights))
+    for observer in observers:
+        found += observer.rows()
+    return Diagnosis(tuple(cast(list[Row], plain(found))))
+
+
+class Diagnose(Protocol):
+    """The diagnosis of a run's weights, with their hash, on a sample of a split of its store.
+
+    `sample` is its size, in users or impressions; None is the default. `vectors` of items help where items are read.
+    """
+
+    def __call__(
+        self,
+        run: Run,
+        store: Any,
+        split: str,
+        *,
+        sample: int | None,
+        seed: int,
+        device: torch.device | str,
+        vectors: Float[np.ndarray, "V D"] | None,
+        progress: Progress | None,
+    ) -> Diagnosis: ...
+
+
+def diagnose_run(
+    run: Run,
+    store: AnyStore,
+    split: str,
+    *,
+    users: int | None = None,
+    impressions: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    vectors: Float[np.ndarray, "V D"] | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """The rows of a run's weights, with their hash. `users`, `impressions`: None is the default of the problem."""
+    sample = sample_size(run, users=users, impressions=impressions)
+    return DIAGNOSE[run.spec.problem](
+        run, store, split, sample=sample, seed=seed, device=device, vectors=vectors, progress=progress
+    )
+
+
+def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
+    """The one that is given. Raises `UserError` for the one that this problem does not have."""
+    if run.spec.problem == "ranking" and users is not None:
+        raise UserError(f"{run.path} is a click model, whose sample is of impressions: give impressions, not users")
+    if run.spec.problem == "retrieval" and impressions is not None:
+        raise UserError(f"{run.path} recommends items, and its sample is of users: give users, not impressions")
+    return impressions if users is None else users
+
+
+def _of_retrieval(
+    run: Run, store: Store, split: str, *, sample: int | None, seed: int, device: torch.device | str,
+    vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
+) -> Diagnosis:  # fmt: skip
+    model: Any = run.model().to(device)
+    return diagnose(
+        model, store, split=split, users=USERS if sample is None else sample, seed=seed, evaluation=run.spec.lists,
+        weights=weights_hash(run.path), vectors=vectors, progress=progress,
+    )  # fmt: skip
+
+
+def _of_ranking(
+    run: Run, store: ImpressionStore, split: str, *, sample: int | None, seed: int, device: torch.device | str,
+    vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
+) -> Diagnosis:  # fmt: skip
+    if vectors is not None:
+        raise UserError(f"{run.path} is a click model, which has no history to look into: leave vectors out")
+    model: Any = run.model().to(device)
+    return diagnose_clicks(
+        model, store, split=split, impressions=IMPRESSIONS if sample is None else sample, seed=seed,
+        weights=weights_hash(run.path), progress=progress,
+    )  # fmt: skip
+
+
+DIAGNOSE: Mapping[Problem, Diagnose] = {"retrieval": _of_retrieval, "ranking": _of_ranking}
+
+
 def _targets(some: Sample, split: str) -> Int[np.ndarray, "U"] | None:
     """What each user of the sample chose next (the first of several); None for training, which asks at every place."""
-    return None if split == "train" else some.histories.items.values[some.histories.items.ends]
+    return None if split == "train" else some.next_items
 
 
 def about_rows(what: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:

@@ -16,9 +16,8 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from fullrank.batch import Answer, Batch, Model, States
-from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
-from fullrank.data.histories import Histories
+from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.pack import Store
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.measure import Split
@@ -34,22 +33,30 @@ WEIGHTS = 1 << 22
 class Sample:
     """Some users of a split, in an order drawn at random, so that the first n of them are a sample too."""
 
-    histories: Histories
+    eval_set: EvalSet
     popularity: Int[np.ndarray, "V"]
     """Training events of each item."""
 
     def __len__(self) -> int:
-        return len(self.histories)
+        return len(self.eval_set)
 
     def first(self, count: int) -> Sample:
         """The first users, which are a sample too."""
-        return Sample(self.histories.take(slice(count)), self.popularity)
+        return Sample(self.eval_set.take(slice(count)), self.popularity)
 
     @property
     def users(self) -> Int[np.ndarray, "U"]:
         """Rows of the store's users."""
-        assert self.histories.users is not None
-        return self.histories.users
+        return self.eval_set.users
+
+    @property
+    def histories(self) -> Histories:
+        return self.eval_set.histories
+
+    @property
+    def next_items(self) -> Int[np.ndarray, "U"]:
+        """What each user chose next: the first of their targets."""
+        return self.eval_set.next_items
 
 
 def sample(store: Store, split: str, users: int, *, seed: int = 0) -> Sample:
@@ -61,13 +68,11 @@ def sample(store: Store, split: str, users: int, *, seed: int = 0) -> Sample:
         raise unknown("split", split, (*get_args(Split), "train"))
     if users < 2:
         raise UserError(f"a sample needs at least 2 users, not {users}")
-    rows, starts, ends, _ = store.histories(split)
-    if len(rows) < 2:
-        raise UserError(f"the split {split!r} of {store.path} has {len(rows)} users with a history; 2 are needed")
-    drawn = np.random.default_rng([seed, len(rows)]).permutation(len(rows))[:users]
-    return Sample(
-        Histories(Jagged(store.items, starts[drawn], ends[drawn]), store.times, rows[drawn]), store.catalog.popularity
-    )
+    whole = store.eval_set(split)
+    if len(whole) < 2:
+        raise UserError(f"the split {split!r} of {store.path} has {len(whole)} users with a history; 2 are needed")
+    drawn = np.random.default_rng([seed, len(whole)]).permutation(len(whole))[:users]
+    return Sample(whole.take(drawn), store.catalog.popularity)
 
 
 @dataclass(frozen=True)

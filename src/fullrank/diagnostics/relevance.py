@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from fullrank.core.jagged import Jagged
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 
@@ -34,9 +35,11 @@ class Relevance:
         users, items, _ = store.trained()
         self.items = store.num_items
         had = np.unique(items.astype(np.int64) * store.num_users + users)  # by item, then user; each pair once
-        self.had, self.who = had, had % store.num_users
-        self.first = np.searchsorted(had, np.arange(self.items + 1) * store.num_users)
-        self.counts: Int[np.ndarray, "V"] = np.diff(self.first)
+        self.had = had
+        first = np.searchsorted(had, np.arange(self.items + 1) * store.num_users)
+        self.who = Jagged.from_offsets(had % store.num_users, first)
+        """[V rows] the users who had each item."""
+        self.counts: Int[np.ndarray, "V"] = self.who.lengths
         self.stride, self.users = store.num_users, len(np.unique(users))
         self.vectors = None
         if vectors is not None:
@@ -62,9 +65,9 @@ class Relevance:
         while low < len(a):
             done = ends[low - 1] if low else 0
             high = max(low + 1, int(np.searchsorted(ends, done + AT_ONCE, side="right")))
-            pair = np.repeat(np.arange(low, high), sizes[low:high])
-            place = np.arange(len(pair)) - np.repeat(ends[low:high] - sizes[low:high] - done, sizes[low:high])
-            asked = other[pair] * self.stride + self.who[self.first[rare[pair]] + place]
+            who = self.who.take(rare[low:high])
+            pair = low + who.row_of()
+            asked = other[pair] * self.stride + who.flat()
             at = np.searchsorted(self.had, asked)
             there = self.had[np.minimum(at, len(self.had) - 1)] == asked if len(self.had) else at < 0
             found += np.bincount(pair[there], minlength=len(a))

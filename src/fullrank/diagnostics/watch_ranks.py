@@ -15,7 +15,7 @@ from torch import nn
 
 from fullrank.click import ClickModel
 from fullrank.data.impressions import ImpressionStore
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.diagnostics.click_reading import click_readings, drawn
 from fullrank.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
 from fullrank.errors import UserError
@@ -43,7 +43,7 @@ class WatchRanks:
 
     def check(self, model: nn.Module, store: AnyStore) -> None:
         """Raise `UserError` where there is nothing to watch."""
-        if not isinstance(store, ImpressionStore) or not isinstance(model, ClickModel):
+        if store.problem != "ranking" or not isinstance(model, ClickModel):
             raise UserError("the rank of an impression's tokens is of click models: watch this run with fullrank.Watch")
         if not _ranks(model, store, 1):
             raise UserError(f"there is no rank to watch in this model: {NO_TOKENS}; leave watching out")

@@ -1,6 +1,7 @@
 """A model and a prepared store in, honest numbers out: metrics, errors, intervals, slices, and their protocol.
 
     evaluate(model, store, "test", Evaluation()).to_json()
+    EVALUATE[experiment.problem](model, store, "test", experiment.evaluation)
     compare(a, b, "ndcg@10")        # the same users, paired; different protocols are refused
     oracle_step(model, store, "test"), frontier(model, store, "test")       # of a model that reasons
 
@@ -8,14 +9,45 @@ Several processes share the users: each calls `measure(..., shard=(rank, world))
 together; the result is the one that a single process gives.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from fullrank.core.progress import Progress
+from fullrank.evaluation.clicks import evaluate_clicks
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.frontier import Point, frontier
 from fullrank.evaluation.measure import evaluate, measure
 from fullrank.evaluation.oracle import Ceiling, oracle_step
-from fullrank.evaluation.result import Evaluated, PerUser, merge
+from fullrank.evaluation.result import EvaluationResult, PerImpression, PerUser, merge
 from fullrank.evaluation.spec import Evaluation
+from fullrank.problem import Problem
 
 __all__ = [
-    "Ceiling", "Comparison", "Evaluated", "Evaluation", "PerUser", "Point", "compare", "evaluate", "frontier",
-    "measure", "merge", "oracle_step",
+    "EVALUATE", "Ceiling", "Comparison", "Evaluate", "Evaluation", "EvaluationResult", "PerImpression", "PerUser",
+    "Point", "compare", "evaluate", "evaluate_clicks", "frontier", "measure", "merge", "oracle_step",
 ]  # fmt: skip
+
+
+class Evaluate(Protocol):
+    """A model's metrics on all users, or all impressions, of a split (`validation` or `test`) of a store.
+
+    The spec, the store and the model are of one problem; `progress` is called with (rows done, in all).
+    """
+
+    def __call__(
+        self,
+        model: Any,
+        store: Any,
+        split: str,
+        spec: Any = None,
+        *,
+        device: torch.device | str = "cpu",
+        progress: Progress | None = None,
+    ) -> EvaluationResult: ...
+
+
+EVALUATE: Mapping[Problem, Evaluate] = {"retrieval": evaluate, "ranking": evaluate_clicks}

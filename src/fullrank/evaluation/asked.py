@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
@@ -10,10 +11,9 @@ from jaxtyping import Int
 
 from fullrank.batch import Model
 from fullrank.core.jagged import Jagged
-from fullrank.data.histories import Histories
+from fullrank.data.histories import EvalSet, Histories
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.spec import Evaluation
-from fullrank.metrics import Truth, flatten
 from fullrank.reasoning.budget import described
 from fullrank.retrieval.decoding import Decoding
 
@@ -39,41 +39,38 @@ class Held(Protocol):
     @property
     def items(self) -> Int[np.ndarray, "E"]: ...
     @property
-    def times(self) -> Int[np.ndarray, "E"] | None: ...
-    @property
     def bounds(self) -> Int[np.ndarray, "users 2"]: ...
     @property
     def catalog(self) -> Counted: ...
     @property
     def fingerprint(self) -> str: ...
-    def histories(
-        self, split: Split, *, without_history: bool = False
-    ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "Q"]]: ...
+    def eval_set(self, split: Split, *, without_history: bool = False) -> EvalSet: ...
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Users by ascending row; user u's history is items[starts[u]:ends[u]], the targets items[ends[u]:target_ends[u]].
+    """Users by ascending row, and everything that a number depends on besides the model."""
 
-    `protocol` is everything that a number depends on besides the model.
-    """
-
-    users: Int[np.ndarray, "U"]
-    starts: Int[np.ndarray, "U"]
-    ends: Int[np.ndarray, "U"]
-    target_ends: Int[np.ndarray, "U"]
+    eval_set: EvalSet
     protocol: dict[str, Any]
+
+    @property
+    def users(self) -> Int[np.ndarray, "U"]:
+        """Rows of the store's users."""
+        return self.eval_set.users
+
+    @property
+    def histories(self) -> Histories:
+        return self.eval_set.histories
+
+    @cached_property
+    def truth(self) -> Jagged:
+        """[U rows] the distinct ids of each user's targets."""
+        return self.eval_set.targets.distinct()
 
     def part(self, some: slice) -> Asked:
         """Some of the users, under the protocol of all."""
-        ranges = (self.users[some], self.starts[some], self.ends[some], self.target_ends[some])
-        return Asked(*ranges, self.protocol)
-
-    def histories(self, store: Held) -> Histories:
-        return Histories(Jagged(store.items, self.starts, self.ends), store.times, self.users)
-
-    def truth(self, store: Held) -> Truth:
-        return Truth.of(store.items, self.ends, self.target_ends)
+        return Asked(self.eval_set.take(some), self.protocol)
 
 
 def asked(model: Model, store: Held, split: str, spec: Evaluation) -> Asked:
@@ -81,25 +78,25 @@ def asked(model: Model, store: Held, split: str, spec: Evaluation) -> Asked:
     popularity = store.catalog.popularity
     if len(popularity) != model.num_items:
         raise UserError(f"the model ranks {model.num_items} items but the store's catalogue has {len(popularity)}")
-    users, starts, ends, target_ends, skipped = _users(store, split, spec)
+    users, skipped = _users(store, split, spec)
     protocol = _protocol(store, split, spec, len(users), skipped)
     protocol |= _inference(model, spec)
-    protocol["unreachable"] = _unreachable(store.items, starts, ends, target_ends) if _hides(spec) else 0
-    return Asked(users, starts, ends, target_ends, protocol)
+    protocol["unreachable"] = _unreachable(users) if _hides(spec) else 0
+    return Asked(users, protocol)
 
 
-def _users(store: Held, split: str, spec: Evaluation) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """Users (ascending), starts, ends, target ends, and how many users were left out for want of a history."""
+def _users(store: Held, split: str, spec: Evaluation) -> tuple[EvalSet, int]:
+    """The users, by ascending row, and how many were left out for want of a history."""
     if split not in get_args(Split):
         raise unknown("split", split, get_args(Split))
-    users, starts, ends, target_ends = store.histories(cast(Split, split), without_history=True)
-    if not len(users):
+    whole = store.eval_set(cast(Split, split), without_history=True)
+    if not len(whole):
         raise UserError(f"the store has no users with a target in the split {split!r}: prepare it with another split")
-    keep = (ends > starts) if spec.empty == "skip" else np.ones(len(users), dtype=bool)
+    keep = (whole.histories.lengths > 0) if spec.empty == "skip" else np.ones(len(whole), dtype=bool)
     if not keep.any():
-        raise UserError(f"none of the {len(users)} users of the split {split!r} has a history")
-    order = np.flatnonzero(keep)[np.argsort(users[keep], kind="stable")]
-    return users[order], starts[order], ends[order], target_ends[order], int(np.sum(~keep))
+        raise UserError(f"none of the {len(whole)} users of the split {split!r} has a history")
+    order = np.flatnonzero(keep)[np.argsort(whole.users[keep], kind="stable")]
+    return whole.take(order), int(np.sum(~keep))
 
 
 def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
@@ -140,23 +137,16 @@ def _hides(spec: Evaluation) -> bool:
     return spec.seen == "exclude" and spec.protocol == "full"
 
 
-def _unreachable(
-    items: Int[np.ndarray, "E"],
-    starts: Int[np.ndarray, "U"],
-    ends: Int[np.ndarray, "U"],
-    target_ends: Int[np.ndarray, "U"],
-    chunk: int = 1 << 16,
-) -> int:
+def _unreachable(users: EvalSet, chunk: int = 1 << 16) -> int:
     """How many targets are in their own user's history, so that excluding it makes them impossible to hit."""
     found = 0
-    for low in range(0, len(starts), chunk):
-        some = slice(low, low + chunk)
-        truth = Truth.of(items, ends[some], target_ends[some])
-        rows, seen = flatten(items, starts[some], ends[some])
-        if len(truth.items) == len(truth.counts):  # one target each: no need to sort anything
-            found += len(np.unique(rows[seen == truth.items[rows]]))
+    for low in range(0, len(users), chunk):
+        some = users.take(slice(low, low + chunk))
+        truth, seen = some.targets.distinct(), some.histories.items
+        rows, items = seen.row_of(), seen.flat()
+        if bool((truth.lengths == 1).all()):  # one target each: no need to sort anything
+            found += len(np.unique(rows[items == truth.values[rows]]))
             continue
-        width = int(max(truth.items.max(initial=0), seen.max(initial=0))) + 1
-        targets = np.repeat(np.arange(len(truth.counts)), truth.counts) * width + truth.items
-        found += int(np.isin(targets, rows * width + seen).sum())
+        width = int(max(truth.values.max(initial=0), items.max(initial=0))) + 1
+        found += int(np.isin(truth.keys(width), seen.keys(width)).sum())
     return found

@@ -19,11 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.batch import Answer, Model
+from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
 from fullrank.data.histories import Histories
 from fullrank.evaluation.sampled import placed
 from fullrank.evaluation.spec import Evaluation
-from fullrank.metrics import Table, Truth, flatten
+from fullrank.metrics import Table
 from fullrank.metrics.names import ACCURACY
 from fullrank.ops.splitmix import uniform
 from fullrank.retrieval.batches import BLOCK, answers, pair_scores
@@ -36,7 +37,7 @@ SHARED_BY = 128
 def sampled_beside(
     model: Model,
     histories: Histories,
-    truth: Truth,
+    truth: Jagged,
     spec: Evaluation,
     device: torch.device | str,
     progress: Progress | None = None,
@@ -55,14 +56,15 @@ def sampled_beside(
         budget=spec.reasoning,
     )
     for at, answer in runs:
-        own, targets = flatten(truth.items, truth.offsets[at], truth.offsets[at + 1])
+        wanted = truth.take(at)
+        own, targets = wanted.row_of(), wanted.flat()
         users = at if histories.users is None else histories.users[at]
         scores = pair_scores(answer, own, targets, block=block)
         above = outscored(answer, scores, own, users, spec.sampled or 0, spec.seed, block=block)
         place = placed(above, scores, own)
         inside = place < hits.shape[1]
         hits[at[own[inside]], place[inside]] = True
-    table = Table(hits, truth.counts)
+    table = Table(hits, truth.lengths)
     return {str(n): n(table) for n in names}
 
 

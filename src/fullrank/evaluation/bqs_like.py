@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fullrank.errors import UserError
-from fullrank.evaluation.result import Evaluated
+from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.slices import LABELS
 from fullrank.metrics.names import PAIRED, Name, cut
 
@@ -25,7 +25,7 @@ def quality(metric: str) -> Name | None:
     return Name("ndcg", cut(metric)[1])
 
 
-def bands_of(side: Evaluated) -> Int[np.ndarray, "U"]:
+def bands_of(side: EvaluationResult) -> Int[np.ndarray, "U"]:
     """Each user's band: 0 head, 1 mid, 2 tail."""
     if "target" not in side.per_user.groups:
         raise UserError(f"{PAIRED} needs the popularity of the targets: evaluate with slices=true")

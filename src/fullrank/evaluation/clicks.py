@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from fullrank.batch import Impressions
 from fullrank.click import ClickModel, checked
 from fullrank.core.progress import Progress
 from fullrank.errors import UserError, unknown
-from fullrank.evaluation.clicks_result import Clicked, ClickRows, summarised
 from fullrank.evaluation.clicks_spec import Clicks, Selection
 from fullrank.evaluation.measure import Split
+from fullrank.evaluation.result import EvaluationResult, PerImpression
+from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.metrics import ctr
-from fullrank.retrieval.batches import evaluating
+from fullrank.retrieval.predict import probable
 
 
 @runtime_checkable
@@ -38,14 +40,39 @@ def evaluate_clicks(
     *,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> Clicked:
+) -> EvaluationResult:
     """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
     spec = spec or Clicks()
     rows = score(model, store, rows_of(store, split), spec.batch_size, device=device, progress=progress)
     return summarised(rows, spec, split, store.fingerprint)
 
 
-def selected(rows: ClickRows, selection: Selection) -> float:
+def summarised(rows: PerImpression, spec: Clicks, split: str, fingerprint: str) -> EvaluationResult:
+    """Metrics, intervals and protocol of some rows."""
+    if spec.unit == "group" and rows.groups is None:
+        raise UserError("unit=group resamples groups and this store has no group column: use unit=row")
+    curve = ctr.reliability(rows.probabilities, rows.labels, spec.bins)
+    area, loss = ctr.auc(rows.probabilities, rows.labels), float(ctr.losses(rows.probabilities, rows.labels).mean())
+    clicks = float(rows.labels.sum())
+    pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
+    metrics = {"auc": area, "logloss": loss, "auc-logloss": area - loss, "ece": ctr.ece(curve), "pcoc": pcoc}
+    protocol = {
+        "kind": "clicks", "split": split, "fingerprint": fingerprint, "rows": len(rows.rows), "clicks": int(clicks),
+        "ties": "one half", "bins": spec.bins, "gauc_groups": None, "gauc_left_out": None,
+        "bootstrap": {"samples": spec.bootstrap, "level": spec.level, "seed": spec.seed, "unit": spec.unit},
+    }  # fmt: skip
+    if rows.groups is not None:
+        within = ctr.gauc(rows.probabilities, rows.labels, rows.groups)
+        metrics["gauc"] = within.value
+        protocol |= {"gauc_groups": within.groups, "gauc_left_out": within.left_out}
+    whose = rows.groups if spec.unit == "group" else None
+    drawn = resample_clicks(rows.probabilities, rows.labels, whose, samples=spec.bootstrap, seed=spec.seed)
+    stderr = {n: float(v.std(ddof=1)) if len(v) > 1 else math.nan for n, v in drawn.items()}
+    interval = {n: bounds(v, spec.level) for n, v in drawn.items()}
+    return EvaluationResult(metrics, stderr, interval, {}, protocol, rows, curve)
+
+
+def selected(rows: PerImpression, selection: Selection) -> float:
     """The value of a selection metric."""
     if selection == "logloss":
         return float(ctr.losses(rows.probabilities, rows.labels).mean())
@@ -75,7 +102,7 @@ def score(
     *,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> ClickRows:
+) -> PerImpression:
     """Probability, label and group of some rows of a store."""
     probabilities, labels, groups = [], [], []
     for batch in _batches(store, rows, batch_size, progress):
@@ -84,17 +111,7 @@ def score(
             groups.append(batch.groups.numpy())
         probabilities.append(probable(model, batch, device))
     whose = np.concatenate(groups).astype(np.int64) if groups else None
-    return ClickRows(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
-
-
-@torch.inference_mode()
-def probable(model: ClickModel, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
-    """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
-    with evaluating(model):
-        found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
-    if not np.isfinite(found).all():
-        raise UserError("the model gives probabilities that are not finite: its training diverged; lower training.lr")
-    return found
+    return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
 
 
 def _batches(store: Shown, rows: np.ndarray, size: int, progress: Progress | None) -> Iterator[Impressions]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -14,6 +14,8 @@ Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
 
 class Clicks(Spec):
     """Click probabilities against what was clicked. Refuses idle settings."""
+
+    problem: ClassVar[Literal["ranking"]] = "ranking"
 
     kind: Literal["clicks"] = "clicks"
     selection: Selection = "auc"

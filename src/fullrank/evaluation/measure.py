@@ -15,11 +15,11 @@ from fullrank.errors import UserError
 from fullrank.evaluation.asked import Asked, Held, Split, asked
 from fullrank.evaluation.beside import sampled_beside, told
 from fullrank.evaluation.dropped import Forgetful
-from fullrank.evaluation.result import Evaluated, PerUser, merge
+from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.sampled import places
 from fullrank.evaluation.slices import groups
 from fullrank.evaluation.spec import Evaluation
-from fullrank.metrics import Ranking, Table, Truth, match
+from fullrank.metrics import Ranking, Table, match
 from fullrank.metrics.fairness import history_popularity
 from fullrank.retrieval.rank import rank
 
@@ -34,7 +34,7 @@ def evaluate(
     *,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> Evaluated:
+) -> EvaluationResult:
     """The model's metrics on all users of a split (`validation` or `test`).
 
     The model must already be on `device`. Raises `UserError` where the split has no users, the store and the model
@@ -58,18 +58,16 @@ def measure(
     if not 0 <= shard[0] < shard[1]:
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}")
     mine = asked(model, store, split, spec).part(slice(shard[0], None, shard[1]))
-    histories = mine.histories(store)
     teller = Forgetful(model, spec.drop, spec.seed) if spec.drop else model
     deepest = max(n.k for n in spec.names())
     if spec.protocol == "sampled":
-        truth = mine.truth(store)
-        hits = places(teller, histories, truth, store.catalog.popularity, spec, deepest, device, progress)
-        return _rows(mine, store, spec, truth, Table(hits, truth.counts))
-    ranking = ranked(teller, histories, spec, deepest, device, progress)
+        hits = places(teller, mine.histories, mine.truth, store.catalog.popularity, spec, deepest, device, progress)
+        return _rows(mine, store, spec, Table(hits, mine.truth.lengths))
+    ranking = ranked(teller, mine.histories, spec, deepest, device, progress)
     rows = of_lists(mine, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
         return rows
-    beside = sampled_beside(teller, histories, mine.truth(store), spec, device, progress)
+    beside = sampled_beside(teller, mine.histories, mine.truth, spec, device, progress)
     return replace(rows, sampled=beside, protocol=rows.protocol | told(spec, model.num_items))
 
 
@@ -86,24 +84,24 @@ def of_lists(
         counts = np.bincount(store.items, minlength=len(counts))
     chosen = None
     if any(n.needs_histories for n in spec.names()):
-        chosen = history_popularity(store.items, mine.starts, mine.ends, counts)
-    truth = mine.truth(store)
-    return _rows(mine, store, spec, truth, Table(match(lists, truth), truth.counts, lists, counts, chosen), steps)
+        chosen = history_popularity(mine.histories.items, counts)
+    table = Table(match(lists, mine.truth), mine.truth.lengths, lists, counts, chosen)
+    return _rows(mine, store, spec, table, steps)
 
 
 def _rows(
     mine: Asked,
     store: Held,
     spec: Evaluation,
-    truth: Truth,
     table: Table,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
     values = {str(n): n(table) for n in spec.names() if n.per_user}
     codes = {}
     if spec.slices and len(mine.users):
-        fresh = store.bounds[mine.users, 0] <= mine.starts
-        codes = groups(mine.ends - mine.starts, fresh, truth, store.catalog.popularity)
+        known = mine.histories.items
+        fresh = store.bounds[mine.users, 0] <= known.starts
+        codes = groups(known.lengths, fresh, mine.truth, store.catalog.popularity)
     return PerUser(mine.users, values, table.ids, codes, mine.protocol, steps)
 
 

@@ -20,8 +20,8 @@ from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.evaluation.measure import Held, evaluate
 from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.statistics import bounds, resample
 from fullrank.metrics.names import ACCURACY
-from fullrank.metrics.summary import bounds, resample
 from fullrank.reasoning.budget import Budget, check_budget, reasoner_of
 
 LABEL = "reads the truth: a ceiling, not a result of the model"

@@ -1,13 +1,13 @@
-"""What an evaluation found: per-user rows, their summary, and both on disk (Parquet and JSON)."""
+"""What an evaluation found: metrics with errors and intervals, the rows behind them, and all of it on disk."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
@@ -19,11 +19,13 @@ from fullrank.core.tables import write_table
 from fullrank.errors import UserError
 from fullrank.evaluation.beside import gaps
 from fullrank.evaluation.slices import sliced
+from fullrank.evaluation.statistics import summarise
+from fullrank.metrics import ctr
 from fullrank.metrics.names import Name, expand
-from fullrank.metrics.summary import summarise
+from fullrank.problem import Problem
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading a file raises that is not what `Evaluated.save` wrote."""
+"""What reading a file raises that is not what `EvaluationResult.save` wrote."""
 
 SETTABLE = ("seen", "popularity")
 """Parts of a protocol that one setting of the same name changes."""
@@ -34,6 +36,9 @@ FOLLOWING = {"unreachable"}
 @dataclass(frozen=True)
 class PerUser:
     """One row per user of a shard, by ascending user row, and the protocol of the whole evaluation."""
+
+    problem: ClassVar[Literal["retrieval"]] = "retrieval"
+    file: ClassVar[str] = "per_user.parquet"
 
     users: Int[np.ndarray, "U"]
     values: dict[str, Float[np.ndarray, "U"]]
@@ -48,78 +53,152 @@ class PerUser:
     sampled: dict[str, Float[np.ndarray, "U"]] = field(default_factory=dict)
     """Accuracy metrics among shared negatives (`Evaluation.sampled`), where they were asked for."""
 
+    @property
+    def ids(self) -> Int[np.ndarray, "U"]:
+        """Which users these are: two results are compared only on the same ones."""
+        return self.users
+
+    def table(self) -> pl.DataFrame:
+        """The columns user, each metric, `slice:` codes, `sampled:` metrics, `steps` and `items`."""
+        columns: dict[str, Any] = {"user": self.users, **self.values}
+        columns |= {f"slice:{name}": code for name, code in self.groups.items()}
+        columns |= {f"sampled:{name}": values for name, values in self.sampled.items()}
+        if self.steps is not None:
+            columns["steps"] = self.steps
+        frame = pl.DataFrame(columns)
+        return frame if self.lists is None else frame.with_columns(items=pl.Series(self.lists))
+
+    @staticmethod
+    def read(frame: pl.DataFrame, protocol: dict[str, Any]) -> PerUser:
+        """The inverse of `table`."""
+        return PerUser(
+            frame["user"].to_numpy(),
+            {str(n): frame[str(n)].to_numpy() for n in names_of(protocol) if n.per_user},
+            frame["items"].to_numpy() if "items" in frame.columns else None,
+            _prefixed(frame, "slice:"),
+            protocol,
+            frame["steps"].to_numpy() if "steps" in frame.columns else None,
+            _prefixed(frame, "sampled:"),
+        )
+
 
 @dataclass(frozen=True)
-class Evaluated:
-    """What an evaluation found, by metric name (`ndcg@10`). A number that cannot be told is NaN here, null on disk."""
+class PerImpression:
+    """One row per impression, in the order of the store."""
+
+    problem: ClassVar[Literal["ranking"]] = "ranking"
+    file: ClassVar[str] = "per_row.parquet"
+
+    rows: Int[np.ndarray, "N"]
+    """Row numbers in the store."""
+    probabilities: Float[np.ndarray, "N"]
+    labels: Float[np.ndarray, "N"]
+    groups: Int[np.ndarray, "N"] | None
+
+    @property
+    def ids(self) -> Int[np.ndarray, "N"]:
+        """Which impressions these are: two results are compared only on the same ones."""
+        return self.rows
+
+    def table(self) -> pl.DataFrame:
+        """The columns row, probability, label, and group where there are groups."""
+        frame = pl.DataFrame({"row": self.rows, "probability": self.probabilities, "label": self.labels})
+        return frame if self.groups is None else frame.with_columns(group=pl.Series(self.groups))
+
+    @staticmethod
+    def read(frame: pl.DataFrame, protocol: dict[str, Any]) -> PerImpression:
+        """The inverse of `table`."""
+        row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))
+        return PerImpression(row, probability, label, frame["group"].to_numpy() if "group" in frame.columns else None)
+
+
+Rows = PerUser | PerImpression
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What an evaluation found, by metric name (`ndcg@10`, `auc`). A number that cannot be told is NaN here, null on
+    disk. `rows` say which problem it is of."""
 
     metrics: dict[str, float]
-    """Means over users; for metrics of all lists together the value of these lists."""
+    """Means over users, and of all lists together their value; or the value over all impressions."""
     stderr: dict[str, float]
-    """Standard errors of `metrics` over users."""
+    """Standard errors of `metrics` over users, or standard deviations of bootstrap samples of impressions."""
     interval: dict[str, tuple[float, float]]
-    """Lower and upper end of the bootstrap interval over users."""
+    """Lower and upper end of the bootstrap interval over users or impressions."""
     slices: dict[str, dict[str, dict[str, float | int]]]
-    """Slice -> label -> the metrics of those users, and how many they are."""
+    """Slice -> label -> the metrics of those users, and how many they are; of users only."""
     protocol: dict[str, Any]
     """Everything that the numbers depend on besides the model."""
-    per_user: PerUser
-    """The rows behind the means."""
+    rows: Rows
+    """The rows behind the numbers."""
+    curve: tuple[ctr.Bin, ...] = ()
+    """The reliability curve; of impressions only."""
+
+    @property
+    def problem(self) -> Problem:
+        return self.rows.problem
+
+    @property
+    def per_user(self) -> PerUser:
+        """The rows of users. Raises `UserError` where there is one per impression."""
+        if self.rows.problem == "ranking":
+            raise UserError("this evaluation has a row per impression and none per user: read per_impression")
+        return self.rows
+
+    @property
+    def per_impression(self) -> PerImpression:
+        """The rows of impressions. Raises `UserError` where there is one per user."""
+        if self.rows.problem == "retrieval":
+            raise UserError("this evaluation has a row per user and none per impression: read per_user")
+        return self.rows
 
     @property
     def mean_steps(self) -> float | None:
         """Reasoning steps a user took on average; None where stopping was not adaptive."""
-        return None if self.per_user.steps is None else float(self.per_user.steps.mean())
+        rows = self.rows
+        return float(rows.steps.mean()) if rows.problem == "retrieval" and rows.steps is not None else None
 
     @property
     def sampled(self) -> dict[str, dict[str, float]]:
         """Metric -> `full`, `sampled` and their `gap`; empty where no sampled metrics were asked for."""
-        return gaps(self.metrics, self.per_user.sampled)
+        return gaps(self.metrics, self.rows.sampled) if self.rows.problem == "retrieval" else {}
 
     def dump(self) -> dict[str, Any]:
-        """Plain data without the per-user rows; numbers that do not exist are None."""
+        """Plain data without the rows; numbers that do not exist are None."""
         found: dict[str, Any] = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
-        if self.per_user.sampled:
-            found["sampled"] = self.sampled
-        return found | {
-            "metrics": _plain(self.metrics),
-            "stderr": _plain(self.stderr),
-            "interval": {n: [number_or_null(v) for v in pair] for n, pair in self.interval.items()},
-            "slices": self.slices,
-            "protocol": self.protocol,
-        }
+        if sampled := self.sampled:
+            found["sampled"] = sampled
+        found |= {"metrics": _plain(self.metrics), "stderr": _plain(self.stderr)}
+        found["interval"] = {n: [_number_or_null(v) for v in pair] for n, pair in self.interval.items()}
+        if self.problem == "retrieval":
+            found["slices"] = self.slices
+        else:
+            found["curve"] = [asdict(one) for one in self.curve]
+        return {**found, "protocol": self.protocol}
 
     def to_json(self) -> str:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str) -> None:
-        """Writes `evaluation.json` and `per_user.parquet` (user, metrics, `slice:` codes, `steps`, `items`)."""
+        """Write `evaluation.json`, and the rows as `per_user.parquet` or `per_row.parquet` (see their `table`)."""
         folder = Path(folder)
-        rows = self.per_user
-        columns: dict[str, Any] = {"user": rows.users, **rows.values}
-        columns |= {f"slice:{name}": code for name, code in rows.groups.items()}
-        columns |= {f"sampled:{name}": values for name, values in rows.sampled.items()}
-        if rows.steps is not None:
-            columns["steps"] = rows.steps
-        frame = pl.DataFrame(columns)
-        if rows.lists is not None:
-            frame = frame.with_columns(items=pl.Series(rows.lists))
-        write_table(frame, folder / "per_user.parquet")
+        write_table(self.rows.table(), folder / self.rows.file)
         write_text(folder / "evaluation.json", self.to_json())
 
     @staticmethod
-    def load(folder: Path | str) -> Evaluated:
-        """The inverse of `save`. Raises `UserError` where the folder does not hold an evaluation."""
+    def load(folder: Path | str) -> EvaluationResult:
+        """The inverse of `save`, of either problem. Raises `UserError` where the folder does not hold an evaluation."""
         folder = Path(folder)
         try:
             tree = read_json(folder / "evaluation.json")
-            frame = pl.read_parquet(folder / "per_user.parquet")
-            return _restored(tree, frame)
+            return _restored(tree, folder)
         except (*BROKEN, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise UserError(f"{folder} does not hold an evaluation saved by `Evaluated.save` ({error})") from None
+            why = f"({error})"
+            raise UserError(f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}") from None
 
 
-def merge(parts: Sequence[PerUser]) -> Evaluated:
+def merge(parts: Sequence[PerUser]) -> EvaluationResult:
     """The evaluation of all users from the rows of every shard, in any order; equal to that of one process."""
     if not parts:
         raise UserError("there are no shards to merge: give the result of `measure` of every rank")
@@ -168,7 +247,7 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:13]}...{text[0]}"
 
 
-def _summarised(rows: PerUser) -> Evaluated:
+def _summarised(rows: PerUser) -> EvaluationResult:
     boot = rows.protocol["bootstrap"]
     summary = summarise(
         rows.values,
@@ -180,35 +259,35 @@ def _summarised(rows: PerUser) -> Evaluated:
         level=boot["level"],
     )
     slices = sliced(rows.values, rows.groups)
-    return Evaluated(summary.mean, summary.stderr, summary.interval, slices, rows.protocol, rows)
+    return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, rows.protocol, rows)
 
 
-def _restored(tree: dict[str, Any], frame: pl.DataFrame) -> Evaluated:
-    for key in ("metrics", "stderr", "interval", "slices", "protocol"):
+def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
+    for key in ("metrics", "stderr", "interval", "protocol"):
         if not isinstance(tree[key], dict):
             raise TypeError(f"{key!r} is no object")
-    names = [str(n) for n in names_of(tree["protocol"]) if n.per_user]
-    rows = PerUser(
-        frame["user"].to_numpy(),
-        {n: frame[n].to_numpy() for n in names},
-        frame["items"].to_numpy() if "items" in frame.columns else None,
-        {c.removeprefix("slice:"): frame[c].to_numpy() for c in frame.columns if c.startswith("slice:")},
-        tree["protocol"],
-        frame["steps"].to_numpy() if "steps" in frame.columns else None,
-        {c.removeprefix("sampled:"): frame[c].to_numpy() for c in frame.columns if c.startswith("sampled:")},
-    )
-    interval = {n: (float_or_nan(low), float_or_nan(high)) for n, (low, high) in tree["interval"].items()}
-    metrics, stderr = ({n: float_or_nan(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
-    return Evaluated(metrics, stderr, interval, tree["slices"], tree["protocol"], rows)
+    kind: type[Rows] = PerImpression if tree["protocol"].get("kind") == "clicks" else PerUser
+    slices = tree["slices"] if kind.problem == "retrieval" else {}
+    if not isinstance(slices, dict):
+        raise TypeError("'slices' is no object")
+    curve = () if kind.problem == "retrieval" else tuple(ctr.Bin(**one) for one in tree["curve"])
+    rows = kind.read(pl.read_parquet(folder / kind.file), tree["protocol"])
+    interval = {n: (_float_or_nan(low), _float_or_nan(high)) for n, (low, high) in tree["interval"].items()}
+    metrics, stderr = ({n: _float_or_nan(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
+    return EvaluationResult(metrics, stderr, interval, slices, tree["protocol"], rows, curve)
+
+
+def _prefixed(frame: pl.DataFrame, prefix: str) -> dict[str, np.ndarray]:
+    return {c.removeprefix(prefix): frame[c].to_numpy() for c in frame.columns if c.startswith(prefix)}
 
 
 def _plain(values: dict[str, float]) -> dict[str, float | None]:
-    return {name: number_or_null(value) for name, value in values.items()}
+    return {name: _number_or_null(value) for name, value in values.items()}
 
 
-def number_or_null(value: float) -> float | None:
+def _number_or_null(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def float_or_nan(value: float | None) -> float:
+def _float_or_nan(value: float | None) -> float:
     return math.nan if value is None else float(value)

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.batch import Model
+from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
 from fullrank.data.histories import Histories
 from fullrank.errors import UserError
 from fullrank.evaluation.spec import Evaluation
-from fullrank.metrics import Truth, flatten
 from fullrank.ops.splitmix import uniform
 from fullrank.retrieval.batches import BLOCK, answers, pair_scores
 
@@ -29,7 +29,7 @@ ROUNDS = 200
 def places(
     model: Model,
     histories: Histories,
-    truth: Truth,
+    truth: Jagged,
     popularity: Int[np.ndarray, "V"],
     spec: Evaluation,
     deepest: int,
@@ -50,12 +50,10 @@ def places(
         budget=spec.reasoning,
     )
     for at, answer in runs:
-        own, targets = flatten(truth.items, truth.offsets[at], truth.offsets[at + 1])
-        forbidden = own * len(popularity) + targets
+        wanted = truth.take(at)
+        own, targets, forbidden = wanted.row_of(), wanted.flat(), wanted.keys(len(popularity))
         if spec.seen == "exclude":
-            had = histories.items.take(at)
-            rows, seen = had.row_of(), had.flat()
-            forbidden = np.concatenate([forbidden, rows * len(popularity) + seen])
+            forbidden = np.concatenate([forbidden, histories.items.take(at).keys(len(popularity))])
         users = at if histories.users is None else histories.users[at]
         drawn = negatives(users, spec.negatives or 100, weights, np.unique(forbidden), spec.seed)
         pairs = np.concatenate([np.repeat(np.arange(len(at)), drawn.shape[1]), own])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from fullrank.metrics import Truth
+from fullrank.core.jagged import Jagged
 
 LENGTHS = (0, 1, 5, 10, 20, 50)
 """First history length (events) of each band."""
@@ -28,15 +28,15 @@ LABELS = {
 
 
 def groups(
-    lengths: Int[np.ndarray, "U"], new: Bool[np.ndarray, "U"], truth: Truth, popularity: Int[np.ndarray, "V"]
+    lengths: Int[np.ndarray, "U"], new: Bool[np.ndarray, "U"], truth: Jagged, popularity: Int[np.ndarray, "V"]
 ) -> dict[str, Int[np.ndarray, "U"]]:
     """The place of each user's label in `LABELS`. `new`: no event in training. Target: the most popular one."""
-    band = bands(popularity)
+    band, items, first = bands(popularity), truth.flat(), truth.offsets[:-1]
     return {
         "users": new.astype(np.int8),
         "history": (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.int8),
-        "target": np.minimum.reduceat(band[truth.items], truth.offsets[:-1]).astype(np.int8),
-        "cold": np.minimum.reduceat(popularity[truth.items] == 0, truth.offsets[:-1]).astype(np.int8),
+        "target": np.minimum.reduceat(band[items], first).astype(np.int8),
+        "cold": np.minimum.reduceat(popularity[items] == 0, first).astype(np.int8),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,6 +16,8 @@ from fullrank.spec import Spec
 
 class Evaluation(Spec):
     """Which users are ranked against what, by which metrics, and how sure the means are. Refuses idle settings."""
+
+    problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
     ks: tuple[int, ...] = (1, 5, 10, 20)
     """List lengths at which each metric without its own `@k` is computed."""

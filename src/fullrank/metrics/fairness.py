@@ -11,7 +11,8 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from fullrank.metrics import Table, flatten
+from fullrank.core.jagged import Jagged
+from fullrank.metrics import Table
 
 
 def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V"]:
@@ -47,19 +48,14 @@ def lift(table: Table, k: int) -> Float[np.ndarray, "U"]:
 
 
 def history_popularity(
-    flat: Int[np.ndarray, "E"],
-    starts: Int[np.ndarray, "U"],
-    ends: Int[np.ndarray, "U"],
-    popularity: Int[np.ndarray, "V"],
-    chunk: int = 1 << 16,
+    histories: Jagged, popularity: Int[np.ndarray, "V"], chunk: int = 1 << 16
 ) -> Float[np.ndarray, "U"]:
-    """Mean popularity of the events flat[starts[u]:ends[u]], repeats included; 0 of none."""
-    means = np.zeros(len(starts))
-    for low in range(0, len(starts), chunk):
-        some = slice(low, low + chunk)
-        rows, items = flatten(flat, starts[some], ends[some])
-        counts = ends[some] - starts[some]
-        means[some] = np.bincount(rows, popularity[items], len(counts)) / np.maximum(counts, 1)
+    """Mean popularity of the item ids of each of the U histories, repeats included; 0 of none."""
+    means = np.zeros(len(histories))
+    for low in range(0, len(histories), chunk):
+        some = histories.take(slice(low, low + chunk))
+        sums = np.bincount(some.row_of(), popularity[some.flat()], len(some))
+        means[low : low + chunk] = sums / np.maximum(some.lengths, 1)
     return means
 
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+
 from fullrank.click import ClickModel
 from fullrank.core.progress import Tell
 from fullrank.data.impressions import ImpressionStore
-from fullrank.diagnostics.diagnose import Diagnosis
-from fullrank.diagnostics.of_run import diagnose_run
+from fullrank.diagnostics.diagnose import Diagnosis, diagnose_run
 from fullrank.errors import UserError
+from fullrank.evaluation import EvaluationResult
 from fullrank.evaluation.clicks import evaluate_clicks
-from fullrank.evaluation.clicks_result import Clicked
 from fullrank.evaluation.clicks_spec import Clicks
 from fullrank.reports.known import Known, has_evaluation, kept_diagnosis, key_of, names_of
 from fullrank.run import Run, store_of, weights_hash
@@ -24,7 +25,7 @@ from fullrank.run import Run, store_of, weights_hash
 class ClickFinding(Known):
     """Everything a page shows of a click model."""
 
-    evaluated: Clicked
+    evaluated: EvaluationResult
 
     def taps(self, name: str, index: int | None = None) -> dict[str, float]:
         """Tap -> a figure of `token_ranks`, in order of depth."""
@@ -45,6 +46,7 @@ def collect_clicks(
     settings: Sequence[str] = (),
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
+    device: torch.device | str = "cpu",
 ) -> list[ClickFinding]:
     """A finding per run, in the order given. `evaluations` are by the runs' names.
 
@@ -61,8 +63,8 @@ def collect_clicks(
                 f"the evaluation given for {name} is not of clicks on the split {split!r} of {store.path}; leave it "
                 "out to evaluate anew"
             )
-        evaluated = given or _evaluated(run, store, split, settings, tell)
-        diagnosis = _diagnosed(run, store, split, impressions, tell)
+        evaluated = given or _evaluated(run, store, split, settings, tell, device)
+        diagnosis = _diagnosed(run, store, split, impressions, tell, device)
         found.append(ClickFinding(key_of(place), name, run, evaluated, diagnosis, tuple(run.rows())))
     return found
 
@@ -77,27 +79,33 @@ def comparable_clicks(findings: Sequence[ClickFinding]) -> str | None:
     return None
 
 
-def _evaluated(run: Run, store: ImpressionStore, split: str, settings: Sequence[str], tell: Tell | None) -> Clicked:
+def _evaluated(
+    run: Run, store: ImpressionStore, split: str, settings: Sequence[str], tell: Tell | None, device: torch.device | str
+) -> EvaluationResult:
     spec = run.spec.evaluation.override(*settings)
     assert isinstance(spec, Clicks)
     if not settings and has_evaluation(run):
-        kept = Clicked.load(run.path)
+        kept = EvaluationResult.load(run.path)
         if _fits(kept, store, split):
             return kept
     tick = None if tell is None else tell(f"evaluate {run.path}")
-    return evaluate_clicks(cast(ClickModel, run.model()), store, split, spec, progress=tick)
+    return evaluate_clicks(cast(ClickModel, run.model().to(device)), store, split, spec, device=device, progress=tick)
 
 
 def _fits(found: Any, store: ImpressionStore, split: str) -> bool:
-    protocol = found.protocol if isinstance(found, Clicked) else {}
+    if not isinstance(found, EvaluationResult) or found.problem != "ranking":
+        return False
+    protocol = found.protocol
     return protocol.get("split") == split and protocol.get("fingerprint") == store.fingerprint
 
 
-def _diagnosed(run: Run, store: ImpressionStore, split: str, impressions: int | None, tell: Tell | None) -> Diagnosis:
+def _diagnosed(
+    run: Run, store: ImpressionStore, split: str, impressions: int | None, tell: Tell | None, device: torch.device | str
+) -> Diagnosis:
     asked: dict[str, Any] = {"weights": weights_hash(run.path), "split": split, "fingerprint": store.fingerprint}
     asked |= {} if impressions is None else {"impressions": min(impressions, len(store.split(split)))}
     kept = kept_diagnosis(run, asked)
     if kept is not None:
         return kept
     tick = None if tell is None else tell(f"diagnose {run.path}")
-    return diagnose_run(run, store, split, impressions=impressions, progress=tick)
+    return diagnose_run(run, store, split, impressions=impressions, device=device, progress=tick)

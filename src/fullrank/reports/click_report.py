@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
+
+import torch
 
 from fullrank import __version__
 from fullrank.core.progress import Tell
@@ -18,7 +20,7 @@ from fullrank.reports.figures.clicks import distribution, reliability, trajector
 from fullrank.reports.figures.curves import RANKS, curves
 from fullrank.reports.figures.size import click_size
 from fullrank.reports.known import readable
-from fullrank.reports.page import Page, check_extra, render
+from fullrank.reports.page import Page, render
 from fullrank.run import Run
 
 METRICS = ("auc", "logloss", "gauc", "ece", "pcoc")
@@ -52,7 +54,9 @@ WORDS = (
 
 @dataclass(frozen=True)
 class ClickReport(Page):
-    """A page and what is on it."""
+    """A page about click models, and what is on it."""
+
+    problem: ClassVar[Literal["ranking"]] = "ranking"
 
     findings: tuple[ClickFinding, ...]
     figures: tuple[Figure | Missing, ...]
@@ -61,18 +65,24 @@ class ClickReport(Page):
 def click_report(
     runs: Sequence[Run],
     *,
-    data: ImpressionStore | str | Path | None = None,
-    split: str = "test",
-    impressions: int | None = None,
-    settings: Sequence[str] = (),
-    evaluations: Mapping[str, Any] | None = None,
-    tell: Tell | None = None,
+    data: ImpressionStore | Path | None,
+    split: str,
+    sample: int | None,
+    settings: Sequence[str],
+    evaluations: Mapping[str, Any] | None,
+    tell: Tell | None,
+    device: torch.device | str,
 ) -> ClickReport:
-    """One page about some click models. The arguments are those of `collect_clicks`."""
-    check_extra()
-    store = Path(data) if isinstance(data, str) else data
+    """One page about some click models. The arguments are those of `collect_clicks`; `sample` are its impressions."""
     findings = collect_clicks(
-        runs, data=store, split=split, impressions=impressions, settings=settings, evaluations=evaluations, tell=tell
+        runs,
+        data=data,
+        split=split,
+        impressions=sample,
+        settings=settings,
+        evaluations=evaluations,
+        tell=tell,
+        device=device,
     )
     joint = [reliability(findings), trajectory(findings), click_size(findings), curves(findings, RANKS)]
     single = {one.key: [distribution(one)] for one in findings}

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fullrank.batch import Model
 from fullrank.core.progress import Tell
 from fullrank.data.pack import Store
 from fullrank.diagnostics.ablation import FAIRNESS, protocol_of
 from fullrank.diagnostics.diagnose import USERS, Diagnosis, diagnose
 from fullrank.errors import UserError
-from fullrank.evaluation import Evaluated, evaluate
+from fullrank.evaluation import EvaluationResult, evaluate
 from fullrank.evaluation.compare import FREE
 from fullrank.evaluation.result import differing, remedy
 from fullrank.evaluation.spec import Evaluation
@@ -25,7 +27,7 @@ from fullrank.run import Run, store_of, weights_hash
 class Finding(Known):
     """Everything a page shows of a run that ranks items."""
 
-    evaluated: Evaluated
+    evaluated: EvaluationResult
     accuracy: str
     """The metric that the page calls accuracy: the same for all runs, where all have it."""
 
@@ -44,6 +46,7 @@ def collect(
     settings: Sequence[str] = (),
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
+    device: torch.device | str = "cpu",
 ) -> list[Finding]:
     """A finding per run, in the order given.
 
@@ -52,7 +55,7 @@ def collect(
     Accuracy is the metric that `settings` or else the first run select by.
     """
     names = names_of(runs, settings, evaluations)
-    evaluated: list[tuple[Store, Evaluated]] = []
+    evaluated: list[tuple[Store, EvaluationResult]] = []
     for name, run in zip(names, runs, strict=True):
         store = _store(run, data)
         given = (evaluations or {}).get(name)
@@ -61,13 +64,13 @@ def collect(
                 f"the evaluation given for {name} is not of the split {split!r} of {store.path}, with "
                 f"{run.spec.evaluation.selection}, {FAIRNESS} and full lists; leave it out to evaluate anew"
             )
-        evaluated.append((store, given or _evaluated(run, store, split, settings, tell)))
+        evaluated.append((store, given or _evaluated(run, store, split, settings, tell, device)))
     wanted = _spec(runs[0], settings).selection
     shared = all(wanted in one.metrics for _, one in evaluated)
     found = []
     for place, (name, run, (store, one)) in enumerate(zip(names, runs, evaluated, strict=True)):
         accuracy = wanted if shared else run.spec.evaluation.selection
-        diagnosis = _diagnosed(run, store, split, users, _as_measured(run, one, accuracy), tell)
+        diagnosis = _diagnosed(run, store, split, users, _as_measured(run, one, accuracy), tell, device)
         found.append(Finding(key_of(place), name, run, one, diagnosis, tuple(run.rows()), accuracy))
     return found
 
@@ -93,7 +96,7 @@ def _protocol(finding: Finding) -> dict[str, Any]:
 
 def _store(run: Run, data: Store | Path | None) -> Store:
     found = store_of(run, data, how="with --data")
-    if not isinstance(found, Store):
+    if found.problem != "retrieval":
         raise UserError(f"{found.path} holds impressions, and {run.path} reads histories; name its store")
     return found
 
@@ -106,40 +109,50 @@ def _spec(run: Run, settings: Sequence[str]) -> Evaluation:
     return spec.model_copy(update={"metrics": None}) if spec.metrics is not None else spec
 
 
-def _evaluated(run: Run, store: Store, split: str, settings: Sequence[str], tell: Tell | None) -> Evaluated:
+def _evaluated(
+    run: Run, store: Store, split: str, settings: Sequence[str], tell: Tell | None, device: torch.device | str
+) -> EvaluationResult:
     if not settings and has_evaluation(run):
-        kept = Evaluated.load(run.path)
+        kept = EvaluationResult.load(run.path)
         if _fits(kept, run, store, split):
             return kept
-    model: Model = run.model()  # type: ignore[assignment]
+    model: Model = run.model().to(device)  # type: ignore[assignment]
     tick = None if tell is None else tell(f"evaluate {run.path}")
-    return evaluate(model, store, split, _spec(run, settings), progress=tick)
+    return evaluate(model, store, split, _spec(run, settings), device=device, progress=tick)
 
 
 def _fits(found: Any, run: Run, store: Store, split: str) -> bool:
     """Whether an evaluation is of this split and has what the page shows."""
-    if not isinstance(found, Evaluated):
+    if not isinstance(found, EvaluationResult) or found.problem != "retrieval":
         return False
     there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
     there = there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
     return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
 
-def _as_measured(run: Run, found: Evaluated, accuracy: str) -> Evaluation:
+def _as_measured(run: Run, found: EvaluationResult, accuracy: str) -> Evaluation:
     """The protocol of an evaluation, for the model without its parts: both stand on one page."""
     popularity = str(found.protocol.get("popularity")).removesuffix(" events")
     kept = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
     return run.spec.lists.model_copy(update=kept)
 
 
-def _diagnosed(run: Run, store: Store, split: str, users: int | None, spec: Evaluation, tell: Tell | None) -> Diagnosis:
+def _diagnosed(
+    run: Run,
+    store: Store,
+    split: str,
+    users: int | None,
+    spec: Evaluation,
+    tell: Tell | None,
+    device: torch.device | str,
+) -> Diagnosis:
     digest = weights_hash(run.path)
     asked: dict[str, Any] = {"weights": digest, "split": split, "fingerprint": store.fingerprint, **protocol_of(spec)}
-    asked |= {} if users is None else {"users": min(users, len(store.histories(split)[0]))}
+    asked |= {} if users is None else {"users": min(users, len(store.eval_set(split)))}
     kept = kept_diagnosis(run, asked)
     if kept is not None:
         return kept
-    model: Model = run.model()  # type: ignore[assignment]
+    model: Model = run.model().to(device)  # type: ignore[assignment]
     tick = None if tell is None else tell(f"diagnose {run.path}")
     many = USERS if users is None else users
     return diagnose(model, store, split=split, users=many, evaluation=spec, weights=digest, progress=tick)

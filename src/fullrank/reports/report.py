@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
 
 from fullrank import __version__
 from fullrank.core.progress import Tell
-from fullrank.data.pack import Store
+from fullrank.data.store import AnyStore
 from fullrank.diagnostics.ablation import FAIRNESS
+from fullrank.diagnostics.diagnose import sample_size
+from fullrank.errors import UserError
+from fullrank.problem import Problem
 from fullrank.reports import Figure, Missing, listed, plural
 from fullrank.reports import figures as drawings
+from fullrank.reports.click_report import ClickReport, click_report
 from fullrank.reports.draw import look
 from fullrank.reports.findings import Finding, collect, comparable
 from fullrank.reports.known import readable
@@ -27,31 +33,71 @@ MORE = ("recall@10", "lift@10", "gini@10", "coverage@10")
 
 @dataclass(frozen=True)
 class Report(Page):
-    """A page and what is on it."""
+    """A page about recommenders, and what is on it."""
+
+    problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
     findings: tuple[Finding, ...]
     figures: tuple[Figure | Missing, ...]
 
 
+class WritePage(Protocol):
+    """The page of some runs of one problem; `sample` is the size of the diagnosis, in users or impressions."""
+
+    def __call__(
+        self,
+        runs: Sequence[Run],
+        *,
+        data: Any,
+        split: str,
+        sample: int | None,
+        settings: Sequence[str],
+        evaluations: Mapping[str, Any] | None,
+        tell: Tell | None,
+        device: torch.device | str,
+    ) -> Report | ClickReport: ...
+
+
 def report(
     runs: Sequence[Run | str | Path],
     *,
-    data: Store | str | Path | None = None,
+    data: AnyStore | str | Path | None = None,
     split: str = "test",
     users: int | None = None,
+    impressions: int | None = None,
     settings: Sequence[str] = (),
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
-) -> Report:
-    """One page about some runs. The arguments are those of `findings.collect`.
+    device: torch.device | str = "cpu",
+) -> Report | ClickReport:
+    """One page about some runs of one problem. The arguments are those of `findings.collect`.
 
-    Raises `UserError` naming the extra where matplotlib or jinja2 is not installed.
+    Raises `UserError` where runs are of two problems, the sample is of the other one, or matplotlib or jinja2 is not
+    installed (naming the extra).
     """
     check_extra()
     opened = [Run.open(run) if isinstance(run, str | Path) else run for run in runs]
-    store = Path(data) if isinstance(data, str | Path) else data
+    samples = [sample_size(run, users=users, impressions=impressions) for run in opened]
+    problems = {run.spec.problem: run for run in opened}
+    if len(problems) > 1:
+        raise UserError(
+            f"{problems['ranking'].path} predicts clicks and {problems['retrieval'].path} recommends items, which have "
+            "no figure in common: write one report of each kind"
+        )
+    if not opened:
+        raise UserError("a report needs at least one run")
+    return REPORT[opened[0].spec.problem](
+        opened, data=Path(data) if isinstance(data, str) else data, split=split, sample=samples[0], settings=settings,
+        evaluations=evaluations, tell=tell, device=device,
+    )  # fmt: skip
+
+
+def _recommenders(
+    runs: Sequence[Run], *, data: Any, split: str, sample: int | None, settings: Sequence[str],
+    evaluations: Mapping[str, Any] | None, tell: Tell | None, device: torch.device | str,
+) -> Report:  # fmt: skip
     findings = collect(
-        opened, data=store, split=split, users=users, settings=settings, evaluations=evaluations, tell=tell
+        runs, data=data, split=split, users=sample, settings=settings, evaluations=evaluations, tell=tell, device=device
     )
     joint = drawings.joint(findings)
     single = {one.key: drawings.single(one) for one in findings}
@@ -73,6 +119,9 @@ def report(
     })  # fmt: skip
     figures = [*joint, *(figure for some in single.values() for figure in some)]
     return Report(html, tuple(findings), tuple(figures))
+
+
+REPORT: Mapping[Problem, WritePage] = {"retrieval": _recommenders, "ranking": click_report}
 
 
 def _short(findings: Sequence[Finding]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 It owns the model, its device, what the model knows by number (the catalogue of a recommender, the encoder of a ranking
 model) and what answers are searched in (item vectors, a graph of items), made once. Nothing of it changes with a call:
-seen policy, filters, budget and decoding are arguments, so threads may share one.
+seen policy, filters, budget and decoding are arguments, so threads may share one. One file although it is long: all
+that can be asked of a trained model stands in one place.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,15 +20,19 @@ import torch
 from jaxtyping import Float
 
 from fullrank.batch import Dense
+from fullrank.core.progress import Progress
 from fullrank.data.catalog import Catalog
+from fullrank.data.encoding import Encoder
 from fullrank.data.values import Unit, take
 from fullrank.errors import UserError
 from fullrank.ops.device import resolve_device
+from fullrank.problem import Problem
 from fullrank.reasoning.budget import Budget
 from fullrank.retrieval.batches import BLOCK, answers, index_of, pair_scores
 from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.filters import Filters
+from fullrank.retrieval.predict import Predicted, predict, predict_file
 from fullrank.retrieval.recommend import check, lists, long
 from fullrank.retrieval.requests import Given, ItemLists, RequestBatch, read, read_candidates, read_filters
 from fullrank.retrieval.search import Search, search_of
@@ -36,27 +42,47 @@ S = TypeVar("S", bound=Spec)
 
 
 class Predictor:
-    """A recommender and its catalogue, safe from many threads. `fullrank.load(run)` makes one of a run folder.
+    """A model and what it knows, safe from many threads. `fullrank.load(run)` makes one of a run folder.
 
-    `model` satisfies `batch.Model`; it is moved to `device` (`auto`: CUDA where there is one) and put in evaluation
-    mode. `budget` and `decoding` are what a call has where it says nothing: of a run, those of its evaluation.
+    A recommender (it satisfies `batch.Model`) comes with its catalogue, a ranking model (`click.ClickModel`) with its
+    fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
+    `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
+    A method that is the other problem's raises `UserError`.
     """
 
     def __init__(
         self,
         model: Any,
-        catalog: Catalog,
+        known: Catalog | Encoder,
         *,
         device: str | torch.device = "auto",
         budget: Budget | None = None,
         decoding: Decoding | None = None,
+        name: str = "this model",
     ):
-        self.device = resolve_device(device)
-        self.catalog = catalog
+        self.device, self.name = resolve_device(device), name
+        self.problem: Problem = "ranking" if isinstance(known, Encoder) else "retrieval"
+        self._known = known
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
         self.budget, self.decoding = budget or Budget(), decoding or Decoding()
         self._lock = threading.Lock()
         self._made: dict[Any, Any] = {}
+
+    @property
+    def catalog(self) -> Catalog:
+        """The items that a recommender knows, in the order of its table."""
+        if isinstance(self._known, Encoder):
+            raise UserError(
+                f"{self.name} gives the probability of a click and ranks no catalogue: use predict, or a recommender"
+            )
+        return self._known
+
+    @property
+    def encoder(self) -> Encoder:
+        """How a ranking model reads impressions: schema, vocabularies, scales."""
+        if not isinstance(self._known, Encoder):
+            raise UserError(f"{self.name} recommends items; predict is of ranking models, use recommend")
+        return self._known
 
     def recommend(
         self,
@@ -201,6 +227,30 @@ class Predictor:
             )
         frame = long(asked, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
         return frame.rename({"user": "item", "item": "similar"})
+
+    def predict(
+        self, impressions: Any, *, column: str = "probability", progress: Progress | None = None
+    ) -> pl.DataFrame:
+        """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
+
+        Values are read as in training: one that training did not see is unknown, a null is missing. Labels are not
+        needed. `progress` is called with (rows done, rows in all). Raises `UserError` where a field's column is missing
+        or holds what the schema refuses, and where `column` is there already.
+        """
+        return predict(
+            self.model, self.encoder, impressions, column=column, device=self.device, progress=progress
+        )  # fmt: skip
+
+    def predict_file(
+        self, impressions: Any, out: str | Path, *, column: str = "probability", progress: Progress | None = None
+    ) -> Predicted:
+        """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
+
+        The file appears whole or not at all. The result says how many rows it has, and the mean probability.
+        """
+        return predict_file(
+            self.model, self.encoder, impressions, out, column=column, device=self.device, progress=progress
+        )  # fmt: skip
 
     def item_vectors(self) -> Float[np.ndarray, "V D"]:
         """The vector of every item, in the order of `catalog.ids`: its inner product with a user's is the score.

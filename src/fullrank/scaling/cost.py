@@ -16,15 +16,14 @@ import torch
 from torch import nn
 
 from fullrank.click import ClickModel
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.experiment import Training
 from fullrank.ops.device import resolve_device
 from fullrank.recommender import RecommenderModel
 from fullrank.run import build_model
 from fullrank.scaling.jobs import Job
-from fullrank.training.fit import material_of
-from fullrank.training.material import Batches, Material
+from fullrank.training.data_module import Batches, DataModule, data_module_of
 from fullrank.training.module import make_optimizer
 from fullrank.training.rows import clip
 
@@ -105,12 +104,12 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS) -> Cost
     torch.manual_seed(0)
     device = resolve_device()
     experiment = job.experiment
-    material = material_of(experiment.model_copy(update={"seed": 0}), store)
-    model: Any = build_model(experiment, material.known)
+    data = data_module_of(experiment.model_copy(update={"seed": 0}), store)
+    model: Any = build_model(experiment, data.known)
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
     if isinstance(model, RecommenderModel | ClickModel):
         model = model.to(device)
-        loader = material.loader(model)
+        loader = data.loader(model)
         step, steps, epochs = time_step(model, loader, training, seconds), loader.steps_per_epoch, training.max_epochs
     else:
         begun = time.perf_counter()
@@ -118,9 +117,9 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS) -> Cost
         fit = time.perf_counter() - begun
         model = model.to(device)
     full = not job.selection_only
-    once = time_evaluation(model, material, seconds / 2, all_metrics=full) if job.splits else 0.0
+    once = time_evaluation(model, data, seconds / 2, all_metrics=full) if job.splits else 0.0
     often = math.ceil(epochs / training.evaluate_every)
-    again = time_evaluation(model, material, seconds / 2, all_metrics=False) if often else 0.0
+    again = time_evaluation(model, data, seconds / 2, all_metrics=False) if often else 0.0
     return Cost(fit, step, steps, epochs, again, often, once, len(job.splits))
 
 
@@ -151,13 +150,13 @@ def time_step(model: nn.Module, loader: Batches, training: Training, seconds: fl
     return sum(times) / len(times)
 
 
-def time_evaluation(model: nn.Module, material: Material, seconds: float, *, all_metrics: bool) -> float:
+def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_metrics: bool) -> float:
     """Seconds of one evaluation on validation: measured on growing shares of it, then drawn out in a line."""
     device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
     points: list[tuple[float, float]] = []
     for share in SHARES:
         begun = time.perf_counter()
-        material.evaluate_share(model, share, device, all_metrics=all_metrics)
+        data.evaluate_share(model, share, device, all_metrics=all_metrics)
         _finish(device)
         points.append((1 / share, time.perf_counter() - begun))
         if sum(spent for _, spent in points) + 4 * points[-1][1] > seconds:

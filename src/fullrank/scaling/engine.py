@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from fullrank.core.files import write_text
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.scaling.cost import Cost
 from fullrank.scaling.jobs import Job
 from fullrank.scaling.one import CELLS, failed_row, run_job

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from fullrank.data import impression_manifest
+from fullrank.data.manifest import is_store
 from fullrank.data.pack import Store
 from fullrank.data.subset import drawn, gini
 from fullrank.errors import UserError
@@ -207,7 +207,7 @@ def short(number: int) -> str:
 
 
 def _open(folder: Path) -> Store:
-    if impression_manifest.is_store(folder):
+    if is_store(folder, "ranking"):
         raise UserError(
             f"{str(folder)!r} is a store of impressions, whose users have no histories; give a store of events "
             "(fullrank prepare makes one)"

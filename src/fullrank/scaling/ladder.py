@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.files import write_jsonl
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.ops.plain import plain
 from fullrank.scaling.engine import Engine, Local

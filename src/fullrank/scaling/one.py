@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.readers import read_json
-from fullrank.data.pack import Store
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
+from fullrank.evaluation import EVALUATE
 from fullrank.evaluation.clicks_spec import sign
-from fullrank.evaluation.judge import judge
 from fullrank.ops.device import resolve_device
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
@@ -23,7 +22,8 @@ from fullrank.scaling.jobs import Job
 from fullrank.scaling.machine import code, machine
 from fullrank.scaling.records import Row
 from fullrank.scaling.sequence_size import sequence_size
-from fullrank.training.fit import material_of, train
+from fullrank.training.data_module import data_module_of
+from fullrank.training.fit import train
 from fullrank.training.folder import clear, differing
 
 CELLS = "cells"
@@ -44,7 +44,8 @@ def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, p
     spec = spec.for_selection() if job.selection_only else spec
     device = resolve_device()
     model: Any = run.model().to(device)
-    found = {split: judge(model, store, split, spec, device=device).dump() for split in job.splits}
+    evaluate = EVALUATE[job.experiment.problem]
+    found = {split: evaluate(model, store, split, spec, device=device).dump() for split in job.splits}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     return {
         **identity(job, store),
@@ -107,9 +108,9 @@ def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
     """How large the model is and what it costs, where that is counted."""
     if "size" in run.manifest:
         return {"size": run.manifest["size"]}
-    if not isinstance(model, RecommenderModel) or not isinstance(store, Store):
+    if not isinstance(model, RecommenderModel) or store.problem != "retrieval":
         return {}
-    loader = material_of(job.experiment, store).loader(model)
+    loader = data_module_of(job.experiment, store).loader(model)
     return {"size": sequence_size(model.cpu(), loader, store).dump()}
 
 

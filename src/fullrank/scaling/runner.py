@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.scaling.board import TOO_LONG, Board
 from fullrank.scaling.cost import Cost, measure_costs

@@ -31,7 +31,7 @@ from fullrank.objectives.losses.cross_entropy import CrossEntropyLoss
 from fullrank.objectives.negatives import Negatives, draw
 from fullrank.objectives.tasks.next_item import NextItemTask
 from fullrank.recommender import RecommenderModel
-from fullrank.training.material import Batches
+from fullrank.training.data_module import Batches
 
 BATCHES = 64
 """Of the first epoch, whose shapes stand for all."""

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.scaling.engine import Engine, Local
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.machine import code, machine
@@ -88,12 +87,4 @@ def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | 
 
 def describe_data(store: AnyStore) -> dict[str, Any]:
     """Which data, without where they lie."""
-    named = {"name": store.path.name, "split_fingerprint": store.fingerprint}
-    if isinstance(store, ImpressionStore):
-        return {**named, "impressions": len(store), "fields": len(store.fields)}
-    return {
-        **named,
-        "users": store.num_users,
-        "items": store.num_items,
-        "events": store.num_events,
-    }
+    return {"name": store.path.name, "split_fingerprint": store.fingerprint, **store.sizes}

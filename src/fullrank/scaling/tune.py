@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.files import write_text
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.evaluation.clicks_spec import sign
 from fullrank.scaling.engine import Engine, Local
 from fullrank.scaling.grid import Grid

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 
 
 @dataclass(frozen=True)

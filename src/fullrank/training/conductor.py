@@ -16,9 +16,9 @@ from fullrank.experiment import Experiment
 from fullrank.run import write_weights
 from fullrank.training import Callback, Moment
 from fullrank.training.checkpoint import write_checkpoint
+from fullrank.training.data_module import AnyBatch, Batches, DataModule
 from fullrank.training.distributed import Place, sum_over_ranks
 from fullrank.training.journal import Journal
-from fullrank.training.material import AnyBatch, Batches, Material
 from fullrank.training.module import FitModule, dump_optimizer
 from fullrank.training.progress import TrainingProgress
 
@@ -32,7 +32,7 @@ class Conductor(lightning.Callback):
     def __init__(
         self,
         experiment: Experiment,
-        material: Material,
+        data: DataModule,
         loader: Batches,
         out: Path,
         journal: Journal,
@@ -40,9 +40,9 @@ class Conductor(lightning.Callback):
         callbacks: tuple[Callback, ...],
         state: dict[str, Any],
     ):
-        self.experiment, self.material, self.loader, self.out = experiment, material, loader, out
+        self.experiment, self.data, self.loader, self.out = experiment, data, loader, out
         self.journal, self.progress, self.callbacks = journal, progress, callbacks
-        self.validates = material.validates
+        self.validates = data.validates
         self.best: float | None = state.get("best")
         self.best_epoch: int | None = state.get("best_epoch")
         self.stale: int = state.get("stale", 0)
@@ -56,7 +56,7 @@ class Conductor(lightning.Callback):
     def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
         now = time.perf_counter()
         self.spent, self.begun = self.spent + now - self.begun, now
-        held, computed = self.material.pace(batch)
+        held, computed = self.data.pace(batch)
         self.held += 0 if batch.filler else held
         self.computed += computed
         if module.micro:
@@ -96,7 +96,7 @@ class Conductor(lightning.Callback):
         held, computed = (
             sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.held, self.computed)
         )
-        pace = self.material.figures(held, computed, self.spent)
+        pace = self.data.figures(held, computed, self.spent)
         figures |= {**pace, "seconds": round(self.spent, 3)}
         self.sums, self.held, self.computed, self.spent = {}, 0, 0, 0.0
         final = step >= module.total
@@ -104,7 +104,7 @@ class Conductor(lightning.Callback):
             figures |= self._validate(module, step, epoch)
         trainer.should_stop = training.patience is not None and self.stale >= training.patience
         if trainer.is_global_zero:
-            moment = Moment(module.model, self.material.store, self.out, step, epoch)
+            moment = Moment(module.model, self.data.store, self.out, step, epoch)
             for callback in self.callbacks:
                 figures |= callback.on_epoch(moment)
             self.journal.add("epoch", step, epoch, figures)
@@ -121,7 +121,7 @@ class Conductor(lightning.Callback):
 
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
         """A row for each callback whose turn it is inside an epoch."""
-        moment = Moment(module.model, self.material.store, self.out, step, epoch)
+        moment = Moment(module.model, self.data.store, self.out, step, epoch)
         for callback in self.callbacks:
             every = getattr(callback, "every", None)
             if every is not None and step % every == 0:
@@ -132,7 +132,7 @@ class Conductor(lightning.Callback):
         """Validation metrics; the best weights so far are written as the run's weights."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
         place = Place(module.global_rank, module.trainer.world_size)
-        score = self.material.score(module.model, module.device, place)
+        score = self.data.score(module.model, module.device, place)
         if self.best is None or sign(spec) * score > sign(spec) * self.best:
             self.best, self.best_epoch, self.stale = score, epoch, 0
             if module.global_rank == 0:

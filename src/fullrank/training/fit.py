@@ -15,8 +15,7 @@ from torch import nn
 
 from fullrank import __version__
 from fullrank.click import ClickModel
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment, Training
 from fullrank.ops.device import resolve_device
@@ -25,12 +24,10 @@ from fullrank.run import Run, build_model, is_run, load_weights, write_run, writ
 from fullrank.training import Callback
 from fullrank.training.checkpoint import Checkpoint, read_checkpoint
 from fullrank.training.conductor import Conductor
+from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_module_of, describe
 from fullrank.training.folder import check, clear, first_source
 from fullrank.training.journal import Journal, make_loggers
-from fullrank.training.material import AnyBatch, Batches, Material, describe
 from fullrank.training.module import FitModule
-from fullrank.training.of_histories import Histories
-from fullrank.training.of_impressions import Shown
 from fullrank.training.progress import TrainingProgress
 
 
@@ -57,11 +54,11 @@ def train(
     if _rank() == 0:  # the others may come when it has begun to write
         check(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
     resume = resume and is_run(folder)
-    material = material_of(experiment, store)
-    if not material.validates:
+    data = data_module_of(experiment, store)
+    if not data.validates:
         _without_validation(experiment.training)
     torch.manual_seed(experiment.seed)
-    model: Any = build_model(experiment, material.known)
+    model: Any = build_model(experiment, data.known)
     gradient = isinstance(model, RecommenderModel | ClickModel)
     if not gradient and (loggers or callbacks or init_from is not None):
         raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
@@ -71,26 +68,26 @@ def train(
     kept = read_checkpoint(folder) if resume else None
     source = first_source(folder) if resume else init_from
     if source is not None and kept is None:
-        material.warm_start(model, source)
-    loader = material.loader(model, _world()) if gradient else None
+        data.warm_start(model, source)
+    loader = data.loader(model, _world()) if gradient else None
     tools = make_loggers(loggers, folder) if _rank() == 0 else ()
     if _rank() == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
         clear(folder)
-        write_run(folder, experiment, material.known, _manifest(model, material, init_from))
+        write_run(folder, experiment, data.known, _manifest(model, data, init_from))
     if loader is None:
         begun = time.perf_counter()
         model.fit(store)
         write_weights(folder, model)
         Journal(folder).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
     else:
-        _fit(model, experiment, material, loader, folder, kept, Journal(folder, tools), callbacks, progress, where)
+        _fit(model, experiment, data, loader, folder, kept, Journal(folder, tools), callbacks, progress, where)
     return Run.open(folder)
 
 
 def _fit(
     model: RecommenderModel | ClickModel,
     experiment: Experiment,
-    material: Material,
+    data: DataModule,
     loader: Batches,
     out: Path,
     kept: Checkpoint | None,
@@ -113,7 +110,7 @@ def _fit(
     if _rank() == 0:
         journal.keep_until(first)
     shown = TrainingProgress(progress and _rank() == 0, total, first)
-    conductor = Conductor(experiment, material, loader, out, journal, shown, callbacks, state)
+    conductor = Conductor(experiment, data, loader, out, journal, shown, callbacks, state)
     stream = _Stream(loader, first, total, range(_rank(), loader.shards, _world()))
     try:
         _trainer(training, _world(), total - first, conductor, device).fit(module, stream)
@@ -123,23 +120,6 @@ def _fit(
         shown.close()
     for logger in journal.loggers:
         logger.finalize("success")
-
-
-def material_of(experiment: Experiment, store: AnyStore) -> Material:
-    """The store as this experiment trains on it. Raises `UserError` where it is of another kind."""
-    if isinstance(store, ImpressionStore):
-        if experiment.clicks is None:
-            raise UserError(
-                f"{experiment.recipe} recommends items from histories and {store.path} holds impressions: choose a "
-                "click model (`fullrank list rankers`), or a store that `fullrank prepare` wrote"
-            )
-        return Shown(experiment, store)
-    if experiment.clicks is not None:
-        raise UserError(
-            f"{experiment.recipe} predicts clicks and {store.path} holds histories: choose a store that "
-            "`fullrank prepare-impressions` wrote, or a recommender (`fullrank list recipes`)"
-        )
-    return Histories.of(experiment, store)
 
 
 class _Stream:
@@ -187,7 +167,7 @@ def _without_validation(training: Training) -> None:
         raise UserError("the store has no validation targets to see a plateau in: choose another training.schedule")
 
 
-def _manifest(model: nn.Module, material: Material, init_from: Run | None) -> dict[str, Any]:
+def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict[str, Any]:
     return {
         "fullrank": __version__,
         "torch": torch.__version__,
@@ -195,7 +175,7 @@ def _manifest(model: nn.Module, material: Material, init_from: Run | None) -> di
         "parameters": sum(p.numel() for p in model.parameters()),
         **({"size": model.size().dump()} if isinstance(model, ClickModel) else {}),
         "init_from": None if init_from is None else str(init_from.path.resolve()),
-        "data": describe(material),
+        "data": describe(data),
     }
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.files import foreign, is_litter
-from fullrank.data.stores import AnyStore
-from fullrank.data.stores import is_any_store as is_store
+from fullrank.data.manifest import is_store
+from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run

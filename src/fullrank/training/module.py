@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fullrank.click import ClickModel
 from fullrank.experiment import Training
 from fullrank.recommender import RecommenderModel
-from fullrank.training.material import AnyBatch
+from fullrank.training.data_module import AnyBatch
 from fullrank.training.rows import RowOptimizer, clip
 from fullrank.training.schedule import after_cuts, factor
 

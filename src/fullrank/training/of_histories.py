@@ -1,4 +1,4 @@
-"""Histories of users as training material (`Material`)."""
+"""Histories of users, as training sees them (`DataModule`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fullrank.data.loader import Loader
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.evaluation import measure
+from fullrank.evaluation.statistics import summarise
 from fullrank.experiment import Experiment
 from fullrank.items import Knowing
-from fullrank.metrics.summary import summarise
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
 from fullrank.training.distributed import Place, sum_over_ranks
@@ -37,7 +37,7 @@ class Histories:
 
     @property
     def validates(self) -> bool:
-        return len(self.store.histories("validation")[0]) > 0
+        return len(self.store.eval_set("validation")) > 0
 
     def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
         if model.reads_times and self.store.times is None:
@@ -83,5 +83,4 @@ class Histories:
         return {"tokens_per_s": pace, "padding_share": round(1 - held / max(1, computed), 4)}
 
     def counts(self) -> dict[str, Any]:
-        store = self.store
-        return {"users": store.num_users, "items": store.num_items, "events": store.num_events}
+        return self.store.sizes

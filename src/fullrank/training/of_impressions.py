@@ -1,4 +1,4 @@
-"""Impressions as training material (`Material`), and their batches."""
+"""Impressions, as training sees them (`DataModule`), and their batches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fullrank.click import ClickModel
 from fullrank.data.encoding import Encoder
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
-from fullrank.evaluation.clicks import rows_of, score, selected
-from fullrank.evaluation.clicks_result import ClickRows, summarised
+from fullrank.evaluation.clicks import rows_of, score, selected, summarised
 from fullrank.evaluation.clicks_spec import Clicks
+from fullrank.evaluation.result import PerImpression
 from fullrank.experiment import Experiment
 from fullrank.run import Run
 from fullrank.training.distributed import Place, gather
@@ -96,7 +96,7 @@ class Shown:
         probabilities, labels, groups = whole
         assert probabilities is not None and labels is not None
         whose = None if groups is None else groups.astype(np.int64)
-        return selected(ClickRows(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection)
+        return selected(PerImpression(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection)
 
     def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
         rows = score(
@@ -112,5 +112,4 @@ class Shown:
         return {"rows_per_s": round(held / max(1e-9, seconds), 1)}
 
     def counts(self) -> dict[str, Any]:
-        store = self.store
-        return {"impressions": len(store), "fields": len(store.fields), "trained_until": store.trained_until}
+        return self.store.sizes | {"trained_until": self.store.trained_until}

@@ -67,7 +67,7 @@ def copy_click_weights(model: ClickModel, store: ImpressionStore, source: Run) -
 
 
 def _its_encoder(source: Run) -> Encoder:
-    if source.spec.clicks is None:
+    if source.spec.problem == "retrieval":
         raise UserError(f"{source.path} recommends items and this model predicts clicks: start from a click model")
     where = Path(source.manifest["data"]["path"])
     if source.needs_store and not where.is_dir():

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from jaxtyping import Float
 
+from fullrank.batch import Impressions
 from fullrank.click import ClickModel
 from fullrank.core.progress import Progress
 from fullrank.core.tables import TableWriter
@@ -20,7 +22,7 @@ from fullrank.data.encoding import Encoder
 from fullrank.data.frames import Source
 from fullrank.data.fresh import fresh, require_fields
 from fullrank.errors import UserError
-from fullrank.evaluation.clicks import probable
+from fullrank.retrieval.batches import evaluating
 
 ROWS = 1 << 14
 """Rows encoded and scored at once: as many as evaluation takes."""
@@ -34,6 +36,16 @@ class Predicted:
     rows: int
     mean: float | None
     """Of the probabilities; None without rows."""
+
+
+@torch.inference_mode()
+def probable(model: ClickModel, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
+    """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
+    with evaluating(model):
+        found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
+    if not np.isfinite(found).all():
+        raise UserError("the model gives probabilities that are not finite: its training diverged; lower training.lr")
+    return found
 
 
 def predict(

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.metrics import summary
+from fullrank.evaluation import statistics
+from fullrank.evaluation.statistics import column, resample, summarise
 from fullrank.metrics.coverage import exposures
 from fullrank.metrics.names import PER_LIST, WITHOUT, parse
-from fullrank.metrics.summary import column, resample, summarise
 
 NDCG = [parse("ndcg@5")]
 
@@ -38,7 +38,7 @@ def test_equals_resampling_users_one_sample_at_a_time() -> None:
 def test_free_of_how_many_samples_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     table = np.random.default_rng(0).random((40, 3))
     at_once = resample(table, samples=17, seed=0)
-    monkeypatch.setattr(summary, "CELLS", 200)
+    monkeypatch.setattr(statistics, "CELLS", 200)
     parts = resample(table, samples=17, seed=0)
     assert parts == pytest.approx(at_once, abs=1e-12) and len(parts) == 17
 

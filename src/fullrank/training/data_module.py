@@ -1,20 +1,25 @@
-"""What training needs of the data, for each kind: histories of users here, impressions in `of_impressions.py`.
+"""What training needs of the data: one `DataModule` for each problem, in `of_histories.py` and `of_impressions.py`.
 
-Everything else of this room (steps, checkpoints, journal, patience) is one for all kinds.
+Everything else of this room (steps, checkpoints, journal, patience) is one for both problems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from fullrank.batch import Batch, Impressions
-from fullrank.data.stores import AnyStore
+from fullrank.data.store import AnyStore
+from fullrank.errors import UserError
+from fullrank.experiment import Experiment
+from fullrank.problem import Problem
 from fullrank.run import Known, Run
 from fullrank.training.distributed import Place
+from fullrank.training.of_histories import Histories
+from fullrank.training.of_impressions import Shown
 
 AnyBatch = Batch | Impressions
 
@@ -31,7 +36,7 @@ class Batches(Protocol):
 
 
 @runtime_checkable
-class Material(Protocol):
+class DataModule(Protocol):
     """A store, as training sees it."""
 
     @property
@@ -75,8 +80,29 @@ class Material(Protocol):
         ...
 
 
-def describe(material: Material) -> dict[str, Any]:
+DATA: Mapping[Problem, Callable[[Experiment, Any], DataModule]] = {"retrieval": Histories.of, "ranking": Shown}
+
+_ANOTHER: Mapping[Problem, str] = {
+    "retrieval": (
+        "{recipe} recommends items from histories and {store} holds impressions: choose a click model "
+        "(`fullrank list rankers`), or a store that `fullrank prepare` wrote"
+    ),
+    "ranking": (
+        "{recipe} predicts clicks and {store} holds histories: choose a store that `fullrank prepare-impressions` "
+        "wrote, or a recommender (`fullrank list recipes`)"
+    ),
+}
+
+
+def data_module_of(experiment: Experiment, store: AnyStore) -> DataModule:
+    """The store as this experiment trains on it. Raises `UserError` where it is for another problem."""
+    if store.problem != experiment.problem:
+        raise UserError(_ANOTHER[experiment.problem].format(recipe=experiment.recipe, store=store.path))
+    return DATA[experiment.problem](experiment, store)
+
+
+def describe(data: DataModule) -> dict[str, Any]:
     """The data in a run's manifest."""
-    store = material.store
+    store = data.store
     place = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
-    return {**place, **material.counts()}
+    return {**place, **data.counts()}

@@ -17,9 +17,9 @@ from fullrank.core import files
 from fullrank.data import chunks
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
-from fullrank.evaluation import predict as module
 from fullrank.evaluation.clicks import evaluate_clicks
-from fullrank.evaluation.predict import predict, predict_file
+from fullrank.retrieval import predict as module
+from fullrank.retrieval.predict import predict, predict_file
 from tests.training.clicks import SCHEMA
 from tests.training.clicks import table as listed
 from tiny import shaken
@@ -63,11 +63,11 @@ def fine(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_predictions_are_those_of_evaluation(store: ImpressionStore, model: ClickModel) -> None:
     """On the same rows: of the table that the store was prepared from, and of any part of it."""
     found = evaluate_clicks(model, store, "test")
-    places = store.external(found.per_row.rows)["input_row"].to_numpy()
+    places = store.external(found.per_impression.rows)["input_row"].to_numpy()
     whole = predict(model, store.encoder, table())["probability"].to_numpy()
-    assert np.allclose(whole[places], found.per_row.probabilities, rtol=1e-6)
+    assert np.allclose(whole[places], found.per_impression.probabilities, rtol=1e-6)
     alone = predict(model, store.encoder, table()[places])["probability"].to_numpy()
-    assert np.array_equal(alone, found.per_row.probabilities), "the very same batch"
+    assert np.array_equal(alone, found.per_impression.probabilities), "the very same batch"
 
 
 def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:
     newest.write_parquet(tmp_path / "new.parquet")
     predict_file(model, store.encoder, tmp_path / "new.parquet", tmp_path / "p.parquet")  # type: ignore[arg-type]
     predicted = pl.read_parquet(tmp_path / "p.parquet")["probability"].to_numpy()
-    places = store.external(found.per_row.rows)["input_row"].to_numpy()
-    assert len(places) > 2000 and np.allclose(predicted[places], found.per_row.probabilities, rtol=1e-5)
+    places = store.external(found.per_impression.rows)["input_row"].to_numpy()
+    assert len(places) > 2000 and np.allclose(predicted[places], found.per_impression.probabilities, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [".parquet", ".csv", ".jsonl"])

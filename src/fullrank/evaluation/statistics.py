@@ -1,0 +1,152 @@
+"""Numbers in, numbers out: bootstrap intervals over users or impressions, and whether a difference is chance.
+
+A bootstrap sample draws units (users, impressions, or whole groups of impressions) with replacement: sample s is a
+vector of how often each unit was drawn, a pure function of (seed, s). Resampled means of all metrics are one matrix
+product; a resampled AUC is the AUC of weighted rows, which costs no sort.
+
+Gini and coverage are no means over users. Resampling the lists themselves would mislead: a resample repeats users, so
+it has fewer distinct lists, shows fewer items and centres elsewhere (at amazon-beauty's size by many standard errors).
+They enter by each user's leave-one-out influence instead (Tukey's pseudo-values, shifted so that their mean is the
+metric); by the inequality of Efron and Stein (1981) the variance so estimated is on average not too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from fullrank.metrics import ctr
+from fullrank.metrics.coverage import exposures
+from fullrank.metrics.names import PER_LIST, WITHOUT, Name
+
+CELLS = 1 << 22
+"""Counts (units x samples), or random signs, held at once."""
+RESAMPLED = ("auc", "logloss", "auc-logloss")
+"""Metrics of impressions that have intervals."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """By metric name. The error and the interval are NaN where they cannot be told (one user, no resampling)."""
+
+    mean: dict[str, float]
+    stderr: dict[str, float]
+    interval: dict[str, tuple[float, float]]
+
+
+def summarise(
+    values: Mapping[str, Float[np.ndarray, "U"]],
+    lists: Int[np.ndarray, "U K"] | None,
+    names: Sequence[Name],
+    *,
+    items: int,
+    samples: int,
+    seed: int,
+    level: float = 0.95,
+) -> Summary:
+    """Mean, standard error and percentile interval over users of every name; `items` is the size of the catalogue."""
+    table = np.stack([column(n, values, lists, items) for n in names], 1)
+    users = len(table)
+    drawn = resample(table, samples=samples, seed=seed)
+    errors = table.std(0, ddof=1) / np.sqrt(users) if users > 1 else np.full(len(names), np.nan)
+    mean, interval = {}, {}
+    for place, name in enumerate(names):
+        text = str(name)
+        mean[text] = float(table[:, place].mean()) if name.per_user else whole(name, lists, items)
+        low, high = bounds(drawn[:, place], level)
+        if not name.per_user:  # linear in the users, so nothing else keeps them between the metric's bounds
+            low, high = np.clip([low, high], 0, 1).tolist()
+        interval[text] = low, high
+    return Summary(mean, dict(zip((str(n) for n in names), errors.tolist(), strict=True)), interval)
+
+
+def whole(name: Name, lists: Int[np.ndarray, "U K"] | None, items: int) -> float:
+    """A metric of all lists together."""
+    assert lists is not None, "this metric reads full lists"
+    return float(PER_LIST[name.base](exposures(lists[:, : name.k], items)[None])[0])
+
+
+def column(
+    name: Name, values: Mapping[str, Float[np.ndarray, "U"]], lists: Int[np.ndarray, "U K"] | None, items: int
+) -> Float[np.ndarray, "U"]:
+    """One number per user whose mean is the metric; `items` is the size of the catalogue."""
+    if name.per_user:
+        return values[str(name)]
+    assert lists is not None, "this metric reads full lists"
+    without = WITHOUT[name.base](lists[:, : name.k], exposures(lists[:, : name.k], items))
+    return whole(name, lists, items) + (len(lists) - 1) * (without.mean() - without)
+
+
+def resample(table: Float[np.ndarray, "U M"], *, samples: int, seed: int) -> Float[np.ndarray, "S M"]:
+    """The means of each bootstrap sample of the users."""
+    users = len(table)
+    at_once, counts = max(CELLS // users, 1), draws(users, samples, seed)
+    means = []
+    while some := list(islice(counts, at_once)):
+        means.append(np.stack(some) @ table / users)
+    return np.concatenate([np.empty((0, table.shape[1])), *means])
+
+
+def resample_clicks(
+    probabilities: Float[np.ndarray, "N"],
+    labels: Float[np.ndarray, "N"],
+    groups: Int[np.ndarray, "N"] | None = None,
+    *,
+    samples: int,
+    seed: int,
+) -> dict[str, Float[np.ndarray, "S"]]:
+    """The metrics `RESAMPLED` of each bootstrap sample of the impressions, or of their groups where these are given."""
+    unit = None if groups is None else ctr.places(groups)
+    units = len(labels) if unit is None else int(unit.max()) + 1
+    place, losses = ctr.places(probabilities), ctr.losses(probabilities, labels)
+    found = np.empty((2, samples))
+    for s, counts in enumerate(draws(units, samples, seed)):
+        weights = counts if unit is None else counts[unit]
+        found[0, s] = ctr.weighted_auc(place, labels, weights)
+        found[1, s] = (losses * weights).sum() / weights.sum()
+    return dict(zip(RESAMPLED, (*found, found[0] - found[1]), strict=True))
+
+
+def draws(units: int, samples: int, seed: int) -> Iterator[Float[np.ndarray, "U"]]:
+    """How often each unit is in each bootstrap sample."""
+    for sample in range(samples):
+        drawn = np.random.default_rng([seed, sample]).integers(units, size=units)
+        yield np.bincount(drawn, minlength=units).astype(np.float64)
+
+
+def bounds(drawn: Float[np.ndarray, "S"], level: float) -> tuple[float, float]:
+    """The percentile interval of bootstrap values, NaN without any."""
+    if not len(drawn):
+        return np.nan, np.nan
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def bootstrap_p(differences: Float[np.ndarray, "S"]) -> float:
+    """Two-sided, from the share of paired bootstrap samples in which the difference has the other sign."""
+    one_side = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
+    return min(1.0, 2 * (one_side + 1) / (len(differences) + 1))
+
+
+def sign_flip(gap: Float[np.ndarray, "U"], samples: int, seed: int) -> float:
+    """How often random signs make the summed difference at least as large, counting the one observed.
+
+    Users without a difference contribute nothing whatever their sign, so only the others are drawn.
+    """
+    gap = gap[gap != 0]
+    if not len(gap):
+        return 1.0
+    observed = abs(gap.sum()) * (1 - 1e-9)  # equal sums in another order of addition must count as equal
+    rng = np.random.default_rng([seed, len(gap)])
+    at_once = max(CELLS // len(gap), 1)
+    reached = 0
+    for first in range(0, samples, at_once):
+        some = min(at_once, samples - first)
+        bits = np.unpackbits(rng.integers(256, size=(some, -(-len(gap) // 8)), dtype=np.uint8), axis=1)[:, : len(gap)]
+        sums = gap.sum() - 2 * (bits @ gap)
+        reached += int(np.sum(np.abs(sums) >= observed))
+    return (reached + 1) / (samples + 1)

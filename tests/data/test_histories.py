@@ -1,0 +1,57 @@
+"""Histories and evaluation sets: choosing users keeps what belongs to each of them together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import EvalSet, Histories
+from fullrank.data.pack import Store
+from fullrank.data.prepare import Columns, Prepare, prepare
+from tests.data.test_splits import events
+
+ITEMS = np.array([5, 6, 7, 8, 9, 4, 3])
+KNOWN = Histories(
+    Jagged(ITEMS, np.array([0, 3, 5]), np.array([2, 4, 5])), np.arange(100, 107), users=np.array([2, 4, 9])
+)
+ASKED = EvalSet(KNOWN, Jagged(ITEMS, np.array([2, 4, 5]), np.array([3, 5, 7])))
+
+
+@pytest.mark.parametrize("rows", [np.array([2, 0]), np.array([True, False, True]), slice(1, None), slice(0, 0)])
+def test_taking_users_keeps_their_items_times_and_targets(rows: np.ndarray | slice) -> None:
+    order = np.arange(3)[rows].tolist()
+    taken = ASKED.take(rows)
+    assert len(taken) == len(taken.histories) == len(order)
+    assert taken.users.tolist() == [[2, 4, 9][i] for i in order]
+    assert [r.tolist() for r in taken.histories.items] == [[[5, 6], [8], []][i] for i in order]
+    assert taken.histories.seconds is not None
+    assert [r.tolist() for r in taken.histories.seconds] == [[[100, 101], [103], []][i] for i in order]
+    assert [r.tolist() for r in taken.targets] == [[[7], [9], [4, 3]][i] for i in order]
+    assert taken.next_items.tolist() == [[7, 9, 4][i] for i in order]
+    assert taken.histories.lengths.tolist() == [[2, 1, 0][i] for i in order]
+
+
+def test_histories_without_times_or_users() -> None:
+    bare = Histories(KNOWN.items).take(np.array([1]))
+    assert bare.times is None and bare.seconds is None and bare.users is None and len(bare) == 1
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    rows = [(user, item, 10 * user + item) for user in range(3) for item in range(2 + user)]
+    return prepare(events(*rows), tmp_path / "s")
+
+
+def test_all_events_of_a_store(store: Store) -> None:
+    rows = [store.catalog.external(row).to_list() for row in store.events.items]
+    assert rows == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
+    assert store.events.seconds is not None
+    assert [row.tolist() for row in store.events.seconds] == [[0, 1], [10, 11, 12], [20, 21, 22, 23]]
+
+
+def test_times_are_unknown_where_the_store_has_none(tmp_path: Path) -> None:
+    store = prepare(events((1, 1, 1), (1, 2, 2), (1, 3, 3)), tmp_path / "s", spec=Prepare(columns=Columns(time=None)))
+    assert store.events.times is None and store.eval_set("test").histories.seconds is None

@@ -1,0 +1,67 @@
+"""The seam between the two problems: every room has one of each, and no third thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullrank.cli import diagnose as cli_diagnose
+from fullrank.cli import evaluate as cli_evaluate
+from fullrank.cli import report as cli_report
+from fullrank.cli import show_evaluation
+from fullrank.data.impressions import ImpressionStore
+from fullrank.data.manifest import FORMATS, is_store
+from fullrank.data.pack import Store
+from fullrank.data.prepare import prepare
+from fullrank.data.sources.planted import Planted
+from fullrank.data.store import open_store
+from fullrank.diagnostics.diagnose import DIAGNOSE
+from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
+from fullrank.evaluation.clicks_spec import Clicks
+from fullrank.evaluation.compare import COMPARE
+from fullrank.experiment import named
+from fullrank.problem import PROBLEMS
+from fullrank.reports.click_report import ClickReport
+from fullrank.reports.report import REPORT, Report
+from fullrank.spec import kinds
+from fullrank.training.data_module import DATA
+from tests.training.clicks import shop
+
+TABLES: dict[str, Mapping[Any, Any]] = {
+    "evaluation": EVALUATE, "comparison": COMPARE, "training": DATA, "diagnostics": DIAGNOSE, "reports": REPORT,
+    "store formats": FORMATS, "fullrank evaluate": cli_evaluate.EVALUATE, "its tables": show_evaluation.SINGLE,
+    "fullrank diagnose": cli_diagnose.PRINT, "fullrank report": cli_report.SUMMARY,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_room_has_exactly_the_two_problems(table: str) -> None:
+    assert tuple(TABLES[table]) == PROBLEMS == ("retrieval", "ranking")
+    assert len({id(one) for one in TABLES[table].values()}) == 2
+
+
+@pytest.mark.parametrize(
+    "pair", [(Store, ImpressionStore), (Evaluation, Clicks), (PerUser, PerImpression), (Report, ClickReport)]
+)
+def test_classes_say_which_problem_they_are_of(pair: tuple[Any, Any]) -> None:
+    assert tuple(one.problem for one in pair) == PROBLEMS
+
+
+def test_an_experiment_has_the_problem_of_its_model() -> None:
+    found = {name: named(name) for name in kinds("recipes")}
+    clicks = {name for name, one in found.items() if one.model.kind_of() == "click"}
+    assert clicks and clicks == {name for name, one in found.items() if one.problem == "ranking"}
+
+
+def test_a_folder_is_opened_as_the_store_that_its_manifest_names(tmp_path: Path) -> None:
+    shop(tmp_path / "ranking")
+    tables = Planted(users=60, items=40, events_per_user=8).read()
+    prepare(tables.events, tmp_path / "retrieval", items=tables.items)
+    for problem in PROBLEMS:
+        folder = tmp_path / problem
+        assert open_store(folder).problem == problem and is_store(folder)
+        assert [one for one in PROBLEMS if is_store(folder, one)] == [problem]
+    assert not is_store(tmp_path)
