@@ -9,7 +9,7 @@ MAP = ROOT / "docs" / "map.md"
 MARK = "<!-- below: written by docs/make_map.py -->"
 # In the order in which data flows through them; a room that is not named here comes last.
 ROOMS = (
-    "", "ops", "data", "data/sources", "items", "items/vectors", "items/codes", "attention", "encoders", "reasoning",
+    "", "core", "ops", "data", "data/sources", "items", "items/vectors", "items/codes", "attention", "encoders", "reasoning",
     "objectives", "objectives/tasks",
     "objectives/losses", "objectives/weightings", "regularizers", "rankers", "rankers/mixings",
     "rankers/feed_forwards", "baselines", "retrieval", "metrics", "evaluation", "cascade", "training",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from fullrank.core.progress import Progress
 from fullrank.data.pack import Store
 from fullrank.data.store import AnyStore, open_store
 from fullrank.data.values import Unit
@@ -20,7 +21,6 @@ from fullrank.evaluation import frontier as _frontier
 from fullrank.evaluation import oracle_step as _oracle_step
 from fullrank.experiment import Experiment, named
 from fullrank.ops.device import resolve_device
-from fullrank.retrieval.batches import Progress
 from fullrank.retrieval.predictor import Predictor
 from fullrank.retrieval.requests import Given, ItemLists
 from fullrank.run import Run, store_of
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import polars as pl
     from jaxtyping import Float
 
+    from fullrank.core.progress import Tell
     from fullrank.diagnostics.case import Case
     from fullrank.diagnostics.diagnose import Diagnosis
     from fullrank.reports.click_report import ClickReport
-    from fullrank.reports.known import Tell
     from fullrank.reports.report import Report
     from fullrank.retrieval.predict import Predicted
     from fullrank.training import Callback

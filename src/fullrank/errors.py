@@ -22,4 +22,14 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is none of those allowed."""
     names = sorted(str(a) for a in allowed)
-    return UserError(f"unknown {what} {given!r}{nearest(given, names)} (allowed: {', '.join(names) or 'none'})")
+    return UserError(f"unknown {what} {brief(given)}{nearest(given, names)} (allowed: {', '.join(names) or 'none'})")
+
+
+def brief(value: object, most: int = 200) -> str:
+    """A value as an error sentence shows it: its `repr`, cut in the middle where it has more than `most` characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits; what nests too deeply
+        return f"a {type(value).__name__} that is too large to show"
+    half = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from fullrank.core.readers import read_text
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.clicks_spec import Clicks, Judge
 from fullrank.evaluation.spec import Evaluation
@@ -117,9 +118,7 @@ def named(name: str | Path) -> Experiment:
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         try:
-            return Experiment.from_text(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {path} as an experiment: {error}") from None
+            return Experiment.from_text(read_text(path))
         except UserError as error:
             raise UserError(f"the experiment {path}: {error}") from None
     if ":" in str(name):

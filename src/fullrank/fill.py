@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +9,10 @@ import numpy as np
 from torch import nn
 
 from fullrank.alike import Alike
+from fullrank.core.files import copy_file, foreign
+from fullrank.core.readers import read_json
 from fullrank.errors import UserError, nearest
-from fullrank.ops.safe_files import read_json, read_tensors, write_tensors
+from fullrank.ops.tensor_files import read_tensors, write_tensors
 from fullrank.run import Run, write_run
 
 FALLBACKS = ("neighbours", "mean")
@@ -42,7 +43,7 @@ def fill_unseen(
     if (like is not None) != (start == "neighbours"):
         raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
     folder = Path(out)
-    if folder.is_file() or (folder.exists() and any(folder.iterdir())):
+    if folder.is_file() or foreign(folder):
         raise UserError(f"{folder} is a file, or not empty; choose a new folder for the filled run")
     run = run if isinstance(run, Run) else Run.open(run)
     own = getattr(getattr(run.model(), "items", None), "embedding", None)
@@ -69,5 +70,5 @@ def fill_unseen(
     manifest = read_json(run.path / "manifest.json") | {"filled_from": str(run.path), "filled": facts}
     write_run(folder, run.spec, run.catalog, manifest)
     if (run.path / "metrics.jsonl").exists():
-        shutil.copyfile(run.path / "metrics.jsonl", folder / "metrics.jsonl")
+        copy_file(run.path / "metrics.jsonl", folder / "metrics.jsonl")
     return Run.open(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from fullrank.alike import Alike
+from fullrank.core.files import copy_file, foreign
+from fullrank.core.readers import read_json
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError, nearest
 from fullrank.items import Extending
 from fullrank.items.codes.reader import CODES, SIZES, Codes
 from fullrank.items.semantic import Semantic, read
-from fullrank.ops.safe_files import read_json, read_tensors, write_tensors
+from fullrank.ops.tensor_files import read_tensors, write_tensors
 from fullrank.run import Run, write_run
 
 
@@ -60,7 +61,7 @@ def grow_catalog(
     if start == "features" and not from_features:
         raise UserError("this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'")
     folder = Path(out)
-    if folder.exists() and any(folder.iterdir()):
+    if foreign(folder):
         raise UserError(f"{folder} is not empty; choose a new folder for the grown run")
     fresh = _grown(
         model,
@@ -71,7 +72,7 @@ def grow_catalog(
     write_run(folder, run.spec, grown, manifest)
     write_tensors(folder / "weights.safetensors", fresh)
     if (run.path / "metrics.jsonl").exists():
-        shutil.copyfile(run.path / "metrics.jsonl", folder / "metrics.jsonl")
+        copy_file(run.path / "metrics.jsonl", folder / "metrics.jsonl")
     return Run.open(folder)
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
-from fullrank.errors import UserError, nearest
+from fullrank.core.readers import read_yaml_text
+from fullrank.errors import UserError, brief, nearest
 
 
 def read_setting(setting: str) -> tuple[str, Any]:
     """The dotted path and the value (YAML) of `a.b=value`."""
     path, equals, text = setting.partition("=")
-    if not equals or not path:
-        raise UserError(f"cannot read the setting {setting!r}: write it as a.b=value")
+    if not equals or not path.strip():
+        raise UserError(f"cannot read the setting {brief(setting)}: write it as a.b=value")
     try:
-        return path, yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"cannot read the value of {setting!r}: it is not YAML") from None
+        return path.strip(), read_yaml_text(text)
+    except UserError as error:
+        raise UserError(f"cannot read the value of {brief(setting)}: it is not YAML ({error})") from None
 
 
 def place(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -36,7 +35,7 @@ def _place(tree: Any, keys: list[str], value: Any, whole: str) -> None:
             tree[int(key)] = value
         return
     if not isinstance(tree, dict):
-        raise UserError(f"{whole}: nothing can be set below this value; it is {tree!r}")
+        raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}")
     if key not in tree:
         names = [n for n in tree if n != "kind"]
         raise UserError(f"{whole}: there is no setting {key!r}{nearest(key, names)} (allowed: {', '.join(names)})")

@@ -7,15 +7,17 @@ Nothing in it is pickle, and reading one runs no code: a damaged or hostile fold
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from fullrank.core.files import write_json, write_text
+from fullrank.core.readers import read_json, read_jsonl
 from fullrank.data import encoder_files
 from fullrank.data.catalog import Catalog
 from fullrank.data.encoding import Encoder
@@ -25,7 +27,7 @@ from fullrank.data.manifest import damaged, digest, is_count, is_store
 from fullrank.data.store import AnyStore, open_store
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment
-from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
+from fullrank.ops.tensor_files import read_tensors, write_tensors
 
 FORMAT = 2
 """Version of the run folder. A reader refuses what is newer than itself and reads all that is older.
@@ -182,16 +184,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            break
-        found.append(row)
-    return found
+    return list(takewhile(lambda row: isinstance(row.get("step"), int), read_jsonl(path)))
 
 
 def is_run(folder: Path) -> bool:
@@ -212,12 +205,12 @@ def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[s
     if isinstance(known, Catalog):
         known.write(path / "items.parquet")
     else:
-        write_text(path / encoder_files.NAME, json.dumps(encoder_files.state(known), indent=1) + "\n")
+        write_json(path / encoder_files.NAME, encoder_files.state(known), indent=1)
         encoder_files.write_vocabulary(path, encoder_files.vocabularies(known))
         manifest = manifest | {"encoder": _encoder_hashes(path)}
     write_text(path / "spec.json", experiment.to_json())
     own = {key: value for key, value in manifest.items() if key != "format_version"}  # that of a copied run is not ours
-    write_text(path / "manifest.json", json.dumps({"format_version": FORMAT, **own}, indent=2) + "\n")
+    write_json(path / "manifest.json", {"format_version": FORMAT, **own})
 
 
 def _encoder_hashes(path: Path) -> dict[str, str]:

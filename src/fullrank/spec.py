@@ -23,9 +23,12 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from fullrank.errors import UserError, nearest, unknown
+from fullrank.core.readers import read_json_text, read_yaml_text
+from fullrank.errors import UserError, brief, nearest, unknown
 from fullrank.overrides import place, read_setting
 
+FEW = 5
+"""Mistakes that an error sentence tells."""
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
 
 
@@ -49,7 +52,7 @@ class Spec(BaseModel):
                 if key not in cls.model_fields:
                     names = [n for n in cls.model_fields if n != "kind"]
                     hint = nearest(str(key), names)
-                    raise ValueError(f"{cls.kind_of()} has no setting {key!r}{hint} (allowed: {', '.join(names)})")
+                    raise ValueError(f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})")
         return given
 
     @classmethod
@@ -70,13 +73,12 @@ class Spec(BaseModel):
     def from_text(cls: type[S], text: str) -> S:
         """A spec from YAML or JSON text."""
         try:
-            return cls.parse(json.loads(text))  # first: YAML refuses tabs and reads JSON's 1e-05 as text
-        except json.JSONDecodeError:
-            pass
-        try:
-            tree = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"this is neither YAML nor JSON: {str(error).splitlines()[0]}") from None
+            tree = read_json_text(text)  # first: YAML refuses tabs and reads JSON's 1e-05 as text
+        except UserError:
+            try:
+                tree = read_yaml_text(text)
+            except UserError as error:
+                raise UserError(f"this is neither YAML nor JSON: {error}") from None
         return cls.parse(tree)
 
     def dump(self) -> dict[str, Any]:
@@ -171,7 +173,7 @@ def find(kind: str, *rooms: str) -> type[Spec]:
     hint = nearest(kind, allowed)
     name = rooms[0].split(".")[-1]
     one = {"losses": "loss", "items": "kind of items"}.get(name, name.removesuffix("s"))
-    raise ValueError(f"no {one} is called {kind!r}{hint} (allowed: {', '.join(allowed)})")
+    raise ValueError(f"no {one} is called {brief(kind)}{hint} (allowed: {', '.join(allowed)})")
 
 
 def discover(room: str) -> Iterator[type[Spec]]:
@@ -203,14 +205,14 @@ ROOMS = {
 
 
 def explain(error: ValidationError) -> str:
-    """A pydantic error as one sentence: path, what is wrong, what was given."""
-    parts = []
-    for item in error.errors():
+    """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few."""
+    parts, found = [], error.errors()
+    for item in found[:FEW]:
         where = ".".join(str(p) for p in item["loc"])
         text = item["msg"].removeprefix("Value error, ")
-        given = "" if item["type"] == "value_error" else f" (given: {item['input']!r})"
+        given = "" if item["type"] == "value_error" else f" (given: {brief(item['input'])})"
         parts.append(f"{where}: {text}{given}" if where else f"{text}{given}")
-    return "; ".join(parts)
+    return "; ".join([*parts, f"and {len(found) - FEW:,} more mistakes"] if len(found) > FEW else parts)
 
 
 @functools.cache

@@ -61,7 +61,7 @@ def test_what_the_demo_did_not_write_is_never_deleted(mine: str, call: Call, tmp
 def test_its_own_leftovers_are_replaced_and_links_not_followed(tmp_path: Path) -> None:
     out, elsewhere = tmp_path / "demo", tmp_path / "elsewhere"
     (out / "gru4rec").mkdir(parents=True)
-    (out / ".data.123.building").mkdir()
+    (out / ".data.123.part").mkdir()
     (out / demo.MARK).write_text("{}")
     elsewhere.mkdir()
     (elsewhere / "events").write_text("precious")

@@ -71,7 +71,7 @@ def test_shown(value: object, text: str) -> None:
 def test_progress_without_a_terminal_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fullrank.cli.screen.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("fullrank.core.progress.QUIET_SECONDS", 0.0)
     with Screen(False).progress("evaluate x") as tick:
         tick(5, 10)
     out, err = capsys.readouterr()

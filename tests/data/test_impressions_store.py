@@ -235,6 +235,6 @@ def test_a_killed_process_loses_nothing(folder: Path) -> None:
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert describe(folder) == before
-    assert len(list(folder.parent.glob(".store.*.building"))) == 1
+    assert len(list(folder.parent.glob(".store.*.part"))) == 1
     fr.prepare_impressions(FRAME, folder, schema=SCHEMA)
     assert [p.name for p in folder.parent.iterdir()] == ["store"], "the next writer removes what was left"

@@ -12,7 +12,7 @@ from fullrank.data.prepare import prepare
 from fullrank.data.sources.planted import Planted
 from fullrank.diagnostics.callback import Watch
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.training import Callback
 from tests.training.conftest import tiny
 

@@ -16,7 +16,7 @@ from fullrank.diagnostics import Row
 from fullrank.diagnostics.click_reading import click_readings, drawn
 from fullrank.diagnostics.diagnose import NAME, Diagnosis
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run, weights_hash
 from fullrank.training import Callback
 from tests.training.clicks import SCHEMA, shop, table, tiny

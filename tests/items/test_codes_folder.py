@@ -16,7 +16,7 @@ import torch
 import fullrank as fr
 from coded import catalog, settings
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_tensors, write_tensors
+from fullrank.ops.tensor_files import read_tensors, write_tensors
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from coded import Sentences, catalog, matrix
+from fullrank.core.progress import quiet
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError
-from fullrank.items.vectors import cache, quiet, sentences
+from fullrank.items.vectors import cache, sentences
 from fullrank.items.vectors.file import File
 from fullrank.items.vectors.reduce import Reduction, fit
 from fullrank.items.vectors.text import Text

@@ -13,7 +13,8 @@ import torch
 
 import fullrank as fr
 from fullrank.click import Click, ClickModel
-from fullrank.data import chunks, growing
+from fullrank.core import files
+from fullrank.data import chunks
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError
 from fullrank.evaluation.clicks import evaluate_clicks
@@ -135,7 +136,7 @@ def test_a_full_disk_is_a_sentence(
     def full(*_: Any) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(growing.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(UserError, match="cannot write .*No space left"):
         predict_file(model, store.encoder, table(9), tmp_path / "out.parquet")
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ import torch
 
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.scaling import one, runner
 from fullrank.scaling.cost import Cost
 from fullrank.scaling.grid import Grid

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run
 from fullrank.training.fit import train
 from fullrank.training.of_impressions import Shown

@@ -14,7 +14,7 @@ import torch
 from fullrank.api import train
 from fullrank.data.pack import Store
 from fullrank.experiment import Experiment
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run
 from tests.training.conftest import tiny
 

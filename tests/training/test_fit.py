@@ -12,7 +12,7 @@ import torch
 import fullrank as fr
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run
 from fullrank.training import Moment
 from fullrank.training.fit import train

@@ -11,7 +11,7 @@ import torch
 import fullrank as fr
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run
 from tests.training.conftest import tiny
 

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from fullrank.api import train
+from fullrank.core.readers import read_json
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_json, read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run
 from tests.training.conftest import tiny
 

@@ -15,7 +15,7 @@ from fullrank.data.catalog import Catalog
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
 from fullrank.items.features import Features
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run, write_weights
 from fullrank.training.warm_start import copy_weights
 from tests.training.conftest import tiny

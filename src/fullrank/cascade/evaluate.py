@@ -13,6 +13,8 @@ import numpy as np
 
 from fullrank.cascade import order
 from fullrank.cascade.leak import overlap
+from fullrank.core.files import write_text
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.evaluation.asked import asked
 from fullrank.evaluation.compare import Comparison, compare
@@ -20,8 +22,6 @@ from fullrank.evaluation.dropped import Forgetful
 from fullrank.evaluation.measure import of_lists, ranked
 from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.metrics import match
-from fullrank.ops.safe_files import write_text
-from fullrank.retrieval.batches import Progress
 
 if TYPE_CHECKING:
     from fullrank.cascade.cascade import Cascade

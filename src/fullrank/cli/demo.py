@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from fullrank.cli.options import AsJson
 from fullrank.cli.screen import Screen, seconds
+from fullrank.core.files import foreign, write_json
 from fullrank.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,22 +71,20 @@ def demo(
     _next(screen, out, example["history"])
     screen.say(f"\nAll of it took {seconds(spent)} and lies in {out}.")
     result = {"out": out, "metrics": rows, "example": example, "seconds": round(spent, 3)}
-    (out / MARK).write_text(
-        json.dumps({"metrics": rows, "seconds": round(spent, 3)}, indent=2) + "\n", encoding="utf-8"
-    )
+    write_json(out / MARK, {"metrics": rows, "seconds": round(spent, 3)})
     screen.finish(result)
 
 
 def _claim(out: Path) -> None:
     """An empty folder for the demo, in place of its former one. `UserError` where it holds what others wrote."""
     if out.exists():
-        if not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file()):
+        if not out.is_dir() or (foreign(out) and not (out / MARK).is_file()):
             raise UserError(f"{out} is not the demo's: it has no {MARK}; choose another folder by --out")
         entries = sorted(out.iterdir())
-        foreign = [entry.name for entry in entries if not _own(entry.name)]
-        if foreign:
+        others = foreign(out, _own)
+        if others:
             raise UserError(
-                f"{out} holds what the demo did not write: {', '.join(foreign)}; move it away or choose another "
+                f"{out} holds what the demo did not write: {', '.join(others)}; move it away or choose another "
                 "folder by --out"
             )
         for entry in entries:
@@ -94,13 +92,12 @@ def _claim(out: Path) -> None:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).write_text("{}\n", encoding="utf-8")
+    write_json(out / MARK, {})
 
 
 def _own(name: str) -> bool:
-    """Whether an entry of the demo's folder is its own; a killed `prepare` leaves `.data.PID.building`."""
-    return name in ("data", MARK, *MODELS) or (name.startswith(".data.") and name.endswith(".building"))
+    """Whether an entry of the demo's folder is its own."""
+    return name in ("data", MARK, *MODELS)
 
 
 def _store(out: Path) -> Store:

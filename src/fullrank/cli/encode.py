@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fullrank.cli.options import AsJson, Settings, shortcuts
-from fullrank.cli.screen import Screen, Tick, seconds
+from fullrank.cli.screen import Screen, seconds
 from fullrank.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ def encode(  # long: one parameter for each option
         settings,
     )  # fmt: skip
     begun = time.perf_counter()
-    with _bars(screen) as tell:
+    with screen.stages() as tell:
         if grow is None:
             made = make(data, out, set=changes, cache=cache or CACHE, tell=tell)
         else:
@@ -97,18 +95,6 @@ def encode(  # long: one parameter for each option
                 raise UserError("--grow keeps the settings of the codes that it adds to: give --vectors at most")
             made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, tell=tell)
     _report(screen, made, time.perf_counter() - begun)
-
-
-@contextmanager
-def _bars(screen: Screen) -> Iterator[Callable[[str], Tick]]:
-    """One bar at a time: what begins ends what was before."""
-    with ExitStack() as stack:
-
-        def tell(what: str) -> Tick:
-            stack.pop_all().close()
-            return stack.enter_context(screen.progress(what))
-
-        yield tell
 
 
 def _report(screen: Screen, made: Codes, spent: float) -> None:

@@ -45,7 +45,7 @@ def predict(
     fullrank predict runs/rankelastor today.parquet --out predictions.parquet
     fullrank predict runs/rankelastor today.csv --column ctr
     """
-    from fullrank.data.growing import SUFFIXES
+    from fullrank.core.tables import SUFFIXES
 
     if out is not None and out.suffix not in SUFFIXES:
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}")

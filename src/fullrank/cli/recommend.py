@@ -9,6 +9,7 @@ import typer
 
 from fullrank.cli.options import Adaptive, AsJson, Device, Patience, RunFolder, Steps, Streams, chosen
 from fullrank.cli.screen import Screen
+from fullrank.core.tables import check_suffix, write_table
 from fullrank.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from fullrank.data.catalog import Catalog
 
-WRITERS = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
 SHOWN = 10
 """Histories printed; the others are counted."""
 
@@ -118,7 +118,8 @@ def recommend(
     given = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
     dial = {name: value for name, value in given.items() if value is not None}
     search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam", "pruned"))}
-    writer = _writer(out)
+    if out is not None:
+        check_suffix(out, "--out ")
     from fullrank import api
     from fullrank.run import Run
 
@@ -146,21 +147,12 @@ def recommend(
         "unknown_items": missing,
     }
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        getattr(answers, writer)(out)
+        write_table(answers, out)
         screen.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {out}")
         screen.finish({**result, "out": out, "rows": len(answers)})
         return
     _print(screen, answers, named=histories is not None)
     screen.finish({**result, "recommendations": answers.to_dicts()})
-
-
-def _writer(out: Path | None) -> str:
-    if out is None:
-        return ""
-    if out.suffix not in WRITERS:
-        raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(WRITERS)}")
-    return WRITERS[out.suffix]
 
 
 def _ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:

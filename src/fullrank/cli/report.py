@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,24 +67,12 @@ def report(
 
     screen = Screen(as_json)
     begun = time.perf_counter()
-    with _bars(screen) as tell:
+    with screen.stages() as tell:
         found = api.report(
             runs, out, data=data, split=part, users=users, impressions=impressions,
             set=settings or (), evaluations=_loaded(evaluations or []), tell=tell, device=device,
         )  # fmt: skip
     _print(screen, found, out, time.perf_counter() - begun)
-
-
-@contextmanager
-def _bars(screen: Screen) -> Iterator[Callable[[str], Callable[[int, int], None]]]:
-    """One bar at a time: what begins ends what was before."""
-    with ExitStack() as stack:
-
-        def tell(what: str) -> Callable[[int, int], None]:
-            stack.pop_all().close()
-            return stack.enter_context(screen.progress(what))
-
-        yield tell
 
 
 def _loaded(words: list[str]) -> dict[str, EvaluationResult]:

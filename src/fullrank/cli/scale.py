@@ -223,17 +223,16 @@ def _report(
     screen: Screen, ladder: Ladder, law: Law, held: list[HeldOut], found: dict[str, Any], out: Path, resamples: int,
     seed: int,
 ) -> Path:  # fmt: skip
-    import json
 
+    from fullrank.core.files import write_json
     from fullrank.ops.plain import plain
-    from fullrank.ops.safe_files import write_text
     from fullrank.reports import Missing
     from fullrank.reports.scaling_report import scaling_report
 
     with screen.progress("report") as tick:
         page = scaling_report(ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick)
     page.save(out / "report.html")
-    write_text(out / "fit.json", json.dumps(plain(found), indent=2) + "\n")
+    write_json(out / "fit.json", plain(found))
     for figure in page.figures:
         if isinstance(figure, Missing):
             screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")

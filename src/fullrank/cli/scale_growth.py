@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,11 +73,11 @@ def _print(screen: Screen, grown: Growth) -> None:
 
 
 def _report(screen: Screen, grown: Growth, found: dict[str, Any], out: Path) -> Path:
+    from fullrank.core.files import write_json
     from fullrank.ops.plain import plain
-    from fullrank.ops.safe_files import write_text
     from fullrank.reports.growth_report import growth_report
 
     growth_report(grown).save(out / "report.html")
-    write_text(out / "growth.json", json.dumps(plain(found), indent=2) + "\n")
+    write_json(out / "growth.json", plain(found))
     screen.say(f"{out / 'report.html'} and growth.json", wrap=False)
     return out

@@ -11,6 +11,7 @@ import typer
 from fullrank.cli.listing import full_room
 from fullrank.cli.options import AsJson
 from fullrank.cli.screen import Screen
+from fullrank.core.files import write_json
 from fullrank.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def schema(
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **tree}
     text = json.dumps(tree, indent=2)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text + "\n", encoding="utf-8")
+        write_json(out, tree)
         screen.say(f"written to {out}")
         screen.finish({"out": out, "title": tree.get("title")})
         return

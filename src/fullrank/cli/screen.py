@@ -12,18 +12,12 @@ import os
 import shutil
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
+from fullrank.core.progress import Progress, Tell, reporting, stages
 from fullrank.ops.plain import plain
-
-QUIET_SECONDS = 10.0
-"""Between two lines of progress where stderr is no terminal."""
-
-Tick = Callable[[int, int], None]
-"""Called with (done, in all)."""
 
 
 class Screen:
@@ -75,16 +69,13 @@ class Screen:
             flush=True,
         )
 
-    @contextmanager
-    def progress(self, what: str) -> Iterator[Tick]:
+    def progress(self, what: str) -> AbstractContextManager[Progress]:
         """Progress of one long thing: call it with (done, in all). A bar on a terminal, else a line now and then."""
-        if self.silent:
-            yield lambda done, total: None
-        elif sys.stderr.isatty():
-            with _bar(what) as tick:
-                yield tick
-        else:
-            yield _lines(what)
+        return reporting(what, shown=not self.silent)
+
+    def stages(self) -> AbstractContextManager[Tell]:
+        """Progress of one thing after another."""
+        return stages(shown=not self.silent)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """The verb's result for a program: printed with --json, else not at all."""
@@ -133,30 +124,3 @@ def seconds(spent: float) -> str:
     """A duration as a person says it: 4 s, 2 min 10 s."""
     whole = round(spent)
     return f"{spent:.1f} s" if spent < 10 else f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Tick]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
-
-
-def _lines(what: str) -> Tick:
-    last = [time.perf_counter()]
-
-    def tick(done: int, total: int) -> None:
-        now = time.perf_counter()
-        if now - last[0] >= QUIET_SECONDS:
-            last[0] = now
-            share = f" ({done / total:.0%})" if total else ""
-            print(f"{what}: {done:,}{f' of {total:,}' if total else ''}{share}", file=sys.stderr, flush=True)
-
-    return tick

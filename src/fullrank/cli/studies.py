@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.options import find_store
 from fullrank.cli.screen import Screen, seconds
+from fullrank.core.files import write_json
 from fullrank.errors import UserError
 from fullrank.ops.plain import plain
-from fullrank.ops.safe_files import write_text
 
 if TYPE_CHECKING:
     from fullrank.run import Run
@@ -45,7 +44,7 @@ def study(
         found = _curve(screen, runs[0], stores[0], changes, how, every=given == ["--dial"])
     if out is not None and parts is None:
         out.mkdir(parents=True, exist_ok=True)
-        write_text(out / f"{given[0].strip('-').replace('-', '_')}.json", json.dumps(plain(found), indent=2) + "\n")
+        write_json(out / f"{given[0].strip('-').replace('-', '_')}.json", plain(found))
     spent = time.perf_counter() - begun
     screen.say(f"{split} split; in {seconds(spent)}")
     screen.finish({"runs": [str(run.path) for run in runs], **found, "seconds": round(spent, 3)})

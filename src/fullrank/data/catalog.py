@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
+from fullrank.core.tables import write_table
 from fullrank.data import features, values
 from fullrank.data.frames import Source, unreadable
 from fullrank.data.vocabulary import IntIndex, TextIndex
@@ -47,7 +48,7 @@ class Catalog:
 
     def write(self, path: str | Path) -> None:
         """Write items.parquet."""
-        self.frame.write_parquet(path)
+        write_table(self.frame, path)
 
     def __len__(self) -> int:
         return len(self.frame)

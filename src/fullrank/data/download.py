@@ -7,24 +7,14 @@ on where it stopped, in this process or a later one. Only a complete and checked
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
+from fullrank.core.files import write_json
+from fullrank.core.progress import Reporter
+from fullrank.core.readers import read_json
 from fullrank.data.sources import ImpressionSource, RemoteFile, Source
 from fullrank.data.transfer import Lost, Transfer, fetch, patiently
 from fullrank.errors import UserError
@@ -58,7 +48,7 @@ def download(
     except OSError as error:
         raise UserError(f"cannot make the folder {target}: {error.strerror}") from None
     by_hand = [file for file in files if file.manual is not None]
-    with _bars(progress) as shown:
+    with Reporter(progress, sizes=True) as shown:
         for file in files:
             if file.manual is None and not _is_there(file, target):
                 _one(file, target / file.name, shown, attempts)
@@ -66,44 +56,13 @@ def download(
     return list(dict.fromkeys(path for file in files for path in _present(file, target)))
 
 
-class _Shown:
-    """One progress bar per file with bytes, speed and time left, on standard error; nothing where it is off."""
-
-    def __init__(self, progress: Progress):
-        self.progress = progress
-        self.tasks: dict[str, TaskID] = {}
-
-    def at(self, name: str, done: int, total: int | None) -> None:
-        if name not in self.tasks:
-            self.tasks[name] = self.progress.add_task(name, total=total)
-        self.progress.update(self.tasks[name], completed=done, total=total)
-
-    def say(self, message: str) -> None:
-        if not self.progress.disable:
-            self.progress.console.print(message, markup=False, highlight=False)
-
-
-@contextmanager
-def _bars(shown: bool) -> Iterator[_Shown]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as progress:
-        yield _Shown(progress)
-
-
-def _one(file: RemoteFile, target: Path, shown: _Shown, attempts: int) -> None:
+def _one(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> None:
     """Fetch one file to its final name."""
     part, note = _beside(target, ".part"), _beside(target, ".part.json")
     transfer = _started(file, part, note)
 
     def once() -> None:
-        fetch(transfer, on_bytes=lambda done, total: shown.at(file.name, done, total or file.size), save=save)
+        fetch(transfer, on_bytes=lambda done, total: shown.at(file.name, done, total or file.size or 0), save=save)
 
     def save() -> None:
         if file.size is not None and transfer.total not in (None, file.size):
@@ -113,7 +72,7 @@ def _one(file: RemoteFile, target: Path, shown: _Shown, attempts: int) -> None:
             )
         _room(target, (transfer.total or file.size or 0) - transfer.done)
         state = {"url": file.url, "validator": transfer.validator, "total": transfer.total}
-        note.write_text(json.dumps(state), encoding="utf-8")
+        write_json(note, state, indent=None)
 
     try:
         patiently(once, lambda: transfer.done, attempts, on_wait=shown.say)
@@ -136,13 +95,13 @@ def _started(file: RemoteFile, part: Path, note: Path) -> Transfer:
     """The transfer where an earlier process left it; from the start where that cannot be trusted."""
     transfer = Transfer(file.url, part)
     try:
-        state = json.loads(note.read_text(encoding="utf-8"))
+        state = read_json(note)
         # A part without a validator could mix two versions; a checksum would find that out at the end.
         trusted = state["url"] == file.url and (state["validator"] or file.md5 or file.sha256)
         if trusted and part.is_file() and isinstance(state["total"], (int, type(None))):
             transfer.validator, transfer.total, transfer.done = state["validator"], state["total"], part.stat().st_size
             return transfer
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, OSError, KeyError, TypeError):
         pass
     part.unlink(missing_ok=True)
     return transfer

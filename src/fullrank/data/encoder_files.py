@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from fullrank.core.tables import write_table
 from fullrank.data.encoding import Encoder, Lookup, owner
 from fullrank.data.fields import Numeric, Schema
 from fullrank.data.frames import unreadable
@@ -40,10 +41,7 @@ def write_vocabulary(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
     frames = [table.select(pl.lit(name).alias("field"), *table.columns) for name, table in tables.items()]
     counted = all("count" in frame.columns for frame in frames)
     whole = pl.concat([pl.DataFrame(schema=_COUNTED if counted else _VALUES), *frames])
-    try:
-        whole.write_parquet(folder / VOCABULARY)
-    except OSError as error:
-        raise UserError(f"cannot write {folder / VOCABULARY}: {error.strerror or error}") from error
+    write_table(whole, folder / VOCABULARY)
 
 
 def vocabularies(encoder: Encoder) -> dict[str, pl.DataFrame]:

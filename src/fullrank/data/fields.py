@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fullrank.core.readers import read_text
 from fullrank.data.impression_splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.values import Unit
 from fullrank.errors import UserError, nearest, unknown
@@ -189,11 +190,10 @@ class Schema(Spec):
     def read(cls, path: str | Path) -> Schema:
         """A schema from a YAML or JSON file."""
         try:
-            return cls.from_text(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"the schema {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from None
+            text = read_text(path)
+        except UserError as error:
+            raise UserError(f"the schema {str(path)!r} cannot be read: {error}") from None
+        return cls.from_text(text)
 
 
 def _hash_or_count(name: str, hash_buckets: int | None, min_count: int) -> None:

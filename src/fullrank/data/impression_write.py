@@ -6,7 +6,6 @@ one for each part, whose beginnings the first pass has counted.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,7 +16,9 @@ import numpy as np
 import polars as pl
 
 from fullrank import __version__
+from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
+from fullrank.core.tables import write_table
 from fullrank.data import encoder_files
 from fullrank.data import impression_manifest as manifests
 from fullrank.data.chunks import Chunks
@@ -190,7 +191,7 @@ class _Array:
 def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
     encoder_files.write_vocabulary(folder, fit.vocabularies())
     if groups is not None:
-        pl.DataFrame({"value": groups}).write_parquet(folder / "groups.parquet")
+        write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
 def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: dict[str, Any]) -> None:
@@ -208,8 +209,7 @@ def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: d
         "content": manifests.content(files),
         "files": files,
     }
-    text = json.dumps(tree, indent=1, ensure_ascii=False) + "\n"
-    (folder / manifests.NAME).write_text(text, encoding="utf-8")
+    write_json(folder / manifests.NAME, tree, indent=1, ensure_ascii=False)
 
 
 def _where(chunks: Chunks, start: int, frame: pl.DataFrame) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fullrank.core.readers import read_bytes, read_json_text
 from fullrank.errors import UserError
 from fullrank.problem import PROBLEMS, Problem
 
@@ -32,8 +32,6 @@ ARRAYS: Mapping[str, tuple[str, bool]] = {
 }
 """Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
 TABLES = ("items.parquet", "users.parquet")
-
-_MOST_BYTES = 64 * 2**20  # a manifest is a few kilobytes; more is an attack on memory
 
 
 def describe(folder: Path) -> dict[str, dict[str, Any]]:
@@ -171,13 +169,11 @@ def load(folder: Path) -> dict[str, Any]:
     """The manifest of any store as JSON; nothing of it is checked."""
     path = folder / NAME
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise damaged(path, f"it is larger than {_MOST_BYTES:,} bytes")
-        tree = json.loads(path.read_bytes())
+        tree = read_json_text(read_bytes(path))
     except OSError as error:
         raise damaged(path, error.strerror or str(error)) from None
-    except (ValueError, RecursionError):
-        raise damaged(path, "it is not JSON") from None
+    except UserError as error:
+        raise damaged(path, f"it is not JSON ({error})") from None
     if not isinstance(tree, dict):
         raise damaged(path, "it is not a JSON object")
     return tree

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64
 
+from fullrank.core.files import replaceable
 from fullrank.core.jagged import Jagged
 from fullrank.data import manifest as manifests
-from fullrank.data.atomic import replaceable
 from fullrank.data.catalog import Catalog
 from fullrank.data.frames import unreadable
 from fullrank.data.histories import EvalSet, Histories

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,14 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fullrank.core.log import logger, shown_at
 from fullrank.data import filters, join, splits, write
 from fullrank.data.pack import Store, guard
 from fullrank.data.table import Columns, Events, read_events
 from fullrank.errors import UserError
 from fullrank.spec import Spec
+
+log = logger(__name__)
 
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
@@ -82,7 +84,12 @@ def prepare(
     """
     place = Path(out)
     guard(place)
-    say = _say if progress else _quiet
+    level = shown_at(progress)
+
+    def say(step: str, facts: dict[str, Any]) -> None:
+        counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)
+        log.log(level, f"{step}: {counts}" if counts else step)
+
     table = read_events(events, spec.columns, with_rating=spec.min_rating is not None)
     steps: list[dict[str, Any]] = []
     table = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say).compact()
@@ -137,12 +144,3 @@ def _names(*tables: Any) -> dict[str, str]:
         elif table is not None:
             result[role] = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
     return result
-
-
-def _say(step: str, facts: dict[str, Any]) -> None:
-    counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)
-    print(f"{step}: {counts}" if counts else step, file=sys.stderr, flush=True)
-
-
-def _quiet(step: str, facts: dict[str, Any]) -> None:
-    pass

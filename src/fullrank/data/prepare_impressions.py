@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.files import replaceable, whole_folder
+from fullrank.core.log import logger, shown_at
 from fullrank.data import impression_manifest as manifests
-from fullrank.data.atomic import replaceable, replacing
 from fullrank.data.chunks import Chunks
 from fullrank.data.fields import Schema
 from fullrank.data.frames import Source
@@ -17,6 +17,8 @@ from fullrank.data.impressions import ImpressionStore
 from fullrank.data.infer import infer, summary
 from fullrank.data.manifest import is_store
 from fullrank.errors import UserError
+
+log = logger(__name__)
 
 
 def prepare_impressions(
@@ -37,17 +39,21 @@ def prepare_impressions(
     """
     place = Path(out)
     replaceable(place, "store of impressions", lambda folder: is_store(folder, "ranking"), manifests.is_own)
-    say = _say if progress else _quiet
+    level = shown_at(progress)
+
+    def say(line: str) -> None:
+        log.log(level, line)
+
     source = Source(impressions, "impressions")
     if schema is None:
         spec = infer(source)
-        _say(summary(spec))
+        log.info(summary(spec))
     else:
         spec = Schema.read(schema) if isinstance(schema, str | Path) else Schema.parse(schema)
     for column in spec.columns:
         source.require(column, "correct the schema")
     facts = {"input": _name(impressions), "notes": list(notes)}
-    with replacing(place) as folder:
+    with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
         chunks = Chunks(source, spec.columns, scratch)
@@ -63,11 +69,3 @@ def _name(table: Any) -> str:
     if isinstance(table, (str, Path)):
         return Path(table).name
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _quiet(line: str) -> None:
-    pass

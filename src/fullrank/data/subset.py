@@ -9,7 +9,6 @@ or draws from it, still meets them as negatives, which an item that is truly new
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ def _write(
         "type_names": list(source.type_names),
         "notes": list(source.manifest.get("notes", [])),
     }
-    save(out, arrays, {"items": catalogue, "users": people}, json.loads(json.dumps(manifest)))
+    save(out, arrays, {"items": catalogue, "users": people}, manifest)
 
 
 def distribution(per_user: Int64[np.ndarray, "U"], per_item: Int64[np.ndarray, "V"]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import numpy as np
 import polars as pl
 
 from fullrank import __version__
+from fullrank.core.files import whole_folder, write_array, write_json
+from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data import splits
-from fullrank.data.atomic import replacing
 from fullrank.data.join import Attached
 from fullrank.data.table import Events
-from fullrank.errors import UserError
 
 
 def write(
@@ -70,16 +69,15 @@ def save(
     out: Path, arrays: Mapping[str, np.ndarray], tables: Mapping[str, pl.DataFrame], manifest: dict[str, Any]
 ) -> None:
     """Write the folder: the arrays of `manifests.ARRAYS`, the tables `items` and `users`, the manifest with hashes."""
-    with replacing(out) as folder:
+    with whole_folder(out) as folder:
         for name, array in arrays.items():
             dtype = np.dtype(manifests.ARRAYS[name][0])
-            np.save(folder / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype), allow_pickle=False)
+            write_array(folder / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype))
         for name, table in tables.items():
-            _table(folder / f"{name}.parquet", table)
+            write_table(table, folder / f"{name}.parquet")
         files = manifests.describe(folder)
         manifest |= {"content": manifests.content(files), "files": files}
-        text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-        (folder / manifests.NAME).write_text(text, encoding="utf-8")
+        write_json(folder / manifests.NAME, manifest, indent=1, ensure_ascii=False)
 
 
 def fingerprint(
@@ -101,10 +99,3 @@ def fingerprint(
 def _whole(rows: Attached, kind: str, extra: dict[str, np.ndarray]) -> pl.DataFrame:
     own = pl.DataFrame({kind: np.arange(len(rows.ids), dtype=np.int64), f"{kind}_id": rows.ids, **extra})
     return own.hstack(rows.frame.get_columns()) if rows.frame.width else own
-
-
-def _table(path: Path, whole: pl.DataFrame) -> None:
-    try:
-        whole.write_parquet(path)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise UserError(f"the table {path.name} cannot be stored: {str(error).splitlines()[0]}") from None

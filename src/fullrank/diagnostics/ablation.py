@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fullrank.attention.streams import Streamed
 from fullrank.batch import Batch, Dense, Model
+from fullrank.core.progress import Progress
 from fullrank.data.histories import EvalSet
 from fullrank.data.pack import Store
 from fullrank.diagnostics import Row, left_out, row
@@ -29,7 +30,6 @@ from fullrank.diagnostics.reading import Sample, attention_of, blocks_of, device
 from fullrank.diagnostics.spectrum import Scores, likeness
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.measure import Split
-from fullrank.retrieval.batches import Progress
 
 FAIRNESS = "fair0.8@1"
 USERS = 2048

@@ -8,7 +8,6 @@ Implements `training.Callback`. Of a click model, which scores no catalogue, it 
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, cast
 from torch import nn
 
 from fullrank.batch import Model
+from fullrank.core.log import logger
 from fullrank.data.pack import Store
 from fullrank.data.store import AnyStore
 from fullrank.diagnostics import Row
@@ -27,6 +27,7 @@ from fullrank.run import rows_of
 from fullrank.training import Moment
 from fullrank.training.journal import Journal
 
+log = logger(__name__)
 SHARE = "watch/collapse_share"
 
 
@@ -90,11 +91,9 @@ class Watch:
         return isinstance(value, int | float) and value >= self.alarm
 
     def _raise(self, moment: Moment, share: float) -> None:
-        print(
+        log.warning(
             f"Alarm: after epoch {moment.epoch} one direction holds {share:.0%} of the score matrix (alarm at "
-            f"{self.alarm:.0%}); users are about to get the same popular items",
-            file=sys.stderr,
-            flush=True,
+            f"{self.alarm:.0%}); users are about to get the same popular items"
         )
         Journal(moment.out).add("alarm", moment.step, moment.epoch, {SHARE: share, "threshold": self.alarm})
 

@@ -17,11 +17,11 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from fullrank.click import ClickModel
+from fullrank.core.progress import Progress
 from fullrank.data.impressions import ImpressionStore
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.measure import Split
 from fullrank.rankers import EVERY
-from fullrank.retrieval.batches import Progress
 
 ROWS = 2048
 """Impressions in a batch. Does not change results beyond rounding."""

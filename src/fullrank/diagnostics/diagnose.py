@@ -5,7 +5,6 @@ The size of a sample has the name of what is counted; the other problem's name i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,9 @@ from jaxtyping import Float, Int
 
 from fullrank.batch import Model
 from fullrank.click import ClickModel
+from fullrank.core.files import write_jsonl
+from fullrank.core.progress import Progress
+from fullrank.core.readers import read_jsonl
 from fullrank.data.impressions import ImpressionStore
 from fullrank.data.pack import Store
 from fullrank.data.store import AnyStore
@@ -44,9 +46,7 @@ from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.measure import Split
 from fullrank.ops.plain import plain
-from fullrank.ops.safe_files import write_text
 from fullrank.problem import Problem
-from fullrank.retrieval.batches import Progress
 from fullrank.run import Run, weights_hash
 
 NAME = "diagnosis.jsonl"
@@ -86,16 +86,14 @@ class Diagnosis:
 
     def save(self, path: str | Path) -> None:
         """One JSON object a line."""
-        lines = (json.dumps(plain(one), allow_nan=False) for one in self.rows)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_text(Path(path), "".join(line + "\n" for line in lines))
+        write_jsonl(path, (plain(one) for one in self.rows))
 
     @staticmethod
     def load(path: str | Path) -> Diagnosis:
         """The inverse of `save`. Raises `UserError` for a file that is none."""
         try:
-            rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError, RecursionError) as error:
+            rows = read_jsonl(path, torn=False)
+        except UserError as error:
             raise UserError(f"{path} is no readable diagnosis ({error}); `fullrank diagnose` writes one") from None
         if not rows or not all(_sound(one) for one in rows):
             raise UserError(f"{path} holds rows that are no diagnosis; `fullrank diagnose` writes one")

@@ -16,11 +16,12 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from fullrank.batch import Answer, Batch, Model, States
+from fullrank.core.progress import Progress
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.pack import Store
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.measure import Split
-from fullrank.retrieval.batches import Progress, answers
+from fullrank.retrieval.batches import answers
 
 BLOCK = 8192
 """Items per block; here it only bounds the users in a batch (`retrieval.rank.SCORES` / BLOCK)."""

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fullrank.core.progress import Progress
 from fullrank.data.pack import Store
 from fullrank.diagnostics import Row, left_out, row
 from fullrank.diagnostics.ablation import Chosen
 from fullrank.diagnostics.reading import Sample, device_of
 from fullrank.evaluation import Evaluation, compare, evaluate, frontier, oracle_step
 from fullrank.evaluation.measure import Split
-from fullrank.retrieval.batches import Progress
 
 USERS = 2048
 """Most users measured: the first of the sample, whose order is random."""

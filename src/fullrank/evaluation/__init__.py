@@ -11,11 +11,12 @@ together; the result is the one that a single process gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
+from fullrank.core.progress import Progress
 from fullrank.evaluation.clicks import evaluate_clicks
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.frontier import Point, frontier
@@ -45,7 +46,7 @@ class Evaluate(Protocol):
         spec: Any = None,
         *,
         device: torch.device | str = "cpu",
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> EvaluationResult: ...
 
 

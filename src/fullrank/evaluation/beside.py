@@ -20,13 +20,14 @@ from torch import Tensor
 
 from fullrank.batch import Answer, Model
 from fullrank.core.jagged import Jagged
+from fullrank.core.progress import Progress
 from fullrank.data.histories import Histories
 from fullrank.evaluation.sampled import placed
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Table
 from fullrank.metrics.names import ACCURACY
 from fullrank.ops.splitmix import uniform
-from fullrank.retrieval.batches import BLOCK, Progress, answers, pair_scores
+from fullrank.retrieval.batches import BLOCK, answers, pair_scores
 from fullrank.retrieval.exact import scorer
 
 SHARED_BY = 128

@@ -12,13 +12,13 @@ from jaxtyping import Int
 
 from fullrank.batch import Impressions
 from fullrank.click import ClickModel, checked
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError, unknown
 from fullrank.evaluation.clicks_spec import Clicks, Selection
 from fullrank.evaluation.measure import Split
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.metrics import ctr
-from fullrank.retrieval.batches import Progress
 from fullrank.retrieval.predict import probable
 
 

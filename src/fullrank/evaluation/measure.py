@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int
 
 from fullrank.batch import Model
+from fullrank.core.progress import Progress
 from fullrank.data.histories import Histories
 from fullrank.errors import UserError
 from fullrank.evaluation.asked import Asked, Held, Split, asked
@@ -20,7 +21,6 @@ from fullrank.evaluation.slices import groups
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import Ranking, Table, match
 from fullrank.metrics.fairness import history_popularity
-from fullrank.retrieval.batches import Progress
 from fullrank.retrieval.rank import rank
 
 __all__ = ["Held", "Split", "evaluate", "measure", "of_lists", "ranked"]

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.evaluation.measure import Held, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample
 from fullrank.metrics.names import ACCURACY
 from fullrank.reasoning.budget import Budget, check_budget, reasoner_of
-from fullrank.retrieval.batches import Progress
 
 LABEL = "reads the truth: a ceiling, not a result of the model"
 

@@ -13,13 +13,15 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
+from fullrank.core.files import write_text
+from fullrank.core.readers import read_json
+from fullrank.core.tables import write_table
 from fullrank.errors import UserError
 from fullrank.evaluation.beside import gaps
 from fullrank.evaluation.slices import sliced
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
 from fullrank.metrics.names import Name, expand
-from fullrank.ops.safe_files import write_text
 from fullrank.problem import Problem
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -181,8 +183,7 @@ class EvaluationResult:
     def save(self, folder: Path | str) -> None:
         """Write `evaluation.json`, and the rows as `per_user.parquet` or `per_row.parquet` (see their `table`)."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.rows.table().write_parquet(folder / self.rows.file)
+        write_table(self.rows.table(), folder / self.rows.file)
         write_text(folder / "evaluation.json", self.to_json())
 
     @staticmethod
@@ -190,7 +191,7 @@ class EvaluationResult:
         """The inverse of `save`, of either problem. Raises `UserError` where the folder does not hold an evaluation."""
         folder = Path(folder)
         try:
-            tree = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+            tree = read_json(folder / "evaluation.json")
             return _restored(tree, folder)
         except (*BROKEN, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             why = f"({error})"

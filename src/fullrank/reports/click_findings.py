@@ -10,13 +10,14 @@ from typing import Any, cast
 import torch
 
 from fullrank.click import ClickModel
+from fullrank.core.progress import Tell
 from fullrank.data.impressions import ImpressionStore
 from fullrank.diagnostics.diagnose import Diagnosis, diagnose_run
 from fullrank.errors import UserError
 from fullrank.evaluation import EvaluationResult
 from fullrank.evaluation.clicks import evaluate_clicks
 from fullrank.evaluation.clicks_spec import Clicks
-from fullrank.reports.known import Known, Tell, has_evaluation, kept_diagnosis, key_of, names_of
+from fullrank.reports.known import Known, has_evaluation, kept_diagnosis, key_of, names_of
 from fullrank.run import Run, store_of, weights_hash
 
 

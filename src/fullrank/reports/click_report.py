@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fullrank import __version__
+from fullrank.core.progress import Tell
 from fullrank.data.impressions import ImpressionStore
 from fullrank.evaluation.clicks_spec import sign
 from fullrank.reports import Figure, Missing, listed, plural
@@ -18,7 +19,7 @@ from fullrank.reports.draw import look
 from fullrank.reports.figures.clicks import distribution, reliability, trajectory
 from fullrank.reports.figures.curves import RANKS, curves
 from fullrank.reports.figures.size import click_size
-from fullrank.reports.known import Tell, readable
+from fullrank.reports.known import readable
 from fullrank.reports.page import Page, render
 from fullrank.run import Run
 

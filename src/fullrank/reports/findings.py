@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fullrank.batch import Model
+from fullrank.core.progress import Tell
 from fullrank.data.pack import Store
 from fullrank.diagnostics.ablation import FAIRNESS, protocol_of
 from fullrank.diagnostics.diagnose import USERS, Diagnosis, diagnose
@@ -18,7 +19,7 @@ from fullrank.evaluation import EvaluationResult, evaluate
 from fullrank.evaluation.compare import FREE
 from fullrank.evaluation.result import differing, remedy
 from fullrank.evaluation.spec import Evaluation
-from fullrank.reports.known import Known, Tell, has_evaluation, kept_diagnosis, key_of, names_of
+from fullrank.reports.known import Known, has_evaluation, kept_diagnosis, key_of, names_of
 from fullrank.run import Run, store_of, weights_hash
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
@@ -11,9 +11,6 @@ from typing import Any
 from fullrank.diagnostics.diagnose import NAME, Diagnosis
 from fullrank.errors import UserError, unknown
 from fullrank.run import Run
-
-Tell = Callable[[str], Callable[[int, int], None]]
-"""Called with what begins; gives what is called with (done, in all)."""
 
 
 @dataclass(frozen=True)

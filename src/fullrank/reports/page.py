@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.files import write_text
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import write_text
 
 TEMPLATE = "page.html.j2"
 WORDS = (
@@ -51,8 +51,7 @@ class Page:
 
     def save(self, path: str | Path) -> None:
         """Write the page, whole or not at all."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_text(Path(path), self.html)
+        write_text(path, self.html)
 
 
 def check_extra() -> None:

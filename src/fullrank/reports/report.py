@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 
 from fullrank import __version__
+from fullrank.core.progress import Tell
 from fullrank.data.store import AnyStore
 from fullrank.diagnostics.ablation import FAIRNESS
 from fullrank.diagnostics.diagnose import sample_size
@@ -20,7 +21,7 @@ from fullrank.reports import figures as drawings
 from fullrank.reports.click_report import ClickReport, click_report
 from fullrank.reports.draw import look
 from fullrank.reports.findings import Finding, collect, comparable
-from fullrank.reports.known import Tell, readable
+from fullrank.reports.known import readable
 from fullrank.reports.page import Page, check_extra, render
 from fullrank.run import Run
 

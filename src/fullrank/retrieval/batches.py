@@ -6,7 +6,7 @@ argument (`Budget`). Nothing here changes a model that is in evaluation mode, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 
 from fullrank.batch import Answer, Batch, Model
+from fullrank.core.progress import Progress
 from fullrank.data.histories import Histories
 from fullrank.errors import UserError
 from fullrank.reasoning.budget import Budget, check_budget
@@ -26,9 +27,6 @@ SCORES = 1 << 21
 """Most scores alive at once (users x block), 4 bytes each."""
 TOKENS = 1 << 15
 """Most positions (users x padded length) in one batch given to a model."""
-
-Progress = Callable[[int, int], None]
-"""Called with (users done, users in all) after each batch."""
 
 
 def index_of(model: Model) -> Any | None:

@@ -15,13 +15,14 @@ from jaxtyping import Float
 
 from fullrank.batch import Impressions
 from fullrank.click import ClickModel
+from fullrank.core.progress import Progress
+from fullrank.core.tables import TableWriter
 from fullrank.data.chunks import Chunks
 from fullrank.data.encoding import Encoder
 from fullrank.data.frames import Source
 from fullrank.data.fresh import fresh, require_fields
-from fullrank.data.growing import Growing
 from fullrank.errors import UserError
-from fullrank.retrieval.batches import Progress, evaluating
+from fullrank.retrieval.batches import evaluating
 
 ROWS = 1 << 14
 """Rows encoded and scored at once: as many as evaluation takes."""
@@ -78,7 +79,7 @@ def predict_file(
     cannot be written; one that was there stays then.
     """
     place = Path(out)
-    growing = Growing(place)
+    growing = TableWriter(place)
     total = 0.0
     with tempfile.TemporaryDirectory() as scratch:
         chunks = _opened(encoder, impressions, column, Path(scratch))

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 
 from fullrank.batch import Dense
+from fullrank.core.progress import Progress
 from fullrank.data.catalog import Catalog
 from fullrank.data.encoding import Encoder
 from fullrank.data.values import Unit, take
@@ -27,7 +28,7 @@ from fullrank.errors import UserError
 from fullrank.ops.device import resolve_device
 from fullrank.problem import Problem
 from fullrank.reasoning.budget import Budget
-from fullrank.retrieval.batches import BLOCK, Progress, answers, index_of, pair_scores
+from fullrank.retrieval.batches import BLOCK, answers, index_of, pair_scores
 from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.filters import Filters

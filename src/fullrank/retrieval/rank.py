@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from fullrank.batch import Model
+from fullrank.core.progress import Progress
 from fullrank.data.histories import Histories
 from fullrank.metrics import Ranking
 from fullrank.reasoning.budget import Budget, check_budget
-from fullrank.retrieval.batches import BLOCK, SCORES, Progress, answers
+from fullrank.retrieval.batches import BLOCK, SCORES, answers
 from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.exact import LARGEST_BLOCK
 from fullrank.retrieval.filters import Filters, checked

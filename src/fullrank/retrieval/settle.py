@@ -16,9 +16,10 @@ from torch import Tensor
 
 from fullrank.batch import Batch
 from fullrank.core.jagged import Jagged
+from fullrank.core.progress import Progress
 from fullrank.data.histories import Histories
 from fullrank.reasoning.budget import Budget
-from fullrank.retrieval.batches import Progress, batches, evaluating, index_of
+from fullrank.retrieval.batches import batches, evaluating, index_of
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.filters import BatchFilter, Filters
 

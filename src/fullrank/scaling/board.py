@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from fullrank.core.progress import clock
 from fullrank.run import Run
 from fullrank.scaling.jobs import Job
 from fullrank.scaling.records import Row
-from fullrank.training.progress import clock
 
 if TYPE_CHECKING:
     from fullrank.scaling.runner import Outcome

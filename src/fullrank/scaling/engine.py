@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from fullrank.core.files import write_text
 from fullrank.data.store import AnyStore
 from fullrank.scaling.cost import Cost
 from fullrank.scaling.jobs import Job
@@ -42,8 +43,7 @@ class Work:
             trace.unlink(missing_ok=True)
             return row
         except Exception as error:
-            trace.parent.mkdir(parents=True, exist_ok=True)
-            trace.write_text(traceback.format_exc(), encoding="utf-8")
+            write_text(trace, traceback.format_exc())
             return failed_row(self.job, self.store, error, time.perf_counter() - begun)
 
 

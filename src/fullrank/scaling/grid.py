@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fullrank.core.readers import read_text
 from fullrank.errors import UserError
-from fullrank.scaling.jobs import Cell, Job, Split, called, check_folders, check_name, check_seeds, make_jobs, read_file
+from fullrank.scaling.jobs import Cell, Job, Split, called, check_folders, check_name, check_seeds, make_jobs
 from fullrank.spec import Spec
 
 Zipped = tuple[dict[str, Any], ...]
@@ -43,7 +44,7 @@ class Grid(Spec):
     def read(cls, path: str | Path) -> Grid:
         """A grid from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
         try:
-            return cls.from_text(read_file(path))
+            return cls.from_text(read_text(path))
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 

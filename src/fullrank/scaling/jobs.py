@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from fullrank.errors import UserError
 from fullrank.experiment import Experiment, named
+from fullrank.overrides import read_setting
 from fullrank.spec import Spec, kinds
 
 Split = Literal["validation", "test"]
@@ -128,18 +129,7 @@ def numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def from_settings(settings: Iterable[str]) -> dict[str, Any]:
     """The inverse of `as_settings`, for what a command line gives: `a.b=value`, the value in YAML."""
-    import yaml
-
-    found = {}
-    for setting in settings:
-        path, equals, text = setting.partition("=")
-        if not equals or not path.strip():
-            raise UserError(f"cannot read the setting {setting!r}: write it as a.b=value")
-        try:
-            found[path.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UserError(f"cannot read the value of {setting!r}: it is not YAML") from None
-    return found
+    return dict(read_setting(setting) for setting in settings)
 
 
 def check_name(name: str) -> None:
@@ -160,14 +150,6 @@ def check_folders(jobs: Iterable[Job]) -> None:
         if job.folder.lower() in seen:
             raise UserError(f"two cells share the run folder {job.folder!r}; give each cell its own name")
         seen.add(job.folder.lower())
-
-
-def read_file(path: str | Path) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UserError(f"cannot read {path}: {reason}") from None
 
 
 def digest(tree: Any) -> str:

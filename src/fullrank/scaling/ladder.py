@@ -6,7 +6,6 @@ is what scaling laws are fitted to. It is replaced after each row and keeps what
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.files import write_jsonl
 from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.ops.plain import plain
-from fullrank.ops.safe_files import write_text
 from fullrank.scaling.engine import Engine, Local
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.records import Row, Rows, results_file, summarise_seeds, write_results
@@ -63,7 +62,7 @@ def run_ladder(
 
     def keep(rung: Rung, outcome: Outcome) -> None:
         rung.outcome = outcome
-        write_text(folder / "rows.jsonl", "".join(json.dumps(plain(row)) + "\n" for row in rows_of(rungs)))
+        write_jsonl(folder / "rows.jsonl", (plain(row) for row in rows_of(rungs)))
         if place is not None:
             write_results(place, _results(grid, rungs, command))
 

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.readers import read_json
 from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
 from fullrank.evaluation import EVALUATE
 from fullrank.evaluation.clicks_spec import sign
 from fullrank.ops.device import resolve_device
-from fullrank.ops.safe_files import read_json
 from fullrank.recommender import RecommenderModel
 from fullrank.run import Run
 from fullrank.scaling.cost import Cost

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.files import write_json, write_jsonl
+from fullrank.core.readers import read_jsonl
 from fullrank.errors import UserError
 from fullrank.ops.plain import plain
-from fullrank.ops.safe_files import write_text
 from fullrank.scaling.jobs import Job
 
 Row = dict[str, Any]
@@ -24,22 +24,17 @@ class Rows:
         self.path = out / "rows.jsonl"
         self.all: list[Row] = []
         try:
-            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {self.path}: {error}") from None
-        for number, line in enumerate(text.splitlines(), 1):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict) or not {"cell", "seed", "spec_hash", "data_fingerprint"} <= row.keys():
+            found = read_jsonl(self.path, torn=False) if self.path.exists() else []
+        except UserError as error:
+            raise UserError(f"{error}; the file is damaged or not ours") from None
+        for number, row in enumerate(found, 1):
+            if not {"cell", "seed", "spec_hash", "data_fingerprint"} <= row.keys():
                 raise UserError(f"line {number} of {self.path} is no row of a sweep; the file is damaged or not ours")
             self.all.append(row)
 
     def add(self, row: Row) -> None:
         """Append one row; the file is replaced whole, so that it never ends in half a line."""
-        lines = "".join(json.dumps(plain(r)) + "\n" for r in [*self.all, row])
-        write_text(self.path, lines)
+        write_jsonl(self.path, (plain(r) for r in [*self.all, row]))
         self.all.append(row)
 
     def last(self, job: Job, fingerprint: str) -> Row | None:
@@ -94,5 +89,4 @@ def results_file(results: str | Path | None) -> Path | None:
 
 def write_results(path: Path, tree: Mapping[str, Any]) -> None:
     """A JSON file that is replaced whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(plain(tree), indent=2) + "\n")
+    write_json(path, plain(tree))

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
+from fullrank.core.readers import read_text
 from fullrank.errors import UserError
-from fullrank.scaling.jobs import Cell, Job, check_folders, check_name, check_seeds, make_jobs, read_file
+from fullrank.scaling.jobs import Cell, Job, check_folders, check_name, check_seeds, make_jobs
 from fullrank.spec import Spec
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
@@ -93,7 +94,7 @@ class Search(Spec):
     def read(cls, path: str | Path) -> Search:
         """A search from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
         try:
-            return cls.from_text(read_file(path))
+            return cls.from_text(read_text(path))
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 

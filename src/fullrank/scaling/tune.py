@@ -6,9 +6,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.files import write_text
 from fullrank.data.store import AnyStore
 from fullrank.evaluation.clicks_spec import sign
-from fullrank.ops.safe_files import write_text
 from fullrank.scaling.engine import Engine, Local
 from fullrank.scaling.grid import Grid
 from fullrank.scaling.jobs import Cell

@@ -6,15 +6,16 @@ A process killed at any time leaves a pointer to a whole checkpoint.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from fullrank.core.files import write_json
+from fullrank.core.readers import read_json
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
+from fullrank.ops.tensor_files import read_tensors, write_tensors
 
 Checkpoint = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]
 """Weights, optimizer state, and where the run stood."""
@@ -24,12 +25,10 @@ def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], 
     """Write a checkpoint and forget the one before it. `state["step"]` is the number of optimizer steps done."""
     root = out / "checkpoints"
     folder = root / f"step-{state['step']:09d}"
-    root.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(exist_ok=True)
     write_tensors(folder / "weights.safetensors", dict(model.state_dict()))
     write_tensors(folder / "optimizer.safetensors", optimizer)
-    write_text(folder / "state.json", json.dumps(state, indent=2) + "\n")
-    write_text(root / "last.json", json.dumps({"folder": folder.name}) + "\n")
+    write_json(folder / "state.json", state)
+    write_json(root / "last.json", {"folder": folder.name}, indent=None)
     for old in root.glob("step-*"):
         if old.name != folder.name:
             shutil.rmtree(old, ignore_errors=True)

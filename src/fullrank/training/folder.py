@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.files import foreign, is_litter
 from fullrank.data.manifest import is_store
 from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
@@ -29,7 +30,7 @@ def check(
     if init_from is not None and init_from.path.resolve() == folder.resolve() and not resume:
         raise UserError(f"{folder} is the run to go on from; give another folder for the new run")
     if not is_run(folder):
-        strange = [p.name for p in folder.iterdir() if p.name not in OWN] if folder.exists() else []
+        strange = foreign(folder, OWN.__contains__)
         if strange:
             raise UserError(f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder")
         return
@@ -42,8 +43,8 @@ def check(
 
 
 def clear(folder: Path) -> None:
-    """Remove what an old run left; files that are not a run's stay."""
-    for name in OWN:
+    """Remove what an old run left, also half written; files that are not a run's stay."""
+    for name in [*OWN, *(path.name for path in (folder.iterdir() if folder.exists() else ()) if is_litter(path.name))]:
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)
         else:

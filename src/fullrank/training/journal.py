@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from fullrank.errors import UserError
-from fullrank.ops.safe_files import write_text
+from fullrank.core.files import append_line, write_jsonl
+from fullrank.errors import UserError, unknown
+from fullrank.run import rows_of
 
 
 class Journal:
@@ -21,25 +23,12 @@ class Journal:
         """Drop the rows behind a step: a resumed run writes them again."""
         if not self.path.exists():
             return
-        kept = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(row, dict) or not isinstance(row.get("step"), int) or row["step"] > step:
-                break
-            kept.append(line)
-        write_text(self.path, "".join(line + "\n" for line in kept))
+        write_jsonl(self.path, takewhile(lambda row: row["step"] <= step, rows_of(self.path.parent)))
 
     def add(self, event: str, step: int, epoch: int | float, figures: Mapping[str, Any]) -> None:
         """One row: what happened, where, and its figures."""
         row = {"event": event, "step": step, "epoch": epoch, **figures}
-        try:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        except OSError as error:
-            raise UserError(f"cannot write {self.path}: {error.strerror or error}") from error
+        append_line(self.path, json.dumps(row))
         numbers = {f"{event}/{k}": v for k, v in figures.items() if isinstance(v, int | float)}
         for logger in self.loggers:
             logger.log_metrics(numbers, step=step)
@@ -53,8 +42,6 @@ def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
     found = []
     for name in names:
         if name.lower() not in allowed:
-            from fullrank.errors import unknown
-
             raise unknown("logger", name, allowed)
         try:
             found.append(_make_logger(getattr(room, allowed[name.lower()]), name.lower(), out))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fullrank.data.catalog import Catalog
 from fullrank.errors import UserError
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run
 
 ITEMS = "items."

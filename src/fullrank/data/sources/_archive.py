@@ -6,7 +6,6 @@ system. An archive whose wanted member claims an absolute path or `..`, or is a 
 
 from __future__ import annotations
 
-import os
 import shutil
 import tarfile
 import zipfile
@@ -17,6 +16,7 @@ from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
 from typing import cast
 
+from fullrank.core.files import NotWritten, open_whole
 from fullrank.data.sources._parse import damaged
 from fullrank.errors import UserError
 
@@ -83,20 +83,16 @@ def _refuse_hostile(path: str, archive: Path) -> None:
 def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path) -> Path:
     if target.is_file() and target.stat().st_size == size:
         return target
-    part = target.with_name(target.name + ".unpacking")
     try:
         free = shutil.disk_usage(target.parent).free
         if size > free:
             raise UserError(
                 f"unpacking {target.name} needs {size:,} bytes but {target.parent} has {free:,} free; make room"
             )
-        with open(part, "wb") as out:
+        with open_whole(target) as out:
             shutil.copyfileobj(stream, out, 1 << 20)
-        os.replace(part, target)
+    except NotWritten as error:
+        raise UserError(f"cannot unpack {archive} to {target}: {error.reason}") from None
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UserError(f"cannot unpack {archive} to {target}: {error.strerror or error}") from None
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
     return target

@@ -22,6 +22,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from fullrank.core.files import open_whole
 from fullrank.errors import UserError
 
 TIERS = 4
@@ -110,7 +111,8 @@ class Market:
 
     def save(self, path: Path | str) -> None:
         """Write every array to one .npz file; all are numbers, so nothing is pickled."""
-        np.savez_compressed(Path(path), **{f.name: getattr(self, f.name) for f in fields(self)})
+        with open_whole(path) as file:
+            np.savez_compressed(file, **{f.name: getattr(self, f.name) for f in fields(self)})
 
     @classmethod
     def load(cls, path: Path | str) -> Market:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from fullrank.core.progress import Tell, quiet
 from fullrank.data import manifest as manifests
 from fullrank.data.catalog import Catalog
 from fullrank.data.pack import Store
@@ -20,7 +21,7 @@ from fullrank.items.codes import Quantiser, folder, measure
 from fullrank.items.codes.collisions import settle
 from fullrank.items.codes.reader import Codes
 from fullrank.items.codes.spec import Encode
-from fullrank.items.vectors import Tell, Vectors, quiet
+from fullrank.items.vectors import Vectors
 from fullrank.items.vectors.reduce import Reduction, fit
 
 CACHE = Path(".cache") / "vectors"

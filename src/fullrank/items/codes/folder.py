@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fullrank import __version__
+from fullrank.core.files import replaceable, whole_folder, write_json
+from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.atomic import replaceable, replacing
 from fullrank.data.frames import unreadable
 from fullrank.errors import UserError
 from fullrank.ops.plain import plain
-from fullrank.ops.safe_files import write_tensors
+from fullrank.ops.tensor_files import write_tensors
 
 FORMAT, VERSION = "fullrank.codes", 1
 TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
@@ -45,15 +45,14 @@ def write(
     out: Path, item_ids: pl.Series, codes: Int64[Tensor, "V K"], tensors: Mapping[str, Tensor], facts: dict[str, Any]
 ) -> None:
     """Write the folder, all or nothing; one of codes that is there is replaced. `facts` go into the manifest."""
-    with replacing(out) as folder:
+    with whole_folder(out) as folder:
         table = pl.DataFrame({"item_id": item_ids, "codes": column(codes)})
-        table.write_parquet(folder / TABLE)
+        write_table(table, folder / TABLE)
         write_tensors(folder / BOOKS, dict(tensors))
         files = manifests.describe(folder)
         header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__}
         whole = header | plain(facts) | {"content": manifests.content(files), "files": files}
-        text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        (folder / manifests.NAME).write_text(text, encoding="utf-8")
+        write_json(folder / manifests.NAME, whole, indent=1, ensure_ascii=False)
 
 
 def column(codes: Int64[Tensor, "V K"]) -> pl.Series:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fullrank.core.progress import Tell, quiet
 from fullrank.data.catalog import Catalog
 from fullrank.data.pack import Store
 from fullrank.errors import UserError
@@ -21,7 +22,6 @@ from fullrank.items.codes import folder, measure
 from fullrank.items.codes.collisions import settle
 from fullrank.items.codes.encode import CACHE, diagnose, filled, ids_hash, notes, open_items
 from fullrank.items.codes.reader import Codes
-from fullrank.items.vectors import Tell, quiet
 from fullrank.spec import Spec
 
 DRIFT = 1.5

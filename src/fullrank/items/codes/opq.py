@@ -23,11 +23,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
 from fullrank.items.codes.kmeans import assign, kmeans, lloyd
 from fullrank.items.codes.quantisers import Product, sized
 from fullrank.items.codes.training import enough, some
-from fullrank.items.vectors import Tick
 from fullrank.spec import Spec
 
 FIRST = 10
@@ -52,7 +52,7 @@ class Opq(Spec):
     engine: Literal["auto", "faiss", "torch"] = "auto"
     """Who learns; auto: faiss where it is installed and the size is a power of two."""
 
-    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Tick) -> Product:
+    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Product:
         if x.shape[1] % self.levels:
             fitting = x.shape[1] - x.shape[1] % self.levels
             raise UserError(

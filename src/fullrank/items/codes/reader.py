@@ -20,7 +20,7 @@ from fullrank.items.codes.collisions import Policy
 from fullrank.items.codes.spec import Encode
 from fullrank.items.codes.tuples import Tuples
 from fullrank.items.vectors.reduce import Reduction
-from fullrank.ops.safe_files import read_tensors
+from fullrank.ops.tensor_files import read_tensors
 
 CODES, SIZES = "codes", "code_sizes"
 """Columns of an item table that holds codes."""

@@ -15,11 +15,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.progress import Progress
 from fullrank.items.codes.kmeans import kmeans
 from fullrank.items.codes.nearest import nearest
 from fullrank.items.codes.quantisers import Residual, sized
 from fullrank.items.codes.training import enough, some
-from fullrank.items.vectors import Tick
 from fullrank.spec import Spec
 
 
@@ -36,7 +36,7 @@ class RqKmeans(Spec):
     points: int = Field(65536, ge=1)
     """Vectors to learn from; more are sampled."""
 
-    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Tick) -> Residual:
+    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Residual:
         enough(x, self.size, "rq_kmeans")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()

@@ -7,7 +7,6 @@ before somebody says what to put in its place. Reading runs no code of a strange
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,12 +14,8 @@ from typing import Any, Protocol
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from fullrank.core.progress import Tell
 from fullrank.data.catalog import Catalog
-
-Tick = Callable[[int, int], None]
-"""Called with (done, in all)."""
-Tell = Callable[[str], Tick]
-"""Called with what begins; gives what is called with (done, in all)."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +31,3 @@ class Vectors:
 
 class Source(Protocol):
     def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors: ...
-
-
-def quiet(what: str) -> Tick:
-    """A `Tell` that tells nothing."""
-    return lambda done, total: None

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
+from fullrank.core.files import write_json
+from fullrank.core.progress import Progress
 from fullrank.errors import UserError
-from fullrank.items.vectors import Tick
 from fullrank.items.vectors.sentences import Embed
-from fullrank.ops.safe_files import read_tensors, write_tensors, write_text
+from fullrank.ops.tensor_files import read_tensors, write_tensors
 
 PART = (128, 8192)
 """Least and most texts between two writes; in between, a hundredth of what is to be made."""
@@ -37,7 +38,7 @@ def fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
 
 
 def cached(
-    folder: Path, texts: Sequence[str], options: Mapping[str, Any], load: Callable[[], Embed], tick: Tick
+    folder: Path, texts: Sequence[str], options: Mapping[str, Any], load: Callable[[], Embed], tick: Progress
 ) -> Float32[np.ndarray, "N D"]:
     """Vectors of the texts in their order. `load` is called only where some are missing."""
     place = folder / fingerprint((), options)[:32]
@@ -95,7 +96,7 @@ def _describe(place: Path, options: Mapping[str, Any]) -> None:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the cache {str(place)!r} cannot be made ({error.strerror}); name another folder") from None
-    write_text(place / "options.json", json.dumps(options, indent=1, sort_keys=True) + "\n")
+    write_json(place / "options.json", options, indent=1, sort_keys=True)
 
 
 def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "N D"]:

@@ -13,11 +13,12 @@ import numpy as np
 import polars as pl
 import torch
 
+from fullrank.core.progress import Tell
 from fullrank.data import frames
 from fullrank.data.catalog import Catalog
 from fullrank.data.manifest import digest
 from fullrank.errors import UserError
-from fullrank.items.vectors import Tell, Vectors
+from fullrank.items.vectors import Vectors
 from fullrank.spec import Spec
 
 

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
+from fullrank.core.progress import Tell
 from fullrank.data.catalog import Catalog
-from fullrank.items.vectors import Tell, Vectors, sentences
+from fullrank.items.vectors import Vectors, sentences
 from fullrank.items.vectors.cache import cached, fingerprint
 from fullrank.items.vectors.wording import text_columns, texts
 from fullrank.spec import Spec

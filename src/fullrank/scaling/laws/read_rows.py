@@ -6,12 +6,12 @@ metric of the validation split. FLOPs are those of an epoch (`size.flops_per_epo
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fullrank.core.readers import read_json, read_jsonl
 from fullrank.errors import UserError, unknown
 from fullrank.scaling.laws.ladder import Ladder, Trace
 
@@ -44,12 +44,9 @@ def _read(row: dict[str, Any], metric: str, file: Path) -> Trace:
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     try:
-        text = file.read_text(encoding="utf-8")
-        found = (
-            [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else json.loads(text)["rows"]
-        )
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is no readable result of a sweep ({type(error).__name__}: {error})") from None
+        found: Any = read_jsonl(file, torn=False) if file.suffix == ".jsonl" else read_json(file)["rows"]
+    except (UserError, KeyError) as error:
+        raise UserError(f"{file} is no readable result of a sweep ({error})") from None
     if not isinstance(found, list) or not all(isinstance(r, dict) and {"cell", "seed"} <= r.keys() for r in found):
         raise UserError(f"{file} holds something else than rows of a sweep; give rows.jsonl or the file of --results")
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fullrank.data import atomic
+from fullrank.core import files
 from fullrank.data.pack import Store
 from fullrank.data.prepare import prepare
 from fullrank.errors import UserError
@@ -29,7 +29,7 @@ def left(folder: Path) -> list[str]:
 @pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two renames"])
 def test_a_store_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not exchange:
-        monkeypatch.setattr(atomic, "_exchange", lambda new, out: False)
+        monkeypatch.setattr(files, "_exchange", lambda new, out: False)
     old = prepare(SMALL, tmp_path / "store")
     events = old.items
     assert prepare(OTHER, tmp_path / "store").num_users == 2
@@ -39,11 +39,11 @@ def test_a_store_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch: 
 
 def test_two_renames_roll_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(SMALL, tmp_path / "store")
-    monkeypatch.setattr(atomic, "_exchange", lambda new, out: False)
+    monkeypatch.setattr(files, "_exchange", lambda new, out: False)
     rename = Path.rename
 
     def once(self: Path, target: Path) -> Path:
-        if self.suffix == ".building":
+        if self.suffix == ".part":
             raise OSError(5, "Input/output error")
         return rename(self, target)
 
@@ -59,7 +59,7 @@ def run(code: str, folder: Path, limit: int | None = None) -> subprocess.Complet
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     source = "import sys; sys.path.insert(0, sys.argv[2])\n" + textwrap.dedent(code)
-    root = str(Path(atomic.__file__).parents[2])
+    root = str(Path(files.__file__).parents[2])
     return subprocess.run(
         [sys.executable, "-c", source, str(folder), root], capture_output=True, text=True, preexec_fn=cap, timeout=120
     )
@@ -67,7 +67,8 @@ def run(code: str, folder: Path, limit: int | None = None) -> subprocess.Complet
 
 KILLED = """
     import os, signal, polars as pl
-    from fullrank.data import {module} as module
+    import importlib
+    module = importlib.import_module('fullrank.{module}')
     from fullrank.data.prepare import prepare
     module.{function} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     frame = pl.DataFrame({{"user_id": [1, 1, 1, 2], "item_id": [1, 2, 3, 4], "timestamp": [1, 2, 3, 4]}})
@@ -75,7 +76,9 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize(("module", "function"), [("manifest", "describe"), ("atomic", "_flush"), ("atomic", "_swap")])
+@pytest.mark.parametrize(
+    ("module", "function"), [("data.manifest", "describe"), ("core.files", "_flush"), ("core.files", "_swap")]
+)
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_killed_writer_loses_nothing(tmp_path: Path, module: str, function: str, existing: bool) -> None:
     if existing:
@@ -86,15 +89,15 @@ def test_a_killed_writer_loses_nothing(tmp_path: Path, module: str, function: st
         assert Store.open(tmp_path / "store", verify=True).num_users == 1
     else:
         assert not (tmp_path / "store").exists()
-    assert any(name.endswith(".building") for name in left(tmp_path))
+    assert any(name.endswith(".part") for name in left(tmp_path))
     assert prepare(OTHER, tmp_path / "store").num_users == 2
     assert left(tmp_path) == ["store"], "what the killed writer left is swept away"
 
 
 def test_another_writer_at_work_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / f".store.{os.getppid()}.building").mkdir()
+    (tmp_path / f".store.{os.getppid()}.part").mkdir()
     prepare(SMALL, tmp_path / "store")
-    assert left(tmp_path) == [f".store.{os.getppid()}.building", "store"]
+    assert left(tmp_path) == [f".store.{os.getppid()}.part", "store"]
 
 
 @pytest.mark.parametrize("limit", [200, 1500, 3000])

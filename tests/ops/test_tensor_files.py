@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fullrank.core import files
+from fullrank.core.files import write_text
+from fullrank.core.readers import read_json
 from fullrank.errors import UserError
-from fullrank.ops import safe_files
-from fullrank.ops.safe_files import read_json, read_tensors, write_tensors, write_text
+from fullrank.ops.tensor_files import read_tensors, write_tensors
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(safe_files.os, "replace", full)
+    monkeypatch.setattr(files.os, "replace", full)
     with pytest.raises(UserError, match="cannot write .*No space left"):
         write_text(tmp_path / "x.json", "{}")
     with pytest.raises(UserError, match="cannot write"):

@@ -1,0 +1,120 @@
+"""Progress of what takes long: a bar on a terminal, a line now and then elsewhere, nothing where it is off.
+
+Everything goes to stderr. `Progress` is what a library function takes; `Reporter` shows it to a person.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+Progress = Callable[[int, int], None]
+"""Called with (done, in all); `in all` is 0 where it is not known."""
+Tell = Callable[[str], Progress]
+"""Called with what begins; gives its `Progress`."""
+QUIET_SECONDS = 10.0
+"""Between two lines of progress where stderr is no terminal."""
+
+
+class Reporter:
+    """Shows one or more tasks while it is open (`with`), and lines that stay."""
+
+    def __init__(self, shown: bool = True, *, sizes: bool = False, lines: bool = True, transient: bool = False):
+        """`sizes`: what is counted are bytes. `lines`: without a terminal, a line now and then; else nothing of tasks.
+        `transient`: bars vanish in the end.
+        """
+        self.shown, self.sizes, self.lines = shown, sizes, lines
+        self._bar = _bar(sizes, transient) if shown and sys.stderr.isatty() else None
+        self._tasks: dict[str, Any] = {}
+        self._said = time.perf_counter()
+
+    def __enter__(self) -> Reporter:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def task(self, name: str) -> Progress:
+        """What to call with (done, in all) of one task."""
+        return lambda done, total: self.at(name, done, total)
+
+    def at(self, name: str, done: int, total: int, text: str | None = None) -> None:
+        """How far a task is; `text` stands in place of its name from now on."""
+        if self._bar is not None:
+            if name not in self._tasks:
+                self._tasks[name] = self._bar.add_task(text or name, total=total or None, completed=done)
+            self._bar.update(self._tasks[name], completed=done, total=total or None, description=text)
+        elif self.shown and self.lines:
+            self._line(name, done, total)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        elif self.shown:
+            print(text, file=sys.stderr, flush=True)
+
+    def _line(self, name: str, done: int, total: int) -> None:
+        now = time.perf_counter()
+        ended = self.sizes and done == total  # each file gets a line, however fast it was
+        if ended or now - self._said >= QUIET_SECONDS:
+            self._said = now
+            unit = " bytes" if self.sizes else ""
+            known = f" of {total:,}{unit} ({done / total:.0%})" if total else unit
+            self.say(f"{name}: {done:,}{known}")
+
+
+@contextmanager
+def reporting(what: str, *, shown: bool = True) -> Iterator[Progress]:
+    """Progress of one thing: a bar that vanishes in the end, or a line now and then."""
+    with Reporter(shown, transient=True) as reporter:
+        if reporter._bar is not None:
+            reporter.at(what, 0, 0)  # the bar stands there before anything is known
+        yield reporter.task(what)
+
+
+@contextmanager
+def stages(*, shown: bool = True) -> Iterator[Tell]:
+    """Progress of one thing after another: what begins ends what was before."""
+    with ExitStack() as stack:
+
+        def tell(what: str) -> Progress:
+            stack.pop_all().close()
+            return stack.enter_context(reporting(what, shown=shown))
+
+        yield tell
+
+
+def quiet(what: str) -> Progress:
+    """A `Tell` that tells nothing."""
+    return lambda done, total: None
+
+
+def clock(seconds: float) -> str:
+    """A duration as a clock shows it: `4:05`, `1:02:03`."""
+    whole = int(seconds)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def _bar(sizes: bool, transient: bool) -> Any:
+    from rich import progress as rich
+    from rich.console import Console
+
+    middle: tuple[rich.ProgressColumn, ...] = (rich.DownloadColumn(), rich.TransferSpeedColumn())
+    if not sizes:
+        middle = (rich.TextColumn("{task.percentage:>3.0f} %"), rich.TimeElapsedColumn())
+    return rich.Progress(
+        rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), *middle,
+        rich.TextColumn("left"), rich.TimeRemainingColumn(),
+        console=Console(stderr=True), transient=transient,
+    )  # fmt: skip

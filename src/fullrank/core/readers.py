@@ -1,0 +1,201 @@
+"""Read JSON, JSON lines and YAML that somebody else wrote: bounded, and with one short sentence for all that is wrong.
+
+The bounds stand far above what the library or a person writes: a text beyond them is damaged, or made to exhaust the
+memory of whoever opens it. In YAML, aliases count as often as they are used, before anything is built from them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fullrank.errors import UserError
+
+MOST_JSON = 64 * 2**20
+"""Bytes of a JSON file, or of one line of JSON lines."""
+MOST_YAML = 2**20
+"""Bytes of YAML: its parser takes some seconds for so many."""
+MOST_NODES = 100_000
+"""Values in YAML, with all aliases written out."""
+MOST_LEVELS = 100
+"""Lists and mappings inside each other."""
+MOST_DIGITS = 1000
+"""Characters of a number, in whatever base: Python refuses to print one of more than 4,300 decimal digits."""
+
+
+def read_text(path: str | Path, most: int = MOST_YAML) -> str:
+    """The text of a file. Raises `UserError` where it cannot be read, is not UTF-8, or has more than `most` bytes."""
+    try:
+        return read_bytes(path, most).decode()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"cannot read {path}: it is not text") from None
+    except _Refused as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+def read_bytes(path: str | Path, most: int = MOST_JSON) -> bytes:
+    """What a file holds. Raises `OSError`, and `UserError` with the reason alone for more than `most` bytes."""
+    with open(path, "rb") as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise _Refused(f"it is larger than {most:,} bytes")
+    return found
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The JSON object of a file in a folder of ours; anything else gives a `UserError`."""
+    try:
+        tree = read_json_text(read_bytes(path))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; the folder is incomplete") from None
+    except (OSError, UserError) as error:
+        raise UserError(f"{path} is not readable JSON ({error}); the folder is damaged") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds no JSON object; the folder is damaged")
+    return tree
+
+
+def read_jsonl(path: str | Path, *, torn: bool = True) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines, up to the first line that is none: a killed process leaves half a line.
+
+    With `torn=False` such a line is refused. Raises `UserError` where the file cannot be read.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        with open(path, "rb") as file:
+            while line := file.readline(MOST_JSON + 1):
+                try:
+                    row = read_json_text(line)
+                    if not isinstance(row, dict):
+                        raise _Refused("it is no object")
+                except UserError as error:
+                    if torn:
+                        break
+                    raise UserError(f"line {len(rows) + 1} of {path} is not readable JSON ({error})") from None
+                rows.append(row)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    return rows
+
+
+def read_json_text(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises `UserError` with the reason alone, for a caller who knows what it was."""
+    if len(text) > MOST_JSON:
+        raise _Refused(f"it is larger than {MOST_JSON:,} bytes")
+    try:
+        whole = text if isinstance(text, str) else text.decode()
+        tree = json.loads(whole, parse_int=_whole)
+    except _Refused:
+        raise
+    except UnicodeDecodeError:
+        raise _Refused("it is not text") from None
+    except (RecursionError, MemoryError):
+        raise _Refused(_DEEP) from None
+    except ValueError as error:
+        raise _Refused(str(error)[:200]) from None
+    if whole.count("[") + whole.count("{") > MOST_LEVELS:  # most texts need no walk
+        _refuse_deep(tree)
+    return tree
+
+
+def read_yaml_text(text: str) -> Any:
+    """The value of a YAML text. Raises `UserError` with the reason alone, for a caller who knows what it was."""
+    if len(text) > MOST_YAML:
+        raise _Refused(f"it is larger than {MOST_YAML:,} characters")
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _measure(node)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except _Refused:
+        raise
+    except yaml.YAMLError as error:
+        raise _Refused((str(error).splitlines() or ["it has no sense"])[0][:200]) from None
+    except (RecursionError, MemoryError):
+        raise _Refused(_DEEP) from None
+    except ValueError as error:
+        raise _Refused(f"a value is not what it says: {str(error)[:100]}") from None
+    except Exception:  # PyYAML's constructors index and search what they did not check: `!!timestamp x`, `!!bool x`
+        raise _Refused("a value is not of the type that its tag says") from None
+
+
+_DEEP = f"lists and mappings stand in each other more than {MOST_LEVELS} deep"
+
+
+class _Refused(UserError):
+    """A reason, which a caller makes a sentence of."""
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader of plain data, which looks a thousand brackets ahead before it says that they are too deep."""
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        if self.flow_level >= MOST_LEVELS:
+            raise _Refused(_DEEP)
+        super().fetch_flow_collection_start(token)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise _Refused(f"a number has {len(digits):,} digits, more than {MOST_DIGITS:,}")
+    return int(digits)
+
+
+def _refuse_deep(tree: Any) -> None:
+    front, level = [tree], 0
+    while front := [inner for outer in front for inner in _inside(outer)]:
+        level += 1
+        if level > MOST_LEVELS:
+            raise _Refused(_DEEP)
+
+
+def _inside(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def _measure(root: yaml.Node) -> None:
+    """Raise `_Refused` where the value below a node is too large, too deep, endless, or holds too long a number.
+
+    A node that aliases use often is measured once, so that the bound holds before anything is written out.
+    """
+    found: dict[int, tuple[int, int]] = {}  # node -> (values, levels)
+    above: set[int] = set()
+    stack = [(root, False)]
+    while stack:
+        node, measured = stack.pop()
+        key, inner = id(node), _below(node)
+        if measured:
+            above.discard(key)
+            values = 1 + sum(found[id(one)][0] for one in inner)
+            levels = 1 + max((found[id(one)][1] for one in inner), default=0)
+            if values > MOST_NODES:
+                raise _Refused(f"it holds more than {MOST_NODES:,} values, with its aliases written out")
+            if levels > MOST_LEVELS:
+                raise _Refused(_DEEP)
+            found[key] = values, levels
+        elif key in above:
+            raise _Refused("it holds itself by an alias")
+        elif isinstance(node, yaml.ScalarNode):
+            if len(node.value) > MOST_DIGITS and node.tag.endswith((":int", ":float")):
+                raise _Refused(f"a number has {len(node.value):,} digits, more than {MOST_DIGITS:,}")
+            found[key] = 1, 0
+        elif key not in found:
+            above.add(key)
+            stack.append((node, True))
+            stack += [(one, False) for one in inner]
+
+
+def _below(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [one for pair in node.value for one in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []

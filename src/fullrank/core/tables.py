@@ -1,0 +1,112 @@
+"""Write tables as Parquet, CSV or JSON lines: at once, or frame by frame in the memory of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
+
+from fullrank.core.files import NotWritten, Pending, reason_of, whole_file
+from fullrank.errors import UserError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SUFFIXES = (".parquet", ".csv", ".jsonl")
+"""What can be written."""
+
+
+def check_suffix(path: Path, what: str = "") -> None:
+    """Raise `UserError` unless a table can be written to a file of that name; `what` stands before it."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{what}{path} has the suffix {path.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+
+
+def write_table(frame: pl.DataFrame, path: str | Path) -> None:
+    """Write a table by the suffix of `path` (`SUFFIXES`), whole or not at all.
+
+    Raises `UserError` for another suffix, for lists in a CSV file, and where the disk refuses.
+    """
+    path = Path(path)
+    check_suffix(path)
+    _refuse_nested(frame, path)
+    with whole_file(path) as part, _refusals(path):
+        if path.suffix == ".parquet":
+            frame.write_parquet(part)
+        elif path.suffix == ".csv":
+            frame.write_csv(part)
+        else:
+            frame.write_ndjson(part)
+
+
+class TableWriter:
+    """A table that grows by frames into a file, in the memory of one frame. Use it in a `with`.
+
+    Leaving without an error puts the file in place of an older one, else nothing is left. Parquet is gathered in
+    pieces, because its rows are known only at the end. Raises `UserError` as `write_table` does.
+    """
+
+    def __init__(self, path: Path):
+        check_suffix(path)
+        self.path, self.rows = path, 0
+        self._pending = Pending(path)
+        self._file: IO[bytes] | None = None
+        self._begun = False
+
+    def __enter__(self) -> TableWriter:
+        with _refusals(self.path):
+            self._fresh = self._pending.begin()
+            if self.path.suffix != ".parquet":
+                self._file = open(self._fresh, "wb")  # noqa: SIM115  # closed by `__exit__`
+            elif self._pending.folder is None:
+                raise OSError("it is a device or a pipe, and Parquet needs a file")
+            else:
+                self._pieces = self._fresh.with_name("pieces")
+                self._pieces.mkdir()
+        return self
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """More rows, of the same columns."""
+        _refuse_nested(frame, self.path)
+        with _refusals(self.path):
+            if self._file is None:
+                frame.write_parquet(self._pieces / f"{self.rows:015}")
+            elif self.path.suffix == ".jsonl":
+                frame.write_ndjson(self._file)
+            else:
+                frame.write_csv(self._file, include_header=not self._begun)
+        self._begun = True
+        self.rows += len(frame)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        import polars as pl
+
+        try:
+            with _refusals(self.path):
+                if self._file is not None:
+                    self._file.close()
+                if kind is None and self._file is None:
+                    pl.scan_parquet(sorted(self._pieces.iterdir()), glob=False).sink_parquet(self._fresh)
+                if kind is None:
+                    self._pending.commit()
+        finally:
+            self._pending.abandon()
+
+
+def _refuse_nested(frame: pl.DataFrame, path: Path) -> None:
+    nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
+    if nested and path.suffix == ".csv":
+        raise UserError(f"column {nested[0]!r} holds lists, which CSV cannot: write {path.stem}.parquet")
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """What polars and the system raise, also for a full disk, as the sentence that the file was not written."""
+    from polars.exceptions import PanicException, PolarsError
+
+    try:
+        yield
+    except (OSError, PolarsError, PanicException) as error:
+        raise NotWritten(path, reason_of(error)) from error

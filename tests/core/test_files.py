@@ -1,0 +1,277 @@
+"""Files and folders are whole or absent: kills, full disks, modes, and what killed writers left."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from fullrank.core import files
+from fullrank.core.files import (
+    append_line,
+    copy_file,
+    foreign,
+    is_litter,
+    open_whole,
+    replaceable,
+    whole_file,
+    whole_folder,
+    write_array,
+    write_json,
+    write_jsonl,
+    write_text,
+)  # fmt: skip
+from fullrank.core.tables import TableWriter, write_table
+from fullrank.errors import UserError
+from fullrank.ops.tensor_files import write_tensors
+
+DEAD = 2**22 + 1
+"""Above the largest process id of Linux."""
+FRAME = pl.DataFrame({"a": [1, 2]})
+
+
+def grow(path: Path) -> None:
+    with TableWriter(path) as table:
+        table.add(FRAME)
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "x.txt": lambda path: write_text(path, "new"),
+    "x.json": lambda path: write_json(path, {"new": 1}),
+    "rows.jsonl": lambda path: write_jsonl(path, [{"new": 1}]),
+    "x.npy": lambda path: write_array(path, np.ones(3)),
+    "x.parquet": lambda path: write_table(FRAME, path),
+    "x.csv": lambda path: write_table(FRAME, path),
+    "x.jsonl": lambda path: write_table(FRAME, path),
+    "g.parquet": grow,
+    "g.csv": grow,
+    "g.jsonl": grow,
+    "x.safetensors": lambda path: write_tensors(path, {"a": torch.ones(3)}),
+}
+each = pytest.mark.parametrize("name", WRITERS)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@each
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_the_umask_decides_the_mode(tmp_path: Path, name: str, mask: int) -> None:
+    """Newcomer's B2: safetensors writes 0600 whatever the umask; another user could not read the weights."""
+    path = tmp_path / "new" / name
+    old = os.umask(mask)
+    try:
+        WRITERS[name](path)
+        os.chmod(path, 0o600)
+        WRITERS[name](path)
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask and left(path.parent) == [name]
+
+
+@each
+@pytest.mark.parametrize("where", ["replace", "fsync"])
+def test_a_full_disk_leaves_the_old_file(
+    tmp_path: Path, name: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, where, full)
+    with pytest.raises(UserError, match=f"cannot write .*{name}: No space left.*what was there before is unchanged"):
+        WRITERS[name](tmp_path / name)
+    assert (tmp_path / name).read_text() == "old" and left(tmp_path) == [name]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux's device that is always full")
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in ("g.parquet", "x.safetensors")])
+def test_a_full_device(tmp_path: Path, name: str) -> None:
+    """A device is written to, not replaced."""
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(UserError, match="No space left on device"):
+        WRITERS[name](tmp_path / name)
+    assert (tmp_path / name).is_symlink() and Path("/dev/full").is_char_device()
+    with pytest.raises(UserError, match="cannot write .*No space left"):
+        append_line(Path("/dev/full"), "x" * 100)
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_text(tmp_path / "pipe", "hello")
+    assert os.read(reader, 100) == b"hello"
+    os.close(reader)
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real" / "x.txt")
+    for text in ("one", "two"):
+        write_text(tmp_path / "link.txt", text)
+        assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "real" / "x.txt").read_text() == text
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    import numpy as np, polars as pl, torch
+    from fullrank.core import files
+    sys.path.insert(0, {tests!r})
+    import importlib.util
+    spec = importlib.util.spec_from_file_location("writers", {here!r})
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    files.{owner}{function} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    module.WRITERS[{name!r}](Path({path!r}))
+"""
+
+
+@pytest.mark.parametrize("name", ["x.json", "g.parquet", "g.csv", "x.safetensors"])
+@pytest.mark.parametrize("function", ["_flush", "os.replace"])
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, name: str, function: str) -> None:
+    (tmp_path / name).write_text("old")
+    killed(tmp_path / name, name, function)
+    assert (tmp_path / name).read_text() == "old"
+    litter = [entry for entry in left(tmp_path) if entry != name]
+    assert len(litter) == 1 and is_litter(litter[0]), "one hidden entry, whatever the writer makes of its own"
+    assert foreign(tmp_path, {name}.__contains__) == []
+    WRITERS[name](tmp_path / name)
+    assert left(tmp_path) == [name] and (tmp_path / name).read_bytes() != b"old"
+
+
+def killed(path: Path, name: str, function: str) -> None:
+    source = textwrap.dedent(KILLED).format(
+        tests=str(Path(__file__).parents[1]), here=__file__, owner="", function=function, name=name, path=str(path)
+    )
+    root = str(Path(files.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_an_error_of_the_block_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("old")
+    with pytest.raises(ZeroDivisionError), open_whole(tmp_path / "x") as file:
+        file.write(b"half")
+        1 / 0  # noqa: B018
+    with pytest.raises(UserError, match="as it is"), whole_file(tmp_path / "x") as part:
+        part.write_text("half")
+        raise UserError("as it is")
+    assert (tmp_path / "x").read_text() == "old" and left(tmp_path) == ["x"]
+
+
+def test_sweeping(tmp_path: Path) -> None:
+    """What dead processes left for this place goes; what lives, or is for another place, stays."""
+    (tmp_path / f".x.json.{DEAD}.part").write_text("a file, as version 0.1 left it")
+    (tmp_path / f".x.json.{DEAD + 1}.part").mkdir()
+    (tmp_path / f".x.json.{DEAD + 1}.part" / "whole").write_text("half")
+    kept = {f".x.json.{os.getppid()}.part", f".y.json.{DEAD}.part", f".x.json.old.{DEAD}.part", ".x.json.part"}
+    for name in kept:
+        (tmp_path / name).write_text("")
+    write_text(tmp_path / "x.json", "{}")
+    assert set(left(tmp_path)) == {"x.json", *kept}
+
+
+def test_the_only_copy_is_not_swept(tmp_path: Path) -> None:
+    """A process killed between two renames leaves the old folder aside, and no folder in its place."""
+    aside = tmp_path / f".store.{DEAD}.previous"
+    aside.mkdir()
+    with whole_folder(tmp_path / "store") as folder:
+        assert aside.is_dir()
+        (folder / "x").write_text("")
+    assert aside.is_dir()
+    with whole_folder(tmp_path / "store") as folder:
+        (folder / "x").write_text("")
+    assert left(tmp_path) == ["store"]
+
+
+@pytest.mark.parametrize(
+    ("name", "litter"),
+    [(".spec.json.123.part", True), (".out.parquet.9.part", True), (".store.7.previous", True), ("spec.json", False),
+     (".spec.json.part", False), ("x.1.part", False), (".git", False), ("data.bin.part", False)],
+)  # fmt: skip
+def test_litter(name: str, litter: bool) -> None:
+    assert is_litter(name) == litter
+
+
+def test_litter_is_nobodys_file(tmp_path: Path) -> None:
+    (tmp_path / f".manifest.json.{DEAD}.part").write_text("{")
+    replaceable(tmp_path, "store", lambda folder: False, lambda name: False)
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(UserError, match="holds other files and is no store"):
+        replaceable(tmp_path, "store", lambda folder: False, lambda name: False)
+    with pytest.raises(UserError, match=r"would delete \(thesis.tex\)"):
+        replaceable(tmp_path, "store", lambda folder: True, lambda name: False)
+
+
+def test_a_folder_names_itself_where_a_file_in_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with whole_folder(tmp_path / "out") as folder:
+        (folder / "x").write_text("old")
+    monkeypatch.setattr(files.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(UserError) as caught, whole_folder(tmp_path / "out") as folder:
+        write_text(folder / "x", "new")
+    assert str(caught.value).startswith(f"'{tmp_path / 'out'}' could not be written (No space left on device)")
+    assert (tmp_path / "out" / "x").read_text() == "old" and left(tmp_path) == ["out"]
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"b": "ü", "a": [1]}, indent=1, ensure_ascii=False, sort_keys=True)
+    assert (tmp_path / "x.json").read_text() == '{\n "a": [\n  1\n ],\n "b": "ü"\n}\n'
+    write_json(tmp_path / "x.json", {"b": 1}, indent=None)
+    assert (tmp_path / "x.json").read_text() == '{"b": 1}\n'
+    write_jsonl(tmp_path / "x.jsonl", ({"n": n} for n in range(2)))
+    append_line(tmp_path / "x.jsonl", json.dumps({"n": 2}))
+    assert (tmp_path / "x.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
+    copy_file(tmp_path / "x.jsonl", tmp_path / "y.jsonl")
+    assert (tmp_path / "y.jsonl").read_bytes() == (tmp_path / "x.jsonl").read_bytes()
+    write_array(tmp_path / "x.npy", np.arange(3))
+    assert np.load(tmp_path / "x.npy").tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["a[1]*?.parquet", "table.csv", "table.jsonl"])
+def test_a_table_of_frames(tmp_path: Path, name: str) -> None:
+    read = {
+        ".parquet": lambda path: pl.read_parquet(path, glob=False),
+        ".csv": lambda path: pl.read_csv(path, glob=False),
+    }
+    with TableWriter(tmp_path / name) as table:
+        for start in range(0, 30, 10):
+            table.add(pl.DataFrame({"a": range(start, start + 10)}))
+    found = read.get(Path(name).suffix, pl.read_ndjson)(tmp_path / name)
+    assert found["a"].to_list() == list(range(30)) and table.rows == 30 and left(tmp_path) == [name]
+
+
+def test_tables_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="suffix '.xls'; allowed: .parquet"):
+        write_table(FRAME, tmp_path / "x.xls")
+    with pytest.raises(UserError, match="column 'b' holds lists, which CSV cannot: write x.parquet"):
+        write_table(pl.DataFrame({"b": [[1]]}), tmp_path / "x.csv")
+    with pytest.raises(UserError, match="cannot write .*x.parquet"):
+        write_table(pl.DataFrame({"b": pl.Series([object()])}), tmp_path / "x.parquet")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(UserError, match="cannot write .*folder.csv: Is a directory"):
+        write_table(FRAME, tmp_path / "folder.csv")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        write_text(tmp_path / "file" / "x", "")
+    assert left(tmp_path) == ["file", "folder.csv"]

@@ -1,0 +1,87 @@
+"""One logger tree, `fullrank`: shown on stderr once, turned up and down by its level, the root logger left alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import fullrank
+from fullrank.core.log import logger, shown_at
+from fullrank.data.prepare import prepare
+
+ENV = {**os.environ, "PYTHONPATH": str(Path(fullrank.__file__).parents[1])}
+TOP = logging.getLogger("fullrank")
+EVENTS = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": [1, 2, 3]})
+
+
+@pytest.fixture(autouse=True)
+def level() -> Iterator[None]:
+    before = TOP.level
+    yield
+    TOP.setLevel(before)
+
+
+def test_one_handler_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("fullrank.data.x", "fullrank.data.y", "fullrank.data.x"):
+        logger(name).info("hello")
+    assert capsys.readouterr() == ("", "hello\n" * 3)
+    assert [type(handler).__name__ for handler in TOP.handlers].count("_Stderr") == 1
+
+
+def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logger("fullrank.data.x")
+    log.debug("hidden")
+    TOP.setLevel(logging.WARNING)
+    log.info("hidden")
+    log.warning("seen")
+    TOP.setLevel(logging.DEBUG)
+    log.debug("seen")
+    assert capsys.readouterr().err == "seen\nseen\n"
+    assert (shown_at(True), shown_at(False)) == (logging.INFO, logging.DEBUG)
+
+
+def test_steps_of_prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(EVENTS, tmp_path / "a")
+    assert capsys.readouterr() == ("", "")
+    prepare(EVENTS, tmp_path / "a", progress=True)
+    asked = capsys.readouterr().err
+    TOP.setLevel(logging.DEBUG)
+    prepare(EVENTS, tmp_path / "a")
+    assert capsys.readouterr().err == asked != ""
+    TOP.setLevel(logging.WARNING)
+    prepare(EVENTS, tmp_path / "a", progress=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_applications_get_the_records(caplog: pytest.LogCaptureFixture) -> None:
+    logger("fullrank.data.x").info("hello")
+    assert [(one.name, one.message) for one in caplog.records] == [("fullrank.data.x", "hello")]
+
+
+@pytest.mark.parametrize(
+    ("before", "shown"),
+    [
+        ("", "hello\n"),
+        ("logging.basicConfig(level=logging.INFO)", "INFO:fullrank.x:hello\n"),
+        ("logging.basicConfig(level=logging.INFO, filename='/dev/null')", "hello\n"),
+        ("logging.getLogger('fullrank').setLevel(logging.ERROR)", ""),
+    ],
+)
+def test_nothing_is_shown_twice(before: str, shown: str) -> None:
+    code = f"""
+import logging
+{before}
+root = list(logging.getLogger().handlers), logging.getLogger().level
+from fullrank.core.log import logger
+logger("fullrank.x").info("hello")
+assert root == (logging.getLogger().handlers, logging.getLogger().level)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENV)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", shown)
