@@ -41,7 +41,7 @@ def written(store: ImpressionStore, path: Path, *settings: str, watched: bool = 
     torch.manual_seed(0)
     model: Any = shaken(spec.model.build(store.fields))  # type: ignore[attr-defined]
     data = {"path": str(store.path), "split_fingerprint": store.fingerprint}
-    write_run(path, spec, store.fields, {"parameters": sum(p.numel() for p in model.parameters()), "data": data})
+    write_run(path, spec, store.encoder, {"parameters": sum(p.numel() for p in model.parameters()), "data": data})
     write_weights(path, model)
     rows: list[dict[str, Any]] = [
         {"event": "epoch", "step": 9 * n, "epoch": n, "train/loss": 3 / n, "validation/auc": n / 9} for n in (1, 2, 3)

@@ -131,5 +131,5 @@ def test_a_run_folder_alone_is_enough(tmp_path: Path) -> None:
 
 
 def test_what_is_the_other_problems_is_refused(run: Run) -> None:
-    with pytest.raises(UserError, match="predict is of ranking models, use recommend"):
+    with pytest.raises(UserError, match="`predict` is of ranking models, use `recommend`"):
         fr.load(run).predict(pl.DataFrame({"a": [1]}))

@@ -73,7 +73,7 @@ class Predictor:
         """The items that a recommender knows, in the order of its table."""
         if isinstance(self._known, Encoder):
             raise UserError(
-                f"{self.name} gives the probability of a click and ranks no catalogue: use predict, or a recommender"
+                f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender"
             )
         return self._known
 
@@ -81,7 +81,7 @@ class Predictor:
     def encoder(self) -> Encoder:
         """How a ranking model reads impressions: schema, vocabularies, scales."""
         if not isinstance(self._known, Encoder):
-            raise UserError(f"{self.name} recommends items; predict is of ranking models, use recommend")
+            raise UserError(f"{self.name} recommends items; `predict` is of ranking models, use `recommend`")
         return self._known
 
     def recommend(
