@@ -104,7 +104,7 @@ def test_a_store_that_was_moved_is_named_with_data(call: Call, shop: Path, tmp_p
         (["--metric", "ndcg@10", "--set", "metrics=[hit]"], "given twice"),
         (["--set", "seen=maybe"], "'exclude' or 'keep'"),
         (["--set", "sen=keep"], "did you mean 'seen'"),
-        (["--device", "gpu"], "allowed: cpu, cuda"),
+        (["--device", "gpu"], "allowed: auto, cpu, cuda"),
         (["--data", "nowhere"], "there is no store at 'nowhere'"),
     ],
 )
