@@ -98,6 +98,8 @@ class Jagged:
 
     def flat(self) -> Shaped[np.ndarray, "N *d"]:
         """The values of all rows behind each other, copied."""
+        if len(self) == 1:  # a request of one user: a slice needs no places
+            return np.array(self.values[self.starts[0] : self.ends[0]])
         return self.values[self.places()]
 
     def keys(self, width: int) -> Int[np.ndarray, "N"]:

@@ -67,11 +67,12 @@ def _counted(series: pl.Series) -> tuple[np.ndarray, pl.Series] | None:
     return codes[place], distinct.cast(series.dtype)
 
 
-def take(series: pl.Series, places: np.ndarray) -> pl.Series:
-    """Values at some places (0 or more). Numbers go through numpy, which for a few costs a tenth of an expression."""
+def take(series: pl.Series, places: np.ndarray, name: str) -> pl.Series:
+    """Values at some places (0 or more), as a column of that name. Numbers go through numpy, which for a few costs a
+    tenth of an expression."""
     if series.dtype.is_numeric() and not series.null_count():
-        return pl.Series(series.name, series.to_numpy()[places], dtype=series.dtype)
-    return series[places]
+        return pl.Series(name, series.to_numpy()[places])
+    return series[places].alias(name)
 
 
 def numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:

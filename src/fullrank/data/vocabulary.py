@@ -81,7 +81,7 @@ class Vocabulary:
     def ids(self, values: pl.Series) -> Int32[np.ndarray, "R"]:
         """The id of each value that `canonical` gave."""
         if values.dtype == pl.Int64 and self._whole is not None:
-            place = self._whole.find(values)
+            place = self._whole.find(values.fill_null(0).to_numpy())
         else:
             self._text = self._text or TextIndex(self.values)
             place = self._text.find(values.cast(pl.String))
@@ -158,9 +158,8 @@ class IntIndex:
             self.order = np.argsort(keys, kind="stable")
             self.sorted = keys[self.order]
 
-    def find(self, values: pl.Series) -> np.ndarray:
-        """The place of each value, -1 where it is not there; a null counts as 0."""
-        keys = (values.fill_null(0) if values.null_count() else values).to_numpy()
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """The place of each whole number, -1 where it is not there."""
         if self.table is not None:
             high = self.low + len(self.table) - 3
             inside = (keys >= self.low) & (keys <= high)

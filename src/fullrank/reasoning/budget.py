@@ -52,6 +52,10 @@ class Budget(Spec):
         return self.streams or reasoner.streams
 
 
+AS_TRAINED = Budget()
+"""Every step in every stream."""
+
+
 def reasoner_of(model: Any) -> Any | None:
     """A model's reasoner (`fullrank.reasoning.Reasoner`), or None."""
     return getattr(model, "reasoner", None)
@@ -62,7 +66,7 @@ def check_budget(model: Any, budget: Budget) -> None:
     reasoner = reasoner_of(model)
     if reasoner is not None:
         budget.streams_of(reasoner)
-    elif budget != Budget():
+    elif budget != AS_TRAINED:
         given = ", ".join(f"{key}={value}" for key, value in budget.dump().items() if value is not None)
         raise UserError(
             f"this model does not reason, so reasoning.{given} has no effect: leave it out, or train a recipe "

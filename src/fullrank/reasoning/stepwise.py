@@ -19,9 +19,7 @@ from fullrank.batch import Batch, States, Thoughts, last
 from fullrank.errors import UserError
 from fullrank.ops.initial import STD
 from fullrank.reasoning import Thinking
-from fullrank.reasoning.budget import Budget
-
-AS_TRAINED = Budget()
+from fullrank.reasoning.budget import AS_TRAINED, Budget
 
 
 class Stepwise(nn.Module):

@@ -88,7 +88,7 @@ def batches(
     """
     read = histories.items.last(model.max_length)
     lengths = read.lengths
-    _check(model, histories, lengths, batch_size)
+    _check(model, lengths, batch_size)
     times = histories.times if getattr(model, "reads_times", True) else None
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
     most = batch_size or max(SCORES // block, 1)
@@ -99,14 +99,15 @@ def batches(
             count = batch_size or min(most, max(TOKENS // longest, 1))
             at = order[done : done + count]
             items = read.take(at)
+            table = items.padded()
+            _refuse_strangers(table, model.num_items)
             batch = Batch(
-                items=_padded(items.padded()),
+                items=_padded(table),
                 lengths=torch.from_numpy(lengths[at]),
                 rows=torch.from_numpy(np.asarray(at if histories.users is None else histories.users[at], np.int64)),
                 times=None if times is None else _padded(items.over(times).padded()),
             )
-            _refuse_strangers(batch, model.num_items)
-            yield at, batch.to(device)
+            yield at, batch if str(device) == "cpu" else batch.to(device)
             done += len(at)
             if progress is not None:
                 progress(done, len(order))
@@ -129,21 +130,21 @@ def _padded(table: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(table.astype(np.int64, copy=False))
 
 
-def _check(model: Model, histories: Histories, lengths: Int[np.ndarray, "U"], batch_size: int | None) -> None:
+def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) -> None:
     if batch_size is not None and batch_size < 1:
         raise UserError(f"batch_size must be at least 1 user, not {batch_size}")
-    if np.any(histories.items.ends < histories.items.starts):
+    shortest = int(lengths.min(initial=1))
+    if shortest < 0:
         raise UserError("a history ends before it starts: every end must be at least its start")
-    empty = int(np.sum(lengths == 0))
-    if empty and not getattr(model, "allows_empty", False):
+    if shortest == 0 and not getattr(model, "allows_empty", False):
         raise UserError(
-            f"{empty} of {len(lengths)} histories are empty and this model cannot answer without one: "
-            "leave these users out or rank them with a model that can, such as popularity"
+            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot answer without "
+            "one: leave these users out or rank them with a model that can, such as popularity"
         )
 
 
-def _refuse_strangers(batch: Batch, num_items: int) -> None:
-    low, high = (int(v) for v in torch.aminmax(batch.items))
+def _refuse_strangers(items: Int[np.ndarray, "B T"], num_items: int) -> None:
+    low, high = int(items.min()), int(items.max())
     if low < 0 or high >= num_items:
         wrong = low if low < 0 else high
         raise UserError(f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})")

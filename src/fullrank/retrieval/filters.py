@@ -32,6 +32,8 @@ class Filters:
 
     def take(self, rows: Int[np.ndarray, "B"]) -> Filters:
         """Those of some of the users."""
+        if self.excluded is None and self.allowed is None:
+            return self
         part = (None if one is None else one.take(rows) for one in (self.excluded, self.allowed))
         excluded, allowed = part
         return replace(self, excluded=excluded, allowed=allowed)
@@ -41,8 +43,10 @@ class Filters:
         hidden = [one for one in (seen, self.excluded) if one is not None]
         if not hidden and self.barred is None and self.allowed is None:
             return None
-        rows = np.concatenate([np.zeros(0, np.int64), *(one.row_of() for one in hidden)])
-        items = np.concatenate([np.zeros(0, np.int64), *(one.flat() for one in hidden)])
+        rows, items = (
+            parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+            for parts in ([one.row_of() for one in hidden], [one.flat() for one in hidden])
+        )
         allowed = None if self.allowed is None else _Pairs.of(self.allowed.row_of(), self.allowed.flat(), device)
         barred = None if self.barred is None else torch.from_numpy(self.barred).to(device)
         return BatchFilter(_Pairs.of(rows, items, device), barred, allowed)
@@ -113,14 +117,19 @@ class _Pairs:
 
     rows: Int[Tensor, "P"]
     items: Int[Tensor, "P"]
+    beyond: int
+    """No item is this one or a larger one: a block that ends here or later needs no search for where it ends."""
 
     @staticmethod
     def of(rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], device: torch.device | str) -> _Pairs:
         order = np.argsort(items, kind="stable")
-        return _Pairs(_tensor(rows[order]).to(device), _tensor(items[order]).to(device))
+        beyond = int(items[order[-1]]) + 1 if len(order) else 0
+        return _Pairs(_tensor(rows[order]).to(device), _tensor(items[order]).to(device), beyond)
 
     def within(self, low: int, high: int) -> tuple[Int[Tensor, "p"], Int[Tensor, "p"]]:
         """Rows, and columns of the block of items low .. high-1."""
+        if low == 0 and high >= self.beyond:
+            return self.rows, self.items
         first, last = torch.searchsorted(self.items, self.items.new_tensor([low, high])).tolist()
         return self.rows[first:last], self.items[first:last] - low
 
@@ -129,7 +138,7 @@ class _Pairs:
             0, users, torch.arange(len(users), device=users.device)
         )
         rows = place[self.rows]
-        return _Pairs(rows[rows >= 0], self.items[rows >= 0])
+        return _Pairs(rows[rows >= 0], self.items[rows >= 0], self.beyond)
 
     def has(self, items: Int[Tensor, "B m"]) -> Bool[Tensor, "B m"]:
         users = len(items)

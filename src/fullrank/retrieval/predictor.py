@@ -187,7 +187,7 @@ class Predictor:
             mine = np.flatnonzero((place[rows] >= 0) & (ids >= 0))
             found[mine] = pair_scores(answer, place[rows[mine]], ids[mine], block=BLOCK)
         frame = pl.DataFrame({
-            "user": take(request.users, rows),
+            "user": take(request.users, rows, "user"),
             "item": items,
             "score": pl.Series(found).fill_nan(None),
         })  # fmt: skip

@@ -69,19 +69,21 @@ def lists(
             "empty='popular' answers them"
         )
     k = min(k, catalog.size)
+    served = ~bare | getattr(model, "allows_empty", False)
+    able, rest = np.flatnonzero(served), np.flatnonzero(~served)
+    how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
+    if not len(rest):  # what most requests are
+        found = rank(model, histories, k=k, seen=seen, filters=filters, **how)
+        none = np.zeros(len(request), dtype=np.int64)
+        return Lists(found.ids, found.scores, none if found.steps is None else found.steps)
     ids = np.full((len(request), k), -1, dtype=np.int64)
     scores = np.full((len(request), k), -np.inf, dtype=np.float32)
     steps = np.zeros(len(request), dtype=np.int64)
-    served = ~bare | getattr(model, "allows_empty", False)
-    able, rest = np.flatnonzero(served), np.flatnonzero(~served)
     if len(able):
-        found = rank(
-            model, histories.take(able), k=k, seen=seen, filters=filters.take(able), device=device, decoding=decoding,
-            budget=budget, index=index, search=search,
-        )  # fmt: skip
+        found = rank(model, histories.take(able), k=k, seen=seen, filters=filters.take(able), **how)
         ids[able], scores[able] = found.ids, found.scores
         steps[able] = 0 if found.steps is None else found.steps
-    for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)) if len(rest) else ():
+    for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
         ids[some], scores[some] = popular(catalog, len(some), k, filters.take(some), histories.take(some))
     return Lists(ids, scores, steps)
 
@@ -106,15 +108,14 @@ def long(
 ) -> pl.DataFrame:
     """A row for each filled place: user, item, score, rank, and steps and title where they are given and asked for."""
     k = ids.shape[1]
-    filled = ids.ravel() >= 0
-    place = np.repeat(np.arange(len(users)), k)[filled]
-    internal = ids.ravel()[filled]
-    frame = pl.DataFrame({
-        "user": take(users, place),
-        "item": catalog.external(internal),
-        "score": scores.ravel()[filled],
-        "rank": np.tile(np.arange(1, k + 1), len(users))[filled],
-    })  # fmt: skip
+    filled = np.flatnonzero(ids.ravel() >= 0)
+    place, internal = filled // k, ids.ravel()[filled]
+    frame = pl.DataFrame([
+        take(users, place, "user"),
+        catalog.external(internal, "item"),
+        pl.Series("score", scores.ravel()[filled]),
+        pl.Series("rank", filled % k + 1),
+    ])  # fmt: skip
     if steps is not None:
         frame = frame.with_columns(steps=pl.Series(steps[place]))
     if titles and catalog.titles is not None:

@@ -85,6 +85,8 @@ def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, ca
 
     Raises `UserError` for lists that are not one for all or one per history, and for an `allow` that leaves nothing.
     """
+    if exclude is None and allow is None:
+        return Filters()
     barred: Bool[np.ndarray, "V"] | None = None
     excluded, allowed = (
         None if given is None else _known(per_history(name, given, request), catalog)
