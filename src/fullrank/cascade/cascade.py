@@ -118,7 +118,7 @@ class Cascade:
         )  # fmt: skip
         rank, budget = self.ordering(context), Budget(**(reasoning or {}))
         filters = read_filters(exclude, allow, asked, catalog)
-        everybody = asked.users if asked.named else pl.Series("user", [None] * len(asked), dtype=pl.String)
+        everybody = pl.Series("user", [None] * len(asked), dtype=pl.String) if asked.names is None else asked.names
         rank.require_some(everybody)
         ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
         for low, high in order.blocks(len(asked), candidates):
@@ -134,7 +134,7 @@ class Cascade:
             scores.append(_filled(value, k, -np.inf))
             if progress is not None:
                 progress(high, len(asked))
-        return asked.give(long(asked.users, np.concatenate(ids), np.concatenate(scores), catalog, titles))
+        return asked.give(long(asked.names, np.concatenate(ids), np.concatenate(scores), catalog, titles))
 
     def evaluate(
         self,

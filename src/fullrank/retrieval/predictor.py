@@ -127,7 +127,7 @@ class Predictor:
         filters = read_filters(exclude, allow, request, self.catalog)
         found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=spent, decoding=search)
         taken = None if spent.adaptive is None else found.steps
-        return request.give(long(request.users, found.ids, found.scores, self.catalog, titles, taken))
+        return request.give(long(request.names, found.ids, found.scores, self.catalog, titles, taken))
 
     def lists(
         self,

@@ -99,19 +99,22 @@ def popular(
 
 
 def long(
-    users: pl.Series,
+    users: pl.Series | None,
     ids: Int[np.ndarray, "U K"],
     scores: Float[np.ndarray, "U K"],
     catalog: Catalog,
     titles: bool,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> pl.DataFrame:
-    """A row for each filled place: user, item, score, rank, and steps and title where they are given and asked for."""
+    """A row for each filled place: user, item, score, rank, and steps and title where they are given and asked for.
+
+    Users without names (None) are numbered.
+    """
     k = ids.shape[1]
     filled = np.flatnonzero(ids.ravel() >= 0)
     place, internal = filled // k, ids.ravel()[filled]
     frame = pl.DataFrame([
-        take(users, place, "user"),
+        pl.Series("user", place) if users is None else take(users, place, "user"),
         catalog.external(internal, "item"),
         pl.Series("score", scores.ravel()[filled]),
         pl.Series("rank", filled % k + 1),

@@ -31,23 +31,26 @@ STEP = 86_400
 class RequestBatch:
     """The histories that were asked with, of the items that the catalogue knows, by time."""
 
-    users: pl.Series
-    """External ids."""
+    names: pl.Series | None
+    """External ids of the users; None where the caller named none: they are 0, 1, ..."""
     histories: Histories
-    named: bool = True
-    """Whether the caller named the users; else they are numbered."""
     ordered: bool = True
     """Whether the users stand in the caller's order; those of a table do not."""
     give: Callable[[pl.DataFrame], Any] = lambda frame: frame
     """A polars frame as the caller's type of DataFrame."""
 
     def __len__(self) -> int:
-        return len(self.users)
+        return len(self.histories)
+
+    @property
+    def users(self) -> pl.Series:
+        """External ids, or the numbers of users whom nobody named."""
+        return pl.Series("user", np.arange(len(self))) if self.names is None else self.names
 
     def part(self, low: int, high: int) -> RequestBatch:
-        """The users low .. high - 1."""
+        """The users low .. high - 1, by the names or numbers that they have here."""
         some = slice(low, high)
-        return replace(self, users=self.users[some], histories=self.histories.take(some))
+        return replace(self, names=self.users[some], histories=self.histories.take(some))
 
 
 def read(
@@ -63,7 +66,7 @@ def read(
     """The histories as arrays. `timed`: a model reads when events happened. The rest is as in `Predictor.recommend`."""
     named("unknown", unknown, ("skip", "error"))
     named("untimed", untimed, ("error", "even"))
-    users, lengths, items, times, give = _flat(histories, columns, catalog, time_unit if timed else None)
+    names, lengths, items, times, give = _flat(histories, columns, catalog, time_unit if timed else None)
     if timed and times is None and lengths.any():
         times = _even(lengths, columns, untimed)
     known = items >= 0
@@ -72,12 +75,11 @@ def read(
             f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out"
         )
     if not known.all():
-        owner = np.repeat(np.arange(len(users)), lengths)
-        lengths = np.bincount(owner[known], minlength=len(users))
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        lengths = np.bincount(owner[known], minlength=len(lengths))
         items, times = items[known], None if times is None else times[known]
-    sequence = isinstance(histories, Sequence)
     flat = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times)
-    return RequestBatch(users, flat, not sequence, sequence or isinstance(histories, Mapping), give)
+    return RequestBatch(names, flat, isinstance(histories, Sequence | Mapping), give)
 
 
 def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, catalog: Catalog) -> Filters:
@@ -175,17 +177,18 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
 
 def _flat(
     histories: Given, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
-) -> tuple[pl.Series, np.ndarray, np.ndarray, np.ndarray | None, Any]:
-    """Users, events of each, internal item ids of all (-1: unknown), seconds, and how to give a polars frame back.
+) -> tuple[pl.Series | None, np.ndarray, np.ndarray, np.ndarray | None, Any]:
+    """Users (None: numbered), events of each, internal item ids of all (-1: unknown), seconds, and how to give a polars
+    frame back.
 
     The seconds are None where there are none, or where no `unit` says that somebody reads them.
     """
     if isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str)):
-        given = dict(histories) if isinstance(histories, Mapping) else dict(enumerate(histories))
-        lists = [[items] if isinstance(items, str) else list(items) for items in given.values()]
+        given = histories.values() if isinstance(histories, Mapping) else histories
+        lists = [[items] if isinstance(items, str) else list(items) for items in given]
         if not lists:
             raise UserError("there are no histories; give at least one")
-        users = pl.Series("user", list(given), strict=False)
+        users = pl.Series("user", list(histories), strict=False) if isinstance(histories, Mapping) else None
         flat = [item for items in lists for item in items]
         return users, np.array([len(items) for items in lists]), catalog.lookup(flat), None, lambda frame: frame
     return _from_frame(histories, columns, catalog, unit)
