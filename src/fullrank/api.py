@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from fullrank.core.progress import Progress
 from fullrank.data.pack import Store
 from fullrank.data.store import AnyStore, open_store
@@ -110,9 +108,9 @@ def evaluate(
     """
     opened = _run(run)
     store = store_of(opened, data)
-    model, place = _model(opened, device)
+    made = load(opened, data=store, device=device)
     spec = opened.spec.evaluation.override(*set)
-    return EVALUATE[opened.spec.problem](model, store, split, spec, device=place, progress=progress)
+    return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
 
 
 def oracle_step(
@@ -131,8 +129,8 @@ def oracle_step(
     opened = _run(run)
     spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
-    model, place = _model(opened, device)
-    return _oracle_step(model, store, split, spec, device=place, progress=progress)
+    made = load(opened, device=device)
+    return _oracle_step(made.model, store, split, spec, device=made.device, progress=progress)
 
 
 def step_curve(
@@ -153,9 +151,9 @@ def step_curve(
     opened = _run(run)
     spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
-    model, place = _model(opened, device)
+    made = load(opened, device=device)
     return _frontier(
-        model, store, split, spec, metrics=metrics, rounds=rounds, device=place, progress=progress
+        made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
     )  # fmt: skip
 
 
@@ -206,8 +204,7 @@ def attended(
     store = store_of(opened, data)
     if not isinstance(store, Store):
         raise UserError(f"{opened.path} is a click model, which reads no history; give a run that recommends items")
-    model, _ = _model(opened, device)
-    return case_of(model, store, user, split=split, vectors=vectors)
+    return case_of(load(opened, device=device).model, store, user, split=split, vectors=vectors)
 
 
 def report(
@@ -305,12 +302,6 @@ def predict_file(
 
 def _run(run: Run | str | Path) -> Run:
     return Run.open(run) if isinstance(run, str | Path) else run
-
-
-def _model(run: Run, device: str) -> tuple[Any, torch.device]:
-    """A run's model on a device, and that device."""
-    place = resolve_device(device)
-    return run.model().to(place), place
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:

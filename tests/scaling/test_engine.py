@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fullrank.data.pack import Store
+from fullrank.errors import UserError
 from fullrank.scaling.engine import Engine, Local, Work
 from fullrank.scaling.ladder import run_ladder
 from fullrank.scaling.one import failed_row
@@ -141,3 +142,9 @@ def test_ladders_and_searches_pass_the_engine_on(store: Store, tiny: Tiny, out: 
     space = Search.from_text("{cells: [sasrec], space: {training.lr: {log: [1.0e-4, 1.0e-2]}}, trials: 2}")
     tune(space, store, tmp_path / "tuned", progress=False, engine=engine)
     assert engine.asked == ["popularity-seed0", "sasrec-trial0-seed0", "sasrec-trial1-seed0"]
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_runs(store: Store, tiny: Tiny, out: Path) -> None:
+    with pytest.raises(UserError, match="allowed: auto"):
+        sweep(tiny("[sasrec]"), store, out, engine=Local(device="gpu"), progress=False)
+    assert not (out / "cells").exists()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings
+from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.screen import Screen, seconds
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def sweep(
         typer.Option("--results", metavar="FILE", help="Keep grid, rows and means over seeds in this JSON file."),
     ] = None,
     settings: Settings = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train and evaluate a grid of settings over seeds.
@@ -70,6 +71,7 @@ def sweep(
     fullrank sweep grid.yaml --data data/shop --out runs/grid --max-hours 2 --results results/grid.json
     """
     from fullrank.data.store import open_store
+    from fullrank.scaling.engine import Local
     from fullrank.scaling.grid import Grid
     from fullrank.scaling.jobs import from_settings
     from fullrank.scaling.ladder import Rung, rows_of, run_ladder, summarise_rungs
@@ -82,6 +84,7 @@ def sweep(
         found = found.with_settings(from_settings(settings))
     stores = [open_store(path) for path in data]
     how: dict[str, Any] = {"max_hours": max_hours, "dry_run": dry_run, "results": results, "command": _command()}
+    how["engine"] = Local(device)
     if len(stores) == 1:
         outcome = run_sweep(found, stores[0], out, **how)
         rungs, summary = [Rung(stores[0], outcome)], summarise_seeds(outcome.newest)
@@ -111,6 +114,7 @@ def tune(
     max_hours: MaxHours = None,
     dry_run: DryRun = False,
     settings: Settings = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Search for good settings, at equal budgets.
@@ -132,6 +136,7 @@ def tune(
     fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
     """
     from fullrank.data.store import open_store
+    from fullrank.scaling.engine import Local
     from fullrank.scaling.jobs import from_settings
     from fullrank.scaling.search import Search
     from fullrank.scaling.tune import tune as search
@@ -140,7 +145,9 @@ def tune(
     asked = Search.read(space)
     if settings:
         asked = asked.with_settings(from_settings(settings))
-    found = search(asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command())
+    found = search(
+        asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command(), engine=Local(device)
+    )
     if not dry_run:
         rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]
         screen.table(("cell", "trial", "validation", "defaults", "settings"), rows)

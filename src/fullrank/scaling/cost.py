@@ -78,7 +78,12 @@ class Cost:
 
 
 def measure_costs(
-    jobs: Iterable[Job], store: AnyStore, *, seconds: float = SECONDS, told: Callable[[Job], None] | None = None
+    jobs: Iterable[Job],
+    store: AnyStore,
+    *,
+    seconds: float = SECONDS,
+    told: Callable[[Job], None] | None = None,
+    device: str = "auto",
 ) -> dict[str, Cost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
@@ -91,7 +96,7 @@ def measure_costs(
         if told is not None:
             told(job)
         try:
-            found[job.cost_key] = measure_cost(job, store, seconds=seconds)
+            found[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
         except UserError as error:
             raise UserError(f"cell {job.cell!r}: {error}") from None
         except Exception:  # the job will fail by itself, with a row and a traceback, and the others go on
@@ -99,23 +104,23 @@ def measure_costs(
     return found
 
 
-def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS) -> Cost:
+def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device: str = "auto") -> Cost:
     """Time a job's steps and evaluation for about `seconds` each. A baseline's fit is timed whole."""
     torch.manual_seed(0)
-    device = resolve_device()
+    place = resolve_device(device)
     experiment = job.experiment
     data = data_module_of(experiment.model_copy(update={"seed": 0}), store)
     model: Any = build_model(experiment, data.known)
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
     if isinstance(model, RecommenderModel | ClickModel):
-        model = model.to(device)
+        model = model.to(place)
         loader = data.loader(model)
         step, steps, epochs = time_step(model, loader, training, seconds), loader.steps_per_epoch, training.max_epochs
     else:
         begun = time.perf_counter()
         model.fit(store)
         fit = time.perf_counter() - begun
-        model = model.to(device)
+        model = model.to(place)
     full = not job.selection_only
     once = time_evaluation(model, data, seconds / 2, all_metrics=full) if job.splits else 0.0
     often = math.ceil(epochs / training.evaluate_every)

@@ -34,12 +34,15 @@ class Work:
     progress: bool = False
     """Print the progress of the training to stderr."""
 
-    def run(self) -> Row:
-        """The job's row, whatever happens (an interrupt apart): an error is in the row, its traceback in the folder."""
+    def run(self, device: str = "auto") -> Row:
+        """The job's row, whatever happens (an interrupt apart): an error is in the row, its traceback in the folder.
+
+        `device` is where the model runs (`ops.device`).
+        """
         begun = time.perf_counter()
         trace = self.out / CELLS / f"{self.job.folder}.error.txt"
         try:
-            row = run_job(self.job, self.store, self.out, cost=self.cost, progress=self.progress)
+            row = run_job(self.job, self.store, self.out, cost=self.cost, progress=self.progress, device=device)
             trace.unlink(missing_ok=True)
             return row
         except Exception as error:
@@ -61,9 +64,13 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Local:
     """This process, one job after another. Satisfies `Engine`."""
 
+    device: str = "auto"
+    """Where models run."""
+
     def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
         for one in work:
-            yield one, one.run()
+            yield one, one.run(self.device)

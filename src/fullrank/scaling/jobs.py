@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,11 +77,11 @@ class Job:
     def folder(self) -> str:
         return f"{self.cell}-seed{self.seed}"
 
-    @property
+    @cached_property
     def spec_hash(self) -> str:
         return digest(self.experiment.dump())
 
-    @property
+    @cached_property
     def cost_key(self) -> str:
         """Equal for jobs that differ in the seed alone."""
         return digest(self.experiment.model_copy(update={"seed": 0}).dump())

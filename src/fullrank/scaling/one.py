@@ -30,7 +30,15 @@ CELLS = "cells"
 """Folder of the run folders."""
 
 
-def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, progress: bool = False) -> Row:
+def run_job(
+    job: Job,
+    store: AnyStore,
+    out: Path,
+    *,
+    cost: Cost | None = None,
+    progress: bool = False,
+    device: str = "auto",
+) -> Row:
     """Train, evaluate, and say so in one row. A run folder that was cut off is continued from its last checkpoint."""
     folder = out / CELLS / job.folder
     resume = (folder / "manifest.json").is_file()
@@ -38,14 +46,14 @@ def run_job(job: Job, store: AnyStore, out: Path, *, cost: Cost | None = None, p
     if not resume:
         clear(folder)  # a process killed before the manifest was written leaves files that make no run
     begun = time.perf_counter()
-    run = train(job.experiment, store, folder, resume=resume, overwrite=not resume, progress=progress)
+    run = train(job.experiment, store, folder, resume=resume, overwrite=not resume, device=device, progress=progress)
     trained = time.perf_counter()
     spec = job.experiment.evaluation
     spec = spec.for_selection() if job.selection_only else spec
-    device = resolve_device()
-    model: Any = run.model().to(device)
+    place = resolve_device(device)
+    model: Any = run.model().to(place)
     evaluate = EVALUATE[job.experiment.problem]
-    found = {split: evaluate(model, store, split, spec, device=device).dump() for split in job.splits}
+    found = {split: evaluate(model, store, split, spec, device=place).dump() for split in job.splits}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     return {
         **identity(job, store),

@@ -13,6 +13,7 @@ from typing import Any
 
 from fullrank.data.store import AnyStore
 from fullrank.errors import UserError
+from fullrank.ops.device import resolve_device
 from fullrank.scaling.board import TOO_LONG, Board
 from fullrank.scaling.cost import Cost, measure_costs
 from fullrank.scaling.engine import Engine, Local, Work
@@ -69,6 +70,8 @@ def run_jobs(
     another spec, a folder in use. A job that fails later leaves a row with its error and the others go on.
     """
     _check_call(max_hours)
+    device = engine.device if isinstance(engine, Local) else "auto"  # costs are measured here, whatever the engine
+    resolve_device(device)
     begun = time.perf_counter()
     folder = Path(out)
     _make(folder)
@@ -79,7 +82,7 @@ def run_jobs(
             check_run_folder(job, store, folder)
         board = Board(jobs, folder, outcome, enabled=progress)
         board.begin(left)
-        outcome.costs = measure_costs(left, store, seconds=measure_seconds, told=board.measuring)
+        outcome.costs = measure_costs(left, store, seconds=measure_seconds, told=board.measuring, device=device)
         outcome.estimate = [_priced(job, _seconds(job, outcome, folder)) for job in left]
         board.show_costs(max_hours)
         if dry_run:
