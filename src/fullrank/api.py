@@ -13,7 +13,7 @@ from fullrank.core.progress import Progress
 from fullrank.data.pack import Store
 from fullrank.data.store import AnyStore, open_store
 from fullrank.data.values import Unit
-from fullrank.errors import UserError
+from fullrank.errors import UserError, brief
 from fullrank.evaluation import EVALUATE, Ceiling, EvaluationResult, Point
 from fullrank.evaluation import frontier as _frontier
 from fullrank.evaluation import oracle_step as _oracle_step
@@ -51,13 +51,15 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
     `device` is `auto` (CUDA where there is a GPU), `cpu`, `cuda`, `cuda:1` or `mps`, here and in every call that runs a
     model.
     """
-    opened = _run(run)
+    opened, place = _run(run), resolve_device(device)
     if opened.spec.problem == "ranking":
         encoder = opened.encoder(data)
-        return Predictor(opened.model(encoder), encoder, device=device, name=str(opened.path))
+        return Predictor(opened.model(encoder), encoder, device=place, name=str(opened.path))
+    if data is not None:
+        raise UserError(f"{opened.path} recommends items and needs its folder alone: leave data out")
     lists = opened.spec.lists
     return Predictor(
-        opened.model(), opened.catalog, device=device, budget=lists.reasoning, decoding=lists.decoding,
+        opened.model(), opened.catalog, device=place, budget=lists.reasoning, decoding=lists.decoding,
         name=str(opened.path),
     )  # fmt: skip
 
@@ -108,7 +110,7 @@ def evaluate(
     """
     opened = _run(run)
     store = store_of(opened, data)
-    made = load(opened, data=store, device=device)
+    made = load(opened, data=store if opened.needs_store else None, device=device)
     spec = opened.spec.evaluation.override(*set)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
 
@@ -301,6 +303,8 @@ def predict_file(
 
 
 def _run(run: Run | str | Path) -> Run:
+    if not isinstance(run, Run | str | Path):
+        raise UserError(f"give a run or the path of its folder, not {brief(run)}")
     return Run.open(run) if isinstance(run, str | Path) else run
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,12 @@ def test_tables_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write"):
         write_text(tmp_path / "file" / "x", "")
     assert left(tmp_path) == ["file", "folder.csv"]
+
+
+def test_threads_that_write_one_path_leave_it_whole(tmp_path: Path) -> None:
+    """Each has a part of its own, which the others do not sweep."""
+    place = tmp_path / "x.txt"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: write_text(place, f"{n}" * 1000), range(10, 90)))
+    assert len(set(place.read_text()[i : i + 2] for i in range(0, 2000, 2))) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["x.txt"]

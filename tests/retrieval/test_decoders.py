@@ -204,8 +204,7 @@ def test_settings() -> None:
         Decoding(kind="beam").override("steps=3")
     assert Decoding(kind="graph", edges=7).described() == {"kind": "graph", "beams": 100, "edges": 7, "steps": 3}
     search = search_of(model(), Decoding(kind="graph", beams=4), 10)
-    with pytest.raises(UserError, match="set decoding.beams=5 or more"):
-        search(answered(model()), 5, None)
+    assert (search(answered(model()), 5, None)[1] >= 0).all(), "lists longer than what is held are full, too"
 
 
 def test_log_probabilities_of_a_level_sum_to_one() -> None:

@@ -24,7 +24,9 @@ from fullrank.ops.device import resolve_device
 from fullrank.reasoning.budget import Budget
 from fullrank.reasoning.plr import PLR
 from fullrank.recommender import Recommender, Scoring
+from fullrank.retrieval.decoding import Decoding
 from fullrank.retrieval.predictor import Predictor
+from fullrank.retrieval.recommend import check
 from tiny import ITEMS, catalog, shaken, store
 
 IDS = [f"i{n}" for n in range(ITEMS)]
@@ -46,7 +48,7 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "exact codes": ("codes", {}),
     "pruned": ("codes", {"decoding": {"kind": "pruned", "codes": 2}}),
     "pruned sums": ("sums of codes", {"decoding": {"kind": "pruned", "codes": 2}}),
-    "graph": ("codes", {"decoding": {"kind": "graph", "beams": ITEMS, "edges": 3, "steps": 1}}),
+    "graph": ("codes", {"decoding": {"kind": "graph", "beams": 6, "edges": 2, "steps": 1}}),
     "beam": ("codes", {"decoding": {"kind": "beam", "beams": 3}}),
     "adaptive": ("reasoning", {"budget": {"adaptive": 4}}),
     "item_to_item": ("item_to_item", {}),
@@ -89,12 +91,39 @@ def test_threads_with_two_budgets_answer_as_one_does() -> None:
     assert shared.recommend(HISTORIES, k=5).rows() == before
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_threads_answer_as_one_does_on_every_path(path: str) -> None:
+    kind, how = PATHS[path]
+    shared = predictor(kind)
+    asked = [({user: items}, {"exclude": IDS[:5]} if n % 2 else {"allow": IDS[3:]}) for n, (user, items) in
+             enumerate(list(HISTORIES.items()) * 3)]  # fmt: skip
+
+    def ask(one: tuple[dict[str, list[str]], dict[str, list[str]]]) -> list[tuple[Any, ...]]:
+        return shared.recommend(one[0], k=5, **one[1], **how).rows()
+
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(ask, asked))  # before anything is made
+    assert together == [ask(one) for one in asked]
+
+
+def test_a_graph_that_reaches_too_little_gives_the_exact_list() -> None:
+    made, how = predictor("codes"), PATHS["graph"][1]
+    found = made.recommend(HISTORIES, k=10, allow=IDS[3:18], **how)
+    assert found.equals(made.recommend(HISTORIES, k=10, allow=IDS[3:18]))
+    (search,) = made._made.values()
+    assert search is not None
+    for _, part in found.group_by("user"):
+        assert part["score"].is_sorted(descending=True)
+    assert made.recommend(HISTORIES, k=ITEMS, **how).height == made.recommend(HISTORIES, k=ITEMS).height
+
+
 CALLS = """
 import gc, pathlib, sys
 import numpy as np, polars as pl, torch
 from fullrank.data.catalog import Catalog
 from fullrank.recommender import Recommender
 from fullrank.retrieval.predictor import Predictor
+from fullrank.retrieval.recommend import check
 
 known = Catalog(pl.DataFrame({"item": range(99), "item_id": [f"i{n}" for n in range(99)], "train_count": [1] * 99}))
 shared, ids = Predictor(Recommender(dim=8).build(known), known, device="cpu"), known.ids.to_list()
@@ -172,7 +201,15 @@ def test_lists_that_are_no_lists_are_refused() -> None:
         ({"exclude": [["i1"]]}, "1 lists for 2 histories"),
         ({"exclude": {"c": ["i1"]}}, "'c', who has no history"),
         ({"allow": {"a": ["i1"]}}, "no list for 'b'"),
-        ({"allow": ["nothing"]}, "no item that the model knows"),
+        ({"allow": ["nothing"]}, "leave no item"),
+        ({"allow": {"a": ["nothing"], "b": []}}, "leave no item"),
+        ({"allow": ["i5"], "exclude": ["i5"]}, "leave no item"),
+        ({"exclude": {"a": "i1"}}, "exclude of 'a' is 'i1'; give a list"),
+        ({"exclude": {"a": 5}}, "give a list of item ids"),
+        ({"exclude": [["i3"], "i4"]}, "exclude of 1 is 'i4'"),
+        ({"exclude": [["i3"], None]}, "exclude of 1 is None"),
+        ({"exclude": {"i1"}}, "give a list of item ids"),
+        ({"decoding": "grap"}, "graph"),
         ({"exclude": [3]}, "whole numbers|strings"),
         ({"k": 0}, "k must be at least 1"),
         ({"budget": {"steps": 1}}, "does not reason"),
@@ -180,6 +217,15 @@ def test_lists_that_are_no_lists_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=said):
             made.recommend(two, **given)
+    for k in ("3", 2.5, True, None, 0):
+        with pytest.raises(UserError, match="k must be at least 1, a whole number"):
+            check(k, "exclude", "popular")
+    for histories in ([5, 7], {"a": 5}, {"a": None}):
+        with pytest.raises(UserError, match="the history of"):
+            made.recommend(histories)
+    with pytest.raises(UserError, match="the ids|the items' ids"):
+        made.recommend([[["i1"], ["i2", "i3"]]])
+    assert made.recommend({2**70: ["i1"]}, k=1)["item"].to_list() == made.recommend([["i1"]], k=1)["item"].to_list()
     frame = pl.DataFrame({"user_id": ["b", "a"], "item_id": ["i1", "i2"]})
     with pytest.raises(UserError, match="no order to go by"):
         made.recommend(frame, exclude=[["i1"], ["i2"]])
@@ -237,6 +283,16 @@ def test_scores_are_inner_products_of_the_vectors(kind: str) -> None:
         predictor("codes").item_vectors()
 
 
+def test_vectors_are_the_callers_own() -> None:
+    """Normalising them in place, as an index for search does, leaves the model as it was."""
+    made = predictor("vectors")
+    before = made.recommend(HISTORIES).rows()
+    vectors = made.item_vectors()
+    vectors *= np.arange(len(vectors))[:, None]
+    made.user_vectors(HISTORIES)[1][:] = 0
+    assert made.recommend(HISTORIES).rows() == before
+
+
 def test_a_predictor_makes_its_index_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = predictor("vectors")
     calls, make = [], made.model.index_items
@@ -252,6 +308,21 @@ def test_what_a_call_does_not_say_is_as_the_predictor_was_made() -> None:
     whole = Predictor(model, catalog(), device="cpu")
     assert none.recommend(HISTORIES).rows() == whole.recommend(HISTORIES, budget={"steps": 0}).rows()
     assert none.recommend(HISTORIES, budget={"steps": 2}).rows() == whole.recommend(HISTORIES).rows()
+    adaptive = Predictor(model, catalog(), device="cpu", budget=Budget(adaptive=5))
+    assert adaptive.score(HISTORIES, IDS).equals(whole.score(HISTORIES, IDS)), "which ranks no lists to stop by"
+    assert np.array_equal(adaptive.user_vectors(HISTORIES)[1], whole.user_vectors(HISTORIES)[1])
+    with pytest.raises(UserError, match="goes by ranked lists"):
+        whole.score(HISTORIES, IDS, budget={"adaptive": 3})
+
+
+def test_another_decoding_starts_from_its_own_defaults() -> None:
+    known = catalog()
+    beam = Predictor(shaken(CODES.build(known)), known, device="cpu", decoding=Decoding(kind="beam", beams=9))
+    exact = beam.recommend(HISTORIES, decoding="exact").rows()
+    assert exact == beam.recommend(HISTORIES, decoding={"kind": "pruned"}).rows()
+    for beams in range(2, 12):
+        beam.recommend(HISTORIES, k=2, decoding={"beams": beams})
+    assert len(beam._made) <= 4, "what searches keep does not grow with the settings asked for"
 
 
 def test_look_ups_of_any_kind_of_id() -> None:

@@ -22,7 +22,6 @@ from fullrank.data.store import AnyStore
 from fullrank.data.values import Unit
 from fullrank.data.vocabulary import UNKNOWN, canonical
 from fullrank.errors import UserError
-from fullrank.reasoning.budget import Budget
 from fullrank.retrieval.predictor import Predictor
 from fullrank.retrieval.recommend import check, long
 from fullrank.retrieval.requests import Given, ItemLists, RequestBatch, named, read, read_filters
@@ -55,7 +54,11 @@ class Cascade:
         device: str = "auto",
     ):
         self.retriever, self.ranker = Retriever.of(retriever, store), Ranker.of(ranker, impressions)
-        self.predictor = Predictor(self.retriever.model, self.retriever.catalog, device=device)
+        how = self.retriever.evaluation
+        self.predictor = Predictor(
+            self.retriever.model, self.retriever.catalog, device=device, budget=how.reasoning, decoding=how.decoding,
+            name=self.retriever.name,
+        )  # fmt: skip
         self.device = self.predictor.device
         self.ranker.model.to(self.device).eval()
         self.encoder = self.ranker.encoder
@@ -116,7 +119,7 @@ class Cascade:
             histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
             timed=getattr(model, "reads_times", False),
         )  # fmt: skip
-        rank, budget = self.ordering(context), Budget(**(reasoning or {}))
+        rank, budget = self.ordering(context), self.predictor.settings(reasoning)[0]
         filters = read_filters(exclude, allow, asked, catalog)
         everybody = pl.Series("user", [None] * len(asked), dtype=pl.String) if asked.names is None else asked.names
         rank.require_some(everybody)
@@ -199,8 +202,8 @@ def _refuse_bare(asked: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
     if without.any():
         first = asked.users.filter(pl.Series(without))[0]
         raise UserError(
-            f"the retriever has no candidates for {int(without.sum()):,} users, the first is {first!r} (they have seen "
-            "every item): seen='keep' recommends those again, bare='skip' leaves these users out"
+            f"the retriever has no candidates for {int(without.sum()):,} users, the first is {first!r} (every item "
+            "is seen, excluded or not allowed): seen='keep' recommends seen ones again, bare='skip' leaves users out"
         )
 
 

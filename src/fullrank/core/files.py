@@ -1,13 +1,14 @@
 """Write files and folders that are whole or absent: the one way in which anything is written.
 
-What is being written lies in a hidden folder ``.NAME.PID.part`` beside its place. It is flushed to disk and then takes
-the place in one step, so a killed process or a full disk leaves what was there before. What a killed process left
+What is being written lies in a hidden folder ``.NAME.PID-N.part`` beside its place. It is flushed to disk and then
+takes the place in one step, so a killed process or a full disk leaves what was there before. What a killed process left
 beside a place is removed by the next one that writes there, and never counts as a file of somebody else (`foreign`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -23,7 +24,10 @@ import numpy as np
 from fullrank.errors import UserError
 
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
-_LITTER = re.compile(r"\..+\.(\d+)\.(?:part|previous)")
+_LITTER = re.compile(r"\..+\.((\d+)(?:-\d+)?)\.(?:part|previous)")
+_LIVE: set[str] = set()
+"""Parts that this process is writing: its threads share one process id."""
+_NUMBERS = itertools.count(1)
 
 
 class NotWritten(UserError):
@@ -131,7 +135,7 @@ class Pending:
 
     def abandon(self) -> None:
         if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _forget(self.folder)
 
 
 @contextmanager
@@ -156,7 +160,7 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise NotWritten(out, reason_of(error), folder=True) from error
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        _forget(building)
 
 
 def replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool]) -> None:
@@ -198,7 +202,7 @@ def sweep(path: Path) -> None:
         return
     for left in list(path.parent.iterdir()):
         found = _LITTER.fullmatch(left.name)
-        if found is None or not left.name.startswith(f".{path.name}.{found[1]}.") or _alive(int(found[1])):
+        if found is None or not left.name.startswith(f".{path.name}.{found[1]}.") or _alive(int(found[2]), left):
             continue
         if left.suffix == ".previous" and not path.exists():
             continue  # killed between two renames: this is the only copy
@@ -214,7 +218,15 @@ def reason_of(error: Exception) -> str:
 
 
 def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+    """A name of its own for each writer, also of one process; `_forget` it in the end."""
+    part = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.part")
+    _LIVE.add(str(part))
+    return part
+
+
+def _forget(part: Path) -> None:
+    shutil.rmtree(part, ignore_errors=True)
+    _LIVE.discard(str(part))
 
 
 def _swap(new: Path, out: Path) -> None:
@@ -252,9 +264,10 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _alive(process: int) -> bool:
+def _alive(process: int, part: Path) -> bool:
+    """Whether the writer of a part still runs: a process, or a thread of this one."""
     if process == os.getpid():
-        return False
+        return str(part) in _LIVE
     try:
         os.kill(process, 0)
     except ProcessLookupError:

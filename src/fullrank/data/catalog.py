@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,10 @@ class Catalog:
         Raises `UserError` where strings are given for whole numbers or the other way round.
         """
         if isinstance(external, list) and isinstance(self._index, IntIndex):
-            whole = np.asarray(external)  # a request's few ids, without the detour of a series
-            if whole.ndim == 1 and whole.dtype == np.int64:
-                return self._index.find(whole).astype(np.int64)
+            with suppress(ValueError, OverflowError):  # lists in lists, which the series below refuses in a sentence
+                whole = np.asarray(external)  # a request's few ids, without the detour of a series
+                if whole.ndim == 1 and whole.dtype == np.int64:
+                    return self._index.find(whole).astype(np.int64)
         given = external if isinstance(external, pl.Series) else pl.Series(values=external, strict=False)
         if len(given) == 0:
             return np.zeros(0, np.int64)
@@ -197,7 +199,7 @@ class Catalog:
     @cached_property
     def _numbers(self) -> np.ndarray | None:
         """The ids as an array where they are whole numbers: plain indexing costs a tenth of an expression."""
-        return None if self.ids.dtype == pl.String else self.ids.to_numpy()
+        return self.ids.to_numpy() if self.ids.dtype in values.NATIVE else None
 
     @cached_property
     def _index(self) -> IntIndex | TextIndex:

@@ -67,10 +67,14 @@ def _counted(series: pl.Series) -> tuple[np.ndarray, pl.Series] | None:
     return codes[place], distinct.cast(series.dtype)
 
 
+NATIVE = (pl.Int64, pl.Int32, pl.UInt64, pl.UInt32)
+"""Whole numbers as numpy has them, which those of 128 bits are not."""
+
+
 def take(series: pl.Series, places: np.ndarray, name: str) -> pl.Series:
     """Values at some places (0 or more), as a column of that name. Numbers go through numpy, which for a few costs a
     tenth of an expression."""
-    if series.dtype.is_numeric() and not series.null_count():
+    if series.dtype in NATIVE and not series.null_count():
         return pl.Series(name, series.to_numpy()[places])
     return series[places].alias(name)
 

@@ -24,7 +24,7 @@ from fullrank.evaluation.measure import Split
 from fullrank.retrieval.batches import answers
 
 BLOCK = 8192
-"""Items per block; here it only bounds the users in a batch (`retrieval.rank.SCORES` / BLOCK)."""
+"""Items per block; here it only bounds the users in a batch (`retrieval.batches.SCORES` / BLOCK)."""
 WEIGHTS = 1 << 22
 """Most attention weights (users x heads x positions x positions) made at once, 4 bytes each."""
 

@@ -17,7 +17,7 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise UserError(f"the device {str(name)!r} is unknown; allowed: auto, cpu, cuda, cuda:N, mps") from None
     if device.type == "cpu":
         return device
@@ -25,5 +25,8 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     count = torch.cuda.device_count() if device.type == "cuda" else 1
     there = getattr(room, "is_available", lambda: False)() and (device.index or 0) < count
     if not there:
-        raise UserError(f"the device {str(name)!r} is not available here; take auto or cpu")
+        raise UserError(
+            f"the device {str(name)!r} is not available here: this machine has none that torch can use (`fullrank "
+            "doctor` tells more); take auto or cpu"
+        )
     return device

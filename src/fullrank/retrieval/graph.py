@@ -5,8 +5,8 @@ Every item has edges to its `edges` most similar ones, itself among them. From `
 times to all neighbours of what it holds, scores these and keeps the best.
 
 Differs: the first items are the same for all users (every so-many-th of the catalogue), where RPG draws them for each.
-What filters refuse is walked through and left out of the list. Where too few items were reached, the rest of a list
-comes from exact scores (`padded` counts these users).
+What filters refuse is walked through and left out of the list. A user for whom too few items were reached gets
+the exact list (`padded` counts these users).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fullrank.items.coded import Coded
 from fullrank.items.semantic import SemanticItems
-from fullrank.retrieval.candidates import Candidates, filled_up
+from fullrank.retrieval.candidates import Candidates, exact_lists
 from fullrank.retrieval.exact import select, top_k
 from fullrank.retrieval.filters import BatchFilter
 
@@ -35,7 +35,7 @@ class Graph:
         every = torch.linspace(0, size - 1, min(beams, size), dtype=torch.float64).round().long().unique()
         self.first, self.beams = every.to(self.neighbours.device), min(beams, size)
         self.padded = 0
-        """Users so far whose lists were filled up from exact scores."""
+        """Users so far who got exact lists."""
 
     @torch.inference_mode()
     def __call__(
@@ -44,14 +44,15 @@ class Graph:
         """The k best of the items reached."""
         users = answer.levels.shape[1]
         held = self.first.expand(users, -1)
-        reached = Candidates.of(answer, held)
         for _ in range(self.steps):
             reached = Candidates.of(answer, self.neighbours[held].flatten(1))
             _, at = select(reached.scores, min(self.beams, reached.scores.shape[1]))
             held = reached.items.gather(1, at)
         scores, ids = reached.best(k, filters)
-        scores, ids, padded = filled_up(answer, scores, ids, filters)
-        self.padded += padded
+        short = (ids[:, -1] < 0).nonzero()[:, 0]
+        if len(short):
+            self.padded += len(short)
+            scores[short], ids[short] = exact_lists(answer, short, k, filters)
         return scores, ids
 
 

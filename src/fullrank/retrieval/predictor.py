@@ -8,9 +8,8 @@ that can be asked of a trained model stands in one place.
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +23,7 @@ from fullrank.core.progress import Progress
 from fullrank.data.catalog import Catalog
 from fullrank.data.encoding import Encoder
 from fullrank.data.values import Unit, take
-from fullrank.errors import UserError
+from fullrank.errors import UserError, brief
 from fullrank.ops.device import resolve_device
 from fullrank.problem import Problem
 from fullrank.reasoning.budget import Budget
@@ -39,6 +38,10 @@ from fullrank.retrieval.search import Search, search_of
 from fullrank.spec import Spec
 
 S = TypeVar("S", bound=Spec)
+NOTHING = object()
+KEPT = 4
+"""Most searches kept between calls: a graph of items is as large as the catalogue."""
+EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
 
 
 class Predictor:
@@ -66,7 +69,8 @@ class Predictor:
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
         self.budget, self.decoding = budget or Budget(), decoding or Decoding()
         self._lock = threading.Lock()
-        self._made: dict[Any, Any] = {}
+        self._made: dict[str, Search] = {}
+        self._index: Any = NOTHING
 
     @property
     def catalog(self) -> Catalog:
@@ -93,7 +97,7 @@ class Predictor:
         exclude: ItemLists = None,
         allow: ItemLists = None,
         budget: Budget | Mapping[str, Any] | None = None,
-        decoding: Decoding | Mapping[str, Any] | None = None,
+        decoding: Decoding | Mapping[str, Any] | str | None = None,
         unknown: str = "skip",
         empty: str = "popular",
         untimed: str = "error",
@@ -122,7 +126,7 @@ class Predictor:
         a frame was given. Raises `UserError` for what cannot be done as asked.
         """
         check(k, seen, empty)
-        spent, search = self._settings(budget, decoding)
+        spent, search = self.settings(budget, decoding)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         filters = read_filters(exclude, allow, request, self.catalog)
         found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=spent, decoding=search)
@@ -166,9 +170,7 @@ class Predictor:
         null for an item that the model does not know. Raises `UserError` for a history without known items, unless the
         model can answer it (popularity).
         """
-        spent, _ = self._settings(budget, None)
-        if spent.adaptive is not None:
-            raise UserError("adaptive stopping goes by ranked lists, and score ranks none: give steps instead")
+        spent = self._fixed(budget)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         rows, items = read_candidates(candidates, request)
         bare = request.histories.lengths == 0
@@ -208,8 +210,7 @@ class Predictor:
         itself. `exclude` and `allow` are lists of item ids, as in `recommend`. Raises `UserError` for an id that the
         model does not know, and for a model without a likeness of items (popularity, recency).
         """
-        if k < 1:
-            raise UserError(f"k must be at least 1, not {k}")
+        check(k, "exclude", "popular")
         several = isinstance(items, list | tuple | np.ndarray | pl.Series)
         asked = pl.Series("item", list(items) if several else [items], strict=False)
         ids = self.catalog.lookup(asked)
@@ -258,7 +259,7 @@ class Predictor:
         Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
         one = self._read([[self.catalog.ids[0]]], "error", "even", (), "s")  # any history: answers search these vectors
-        return self._dense(one)[1].table.detach().float().cpu().numpy()
+        return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def user_vectors(
         self,
@@ -274,14 +275,18 @@ class Predictor:
 
         Arguments and errors as in `score`; raises `UserError` too for a model that does not score by inner products.
         """
-        spent, _ = self._settings(budget, None)
+        spent = self._fixed(budget)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         return request.users, self._dense(request, spent)[0]
 
     @property
     def index(self) -> Any | None:
         """What answers are searched in (`batch.Model.index_items`); None for a model that needs nothing made."""
-        return self._once("index", lambda: index_of(self.model))
+        if self._index is NOTHING:
+            with self._lock:
+                if self._index is NOTHING:
+                    self._index = index_of(self.model)
+        return self._index
 
     def _dense(self, request: RequestBatch, budget: Budget | None = None) -> tuple[Float[np.ndarray, "U D"], Dense]:
         """The vectors of some users, and the last answer that they came from."""
@@ -307,29 +312,47 @@ class Predictor:
             timed=getattr(self.model, "reads_times", False),
         )  # fmt: skip
 
-    def _settings(
-        self, budget: Budget | Mapping[str, Any] | None, decoding: Decoding | Mapping[str, Any] | None
+    def settings(
+        self, budget: Budget | Mapping[str, Any] | None, decoding: Decoding | Mapping[str, Any] | str | None = None
     ) -> tuple[Budget, Decoding]:
-        return _changed(self.budget, budget), _changed(self.decoding, decoding)
+        """The settings of a call: the predictor's own where it says nothing. Raises `UserError` for what is none."""
+        given = {"kind": decoding} if isinstance(decoding, str) else decoding
+        return _changed("budget", self.budget, budget), _changed("decoding", self.decoding, given)
+
+    def _fixed(self, budget: Budget | Mapping[str, Any] | None) -> Budget:
+        """A budget without adaptive stopping, which goes by ranked lists."""
+        own = self.budget.model_copy(update={"adaptive": None, "patience": None})
+        spent = _changed("budget", own, budget)
+        if spent.adaptive is not None:
+            raise UserError("adaptive stopping goes by ranked lists, and none is ranked here: give steps instead")
+        return spent
 
     def _search(self, decoding: Decoding) -> Search | None:
         """A search that has something to keep, such as a graph of items; None for exact scores, which have nothing."""
         if decoding.kind == "exact":
             return None
-        made: Search = self._once(decoding, lambda: search_of(self.model, decoding, BLOCK))
-        return made
+        name = str(decoding.described())
+        found = self._made.get(name)
+        if found is None:
+            with self._lock:  # the first thread makes it, the others wait
+                found = self._made.get(name)
+                if found is None:
+                    while len(self._made) >= KEPT:
+                        del self._made[next(iter(self._made))]
+                    found = self._made[name] = search_of(self.model, decoding, BLOCK)
+        return found
 
-    def _once(self, name: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made by the first thread that asks, while the others wait."""
-        if name not in self._made:
-            with self._lock:
-                if name not in self._made:
-                    self._made[name] = make()
-        return self._made[name]
 
+def _changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:
+    """The settings of a call: those given in place of the predictor's own, or some of them changed.
 
-def _changed(spec: S, given: S | Mapping[str, Any] | None) -> S:
-    """The settings of a call: those given in place of the predictor's own, or some of them changed."""
+    Another `kind` starts from its defaults, since the settings of one kind have no effect on another.
+    """
     if given is None:
         return spec
-    return given if isinstance(given, Spec) else spec.override(*(f"{k}={json.dumps(v)}" for k, v in given.items()))
+    if isinstance(given, type(spec)):
+        return given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}")
+    other = "kind" in given and given["kind"] != getattr(spec, "kind", None)
+    return type(spec).parse({**({} if other else spec.dump()), **given})

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fullrank.items.coded import Coded
 from fullrank.items.semantic import SemanticItems
-from fullrank.retrieval.candidates import Candidates
+from fullrank.retrieval.candidates import Candidates, exact_lists
 from fullrank.retrieval.exact import top_k
 from fullrank.retrieval.filters import BatchFilter
 
@@ -70,8 +70,7 @@ class Pruned:
     ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"]]:
         self.scanned += len(users)
         self.scored += len(users) * answer.size
-        whole = Coded(answer.levels[:, users], answer.sizes, answer.rows)
-        return top_k(whole, k, filters=None if filters is None else filters.only(users, answer.levels.shape[1]))
+        return exact_lists(answer, users, k, filters)
 
     def _items_of(self, rows: Int[Tensor, "B n"]) -> Int[Tensor, "B m"]:
         """The items that have any of these codes (-1: none), side by side; empty places hold -1."""

@@ -35,10 +35,10 @@ class Lists:
     """Reasoning steps where stopping is adaptive, else 0."""
 
 
-def check(k: int, seen: str, empty: str) -> None:
+def check(k: Any, seen: str, empty: str) -> None:
     """Raise `UserError` for policies that there are not."""
-    if k < 1:
-        raise UserError(f"k must be at least 1, not {k}")
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise UserError(f"k must be at least 1, a whole number, not {k!r}")
     checked(seen)
     named("empty", empty, ("popular", "error"))
 

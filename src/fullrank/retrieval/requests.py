@@ -15,13 +15,13 @@ from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.catalog import Catalog
 from fullrank.data.histories import Histories
-from fullrank.errors import UserError, nearest
+from fullrank.errors import UserError, brief, nearest
 from fullrank.retrieval.filters import Filters
 
 Given = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 """Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item
 columns."""
-ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | None
+ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
 """Item ids: one list for all histories, a list for each, or {user: items}."""
 STEP = 86_400
 """Seconds between events whose times are not known, where those are taken as even."""
@@ -95,8 +95,6 @@ def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, ca
         for name, given in (("exclude", exclude), ("allow", allow))
     )
     if isinstance(allowed, np.ndarray):
-        if not len(allowed):
-            raise UserError("allow names no item that the model knows, so nothing can be recommended; leave it out")
         kept, barred, allowed = allowed, np.ones(catalog.size, bool), None
         barred[kept] = False
     if isinstance(excluded, np.ndarray):
@@ -104,6 +102,11 @@ def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, ca
             barred = np.zeros(catalog.size, bool) if barred is None else barred
             barred[excluded] = True
         excluded = None
+    if (barred is not None and barred.all()) or (allowed is not None and not allowed.lengths.any()):
+        raise UserError(
+            "exclude and allow leave no item that the model knows for anybody, so nothing can be recommended: are "
+            f"the ids of the same kind as {catalog.ids[0]!r}?"
+        )
     return Filters(excluded, barred, allowed)
 
 
@@ -119,21 +122,19 @@ def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[n
 
 def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | list[list[Any]]:
     """Item ids that are for all histories, or a list of them for each. Raises `UserError` for what is neither."""
-    if isinstance(given, str) or not isinstance(given, Mapping | Sequence | pl.Series | np.ndarray):
+    if not isinstance(given, Mapping) and not _is_list(given):
         raise UserError(
-            f"{name}={given!r}: give a list of item ids for all histories, a list for each, or {{user: items}}"
+            f"{name}={brief(given)}: give a list of item ids for all histories, a list for each, or {{user: items}}"
         )
     if isinstance(given, Mapping):
         return _by_user(name, given, request)
-    if not len(given) or not isinstance(given[0], list | tuple | np.ndarray | pl.Series):
+    if not any(_is_list(one) for one in given):
         return given if isinstance(given, pl.Series) else pl.Series("item", list(given), strict=False)
     if not request.ordered:
         raise UserError(f"{name}: histories from a table have no order to go by; give {{user: items}}, or one list")
     if len(given) != len(request):
-        raise UserError(
-            f"{name} has {len(given)} lists for {len(request)} histories; give one for each, or one for all"
-        )
-    return [list(items) for items in given]
+        raise UserError(f"{name} has {len(given)} lists for {len(request)} histories; give one for each, or for all")
+    return [_one_list(name, place, items) for place, items in enumerate(given)]
 
 
 def _by_user(name: str, given: Mapping[Any, Sequence[Any]], request: RequestBatch) -> list[list[Any]]:
@@ -145,7 +146,18 @@ def _by_user(name: str, given: Mapping[Any, Sequence[Any]], request: RequestBatc
     lacking = next((user for user in users if user not in given), None)
     if name != "exclude" and lacking is not None:  # nothing to exclude is meant; nothing to allow hardly ever is
         raise UserError(f"{name} has no list for {lacking!r}: give one for each history, or one list for all")
-    return [list(given.get(user, ())) for user in users]
+    return [_one_list(name, user, given.get(user, ())) for user in users]
+
+
+def _one_list(name: str, whose: Any, given: Any) -> list[Any]:
+    """One user's items. A text is no list of items, though Python could go through its letters."""
+    if not _is_list(given):
+        raise UserError(f"{name} of {whose!r} is {brief(given)}; give a list of item ids, such as [{brief(given)}]")
+    return list(given)
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, Sequence | pl.Series | np.ndarray) and not isinstance(given, str | bytes)
 
 
 def _known(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
@@ -184,8 +196,8 @@ def _flat(
     The seconds are None where there are none, or where no `unit` says that somebody reads them.
     """
     if isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str)):
-        given = histories.values() if isinstance(histories, Mapping) else histories
-        lists = [[items] if isinstance(items, str) else list(items) for items in given]
+        given = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
+        lists = [[items] if isinstance(items, str) else _one_list("the history", user, items) for user, items in given]
         if not lists:
             raise UserError("there are no histories; give at least one")
         users = pl.Series("user", list(histories), strict=False) if isinstance(histories, Mapping) else None

@@ -37,7 +37,7 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
         pruned = Pruned(items, **settings)
         return lambda answer, k, filters: pruned(_in_codes(answer, model), k, filters)
     made = {"graph": Graph, "beam": Beam}[decoding.kind](items, **settings)
-    return lambda answer, k, filters: made(_coded(answer), _within(k, decoding), filters)
+    return lambda answer, k, filters: made(_coded(answer), k, filters)
 
 
 def _in_codes(answer: Answer, model: Any) -> Coded:
@@ -55,10 +55,3 @@ def _in_codes(answer: Answer, model: Any) -> Coded:
 def _coded(answer: Answer) -> Coded:
     assert isinstance(answer, Coded)
     return answer
-
-
-def _within(k: int, decoding: Decoding) -> int:
-    beams = decoding.settings()["beams"]
-    if decoding.kind == "graph" and k > beams:
-        raise UserError(f"a graph search with {beams} beams cannot fill lists of {k}: set decoding.beams={k} or more")
-    return k
