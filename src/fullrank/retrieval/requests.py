@@ -128,8 +128,10 @@ def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | lis
         )
     if isinstance(given, Mapping):
         return _by_user(name, given, request)
+    if isinstance(given, pl.Series):
+        return given
     if not any(_is_list(one) for one in given):
-        return given if isinstance(given, pl.Series) else pl.Series("item", list(given), strict=False)
+        return pl.Series("item", list(given), strict=False)
     if not request.ordered:
         raise UserError(f"{name}: histories from a table have no order to go by; give {{user: items}}, or one list")
     if len(given) != len(request):
@@ -137,7 +139,7 @@ def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | lis
     return [_one_list(name, place, items) for place, items in enumerate(given)]
 
 
-def _by_user(name: str, given: Mapping[Any, Sequence[Any]], request: RequestBatch) -> list[list[Any]]:
+def _by_user(name: str, given: Mapping[Any, Any], request: RequestBatch) -> list[list[Any]]:
     users = request.users.to_list()
     known = set(users)
     strange = next((user for user in given if user not in known), None)
