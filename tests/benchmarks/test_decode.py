@@ -28,10 +28,10 @@ def misplaced(vectors: Tensor, catalogue: Snapshot) -> Coded:
 
 
 class Narrow(Graph):
-    """Planted: looks at few neighbours, whatever is asked for."""
+    """Planted: knows the items that it starts from and no others, whatever is asked for."""
 
     def __init__(self, items: Any, **settings: int):
-        super().__init__(items, **settings | {"edges": 2, "beams": 3})
+        super().__init__(items, **settings | {"edges": 1, "beams": 12})
 
 
 def test_the_check_is_green() -> None:

@@ -142,8 +142,11 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("name", ["x.json", "g.parquet", "g.csv", "x.safetensors"])
-@pytest.mark.parametrize("function", ["_flush", "os.replace"])
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("x.json", "_flush"), ("x.json", "os.replace"), ("g.parquet", "os.replace"), ("g.csv", "_flush"),
+     ("x.safetensors", "_flush")],
+)  # fmt: skip
 def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, name: str, function: str) -> None:
     (tmp_path / name).write_text("old")
     killed(tmp_path / name, name, function)

@@ -77,7 +77,7 @@ def test_threads_with_two_budgets_answer_as_one_does() -> None:
     """And leave the model as it was: until a budget was an argument, a quarter of such answers were wrong."""
     shared = predictor("reasoning")
     budgets = [{"steps": 0}, {"steps": 3}]
-    asked = [({user: items}, budgets[n % 2]) for n, (user, items) in enumerate(list(HISTORIES.items()) * 20)]
+    asked = [({user: items}, budgets[n % 2]) for n, (user, items) in enumerate(list(HISTORIES.items()) * 8)]
 
     def ask(one: tuple[dict[str, list[str]], dict[str, int]]) -> list[tuple[Any, ...]]:
         return shared.recommend(one[0], k=5, budget=one[1]).rows()
@@ -96,7 +96,7 @@ def test_threads_answer_as_one_does_on_every_path(path: str) -> None:
     kind, how = PATHS[path]
     shared = predictor(kind)
     asked = [({user: items}, {"exclude": IDS[:5]} if n % 2 else {"allow": IDS[3:]}) for n, (user, items) in
-             enumerate(list(HISTORIES.items()) * 3)]  # fmt: skip
+             enumerate(list(HISTORIES.items()) * 2)]  # fmt: skip
 
     def ask(one: tuple[dict[str, list[str]], dict[str, list[str]]]) -> list[tuple[Any, ...]]:
         return shared.recommend(one[0], k=5, **one[1], **how).rows()
