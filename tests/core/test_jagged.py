@@ -54,9 +54,7 @@ def test_take_chooses_rows_by_number_mask_and_slice(made: tuple[Jagged, list[lis
 def test_parts_of_rows(made: tuple[Jagged, list[list[int]]], count: int) -> None:
     jagged, rows = made
     assert lists(jagged.last(count)) == [row[max(len(row) - count, 0) :] for row in rows]
-    assert lists(jagged.drop_last(count)) == [row[: max(len(row) - count, 0)] for row in rows]
     assert lists(jagged.distinct()) == [sorted(set(row)) for row in rows]
-    assert lists(jagged.packed()) == rows and jagged.packed().offsets.tolist() == jagged.offsets.tolist()
 
 
 @given(views(), st.integers(0, 7), st.integers(-1, 3))

@@ -4,7 +4,7 @@
     starts   [R] where each row begins in `values`, and `ends` [R] where it ends; rows may overlap, repeat or skip
     lengths  [R] values of each row;  offsets [R + 1] of rows that lie behind each other from 0
 
-Choosing rows (`take`) or parts of rows (`last`, `drop_last`) moves no values: it makes new starts and ends. `flat` and
+Choosing rows (`take`) or parts of rows (`last`) moves no values: it makes new starts and ends. `flat` and
 `padded` copy, and take values of any shape behind the first axis. N is the number of values in all rows together.
 """
 
@@ -78,10 +78,6 @@ class Jagged:
         """At most the last `count` values of each row."""
         return Jagged(self.values, np.maximum(self.ends - count, self.starts), self.ends)
 
-    def drop_last(self, count: int = 1) -> Jagged:
-        """Each row without its last `count` values."""
-        return Jagged(self.values, self.starts, np.maximum(self.ends - count, self.starts))
-
     def over(self, values: Shaped[np.ndarray, "E *d"]) -> Jagged:
         """The same rows of another array that lies beside `values`, such as the times of events."""
         return Jagged(values, self.starts, self.ends)
@@ -105,10 +101,6 @@ class Jagged:
     def keys(self, width: int) -> Int[np.ndarray, "N"]:
         """row * width + value of each value of `flat`: one number for each pair, for ids in 0 .. width - 1."""
         return self.row_of() * width + self.flat()
-
-    def packed(self) -> Jagged:
-        """The same rows over values of their own, behind each other."""
-        return Jagged.from_lengths(self.flat(), self.lengths)
 
     def distinct(self) -> Jagged:
         """Each row's different ids (0 or more), rising, over values of their own."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from fullrank.items.coded import Coded
 from fullrank.items.codes.tuples import Tuples
 from fullrank.items.semantic import SemanticItems
-from fullrank.retrieval.candidates import Candidates, filled_up
+from fullrank.retrieval.candidates import Candidates, exact_lists
 from fullrank.retrieval.filters import BatchFilter
 
 
@@ -47,6 +47,26 @@ class Beam:
         there = (flat[:, None] >= 0) & (place < self.tuples.offsets[flat.clamp_min(0) + 1][:, None])
         found = self.tuples.items[place.clamp_max(len(self.tuples.items) - 1)].masked_fill(~there, -1)
         return found.view(len(codes), -1).to(codes.device)
+
+
+def filled_up(
+    answer: Coded, scores: Float[Tensor, "B K"], ids: Int[Tensor, "B K"], filters: BatchFilter | None
+) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"], int]:
+    """Lists with empty places (-1) filled from exact scores, behind what was found; and how many users that were.
+
+    What was found stays in front, whatever it scores: the rest is what the search did not think of.
+    """
+    short = (ids[:, -1] < 0).nonzero()[:, 0]
+    if not len(short):
+        return scores, ids, 0
+    k = ids.shape[1]
+    exact = exact_lists(answer, short, 2 * k, filters)
+    known = (exact[1][:, :, None] == ids[short][:, None]).any(2)
+    rest = exact[0].masked_fill(known, -torch.inf), exact[1].masked_fill(known, -1)
+    whole = [torch.cat([own[short], other], 1) for own, other in zip((scores, ids), rest, strict=True)]
+    order = (whole[1] < 0).sort(dim=1, stable=True).indices[:, :k]
+    scores[short], ids[short] = whole[0].gather(1, order), whole[1].gather(1, order)
+    return scores, ids, len(short)
 
 
 def product_beam(levels: tuple[Float[Tensor, "_ B"], ...], beams: int) -> Int[Tensor, "B n K"]:

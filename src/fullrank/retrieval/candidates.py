@@ -59,23 +59,3 @@ def exact_lists(
     """The exact lists of some users of a batch, by scoring every item for them."""
     some = Coded(answer.levels[:, users].contiguous(), answer.sizes, answer.rows)
     return top_k(some, k, filters=None if filters is None else filters.only(users, answer.levels.shape[1]))
-
-
-def filled_up(
-    answer: Coded, scores: Float[Tensor, "B K"], ids: Int[Tensor, "B K"], filters: BatchFilter | None
-) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"], int]:
-    """Lists with empty places (-1) filled from exact scores, behind what was found; and how many users that were.
-
-    What was found stays in front, whatever it scores: the rest is what the search did not think of.
-    """
-    short = (ids[:, -1] < 0).nonzero()[:, 0]
-    if not len(short):
-        return scores, ids, 0
-    k = ids.shape[1]
-    exact = exact_lists(answer, short, 2 * k, filters)
-    known = (exact[1][:, :, None] == ids[short][:, None]).any(2)
-    rest = exact[0].masked_fill(known, -torch.inf), exact[1].masked_fill(known, -1)
-    whole = [torch.cat([own[short], other], 1) for own, other in zip((scores, ids), rest, strict=True)]
-    order = (whole[1] < 0).sort(dim=1, stable=True).indices[:, :k]
-    scores[short], ids[short] = whole[0].gather(1, order), whole[1].gather(1, order)
-    return scores, ids, len(short)
