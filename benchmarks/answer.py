@@ -26,11 +26,11 @@ import torch
 
 import fullrank as fr
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
-from fullrank.batch import Batch
-from fullrank.data.catalog import Catalog
-from fullrank.recommender import RecommenderModel
-from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.predictor import Predictor
+from fullrank.data.batch import Batch
+from fullrank.data.events.catalog import Catalog
+from fullrank.inference.exact import top_k
+from fullrank.inference.predictor import Predictor
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, write_run, write_weights
 
 ITEMS, K, THREADS = 12_000, 10, 2

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.catalogue_step import FIELDS, POOL, case_of, measured
 from benchmarks.harness import CACHE, Benchmark, Figures, Say, main, repeat, require, rounded
-from fullrank.items.text import TextItems
+from fullrank.models.sequential.items.text import TextItems
 from fullrank.ops.packed_bags import packed_bags_slow
 
 SIZES = {

@@ -20,16 +20,16 @@ from torch import Tensor, nn
 
 from benchmarks.harness import CACHE
 from benchmarks.memory import in_a_process, peak_above
-from fullrank.batch import Batch, Queries
-from fullrank.data.catalog import Catalog
-from fullrank.items.shares import Shares, keep
-from fullrank.items.table import ItemTable, Table
-from fullrank.items.text import TextItems
-from fullrank.items.text_fields import Packed
-from fullrank.objectives.losses.sampled_softmax import SampledSoftmaxLoss
-from fullrank.objectives.negatives import Negatives, draw
+from fullrank.data.batch import Batch, Queries
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.items.shares import Shares, keep
+from fullrank.models.sequential.items.table import ItemTable, Table
+from fullrank.models.sequential.items.text import TextItems
+from fullrank.models.sequential.items.text_fields import Packed
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmaxLoss
+from fullrank.models.sequential.objectives.negatives import Negatives, draw
 from fullrank.recipes.srt import ITEMS, model, sampled
-from fullrank.recommender import RecommenderModel
 
 BASE = 10_000
 """Items with a text of their own."""

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 
 from benchmarks.harness import CACHE, ROOT, Say
-from fullrank.data.catalog import Catalog
-from fullrank.data.pack import Store
-from fullrank.data.prepare import prepare
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
 
 
 def beauty(given: Path | None, say: Say, *, cache: Path = CACHE) -> Store:

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
-from fullrank.data.catalog import Catalog
-from fullrank.items import Snapshot
-from fullrank.items.coded import Coded
-from fullrank.items.semantic import Semantic, SemanticItems, by_codes
+from fullrank.data.events.catalog import Catalog
+from fullrank.inference.batches import BLOCK
+from fullrank.inference.beam import Beam
+from fullrank.inference.exact import top_k
+from fullrank.inference.graph import Graph
+from fullrank.inference.pruned import Pruned
+from fullrank.models.sequential.items import Snapshot
+from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items.semantic import Semantic, SemanticItems, by_codes
 from fullrank.ops.code_scores import code_scores_slow
-from fullrank.retrieval.batches import BLOCK
-from fullrank.retrieval.beam import Beam
-from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.graph import Graph
-from fullrank.retrieval.pruned import Pruned
 
 USERS, LEVELS, SIZE, DIM, DENSE = 64, 32, 256, 128, 512
 MANY, FEW, K = 1_000_000, 12_000, 10

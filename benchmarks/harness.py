@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".benchmark.lock"

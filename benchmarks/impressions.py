@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fullrank.data.fields import AnyField, BagOf, Categorical, Schema
-from fullrank.data.impression_splits import TemporalSplit
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.prepare_impressions import prepare_impressions
+from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Schema
+from fullrank.data.impressions.prepare import prepare_impressions
+from fullrank.data.impressions.splits import TemporalSplit
+from fullrank.data.impressions.store import ImpressionStore
 
 USERS, ITEMS, GENRES = 6040, 3706, 18
 SIZES = {"gender": 2, "age": 7, "occupation": 21, "zip": 3439, "year": 81}

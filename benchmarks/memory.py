@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from benchmarks.harness import ROOT
-from fullrank.batch import Batch, Dense
+from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
+from fullrank.data.batch import Batch, Dense
 from fullrank.data.histories import Histories
-from fullrank.errors import UserError
-from fullrank.retrieval.batches import BLOCK
-from fullrank.retrieval.rank import rank
+from fullrank.inference.batches import BLOCK
+from fullrank.inference.rank import rank
 
 DIM, K, SEEN = 64, 20, 9
 """Width of the vectors, length of the lists, events in a history (the mean of amazon-beauty)."""

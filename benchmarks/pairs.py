@@ -136,7 +136,7 @@ def check(pair: Callable[..., list[tuple[float, float]]] = paired) -> None:
 
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     from benchmarks.harness import ROOT, rounded
-    from fullrank.errors import UserError
+    from fullrank.core.errors import UserError
     from tests.golden.compare import NoComparison, checked_out
 
     figures: dict[str, Any] = {}

@@ -23,18 +23,18 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
-from fullrank.batch import Batch
-from fullrank.data.catalog import Catalog
+from fullrank.data.batch import Batch
+from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Training
-from fullrank.items.table import Table
+from fullrank.inference.exact import top_k
+from fullrank.models.sequential.items.table import Table
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning.rearec import ReaRec
+from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
+from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.ops import flop_count
-from fullrank.reasoning.budget import Budget
-from fullrank.reasoning.rearec import ReaRec
 from fullrank.recipes.plr import cds
-from fullrank.recommender import Recommender, RecommenderModel
-from fullrank.regularizers.kl_diversity import KLDiversity
-from fullrank.regularizers.reasoning_contrast import ReasoningContrast
-from fullrank.retrieval.exact import top_k
 from fullrank.training.module import make_optimizer
 
 K, ROWS, LENGTH = 20, 128, 50

@@ -20,16 +20,16 @@ from torch import Tensor
 from benchmarks.data import beauty, tiny
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
 from benchmarks.memory import measured
-from fullrank.batch import Dense
 from fullrank.core.jagged import Jagged
-from fullrank.data.pack import Store
-from fullrank.encoders.transformer import Transformer
+from fullrank.data.batch import Dense
+from fullrank.data.events.store import Store
+from fullrank.inference.batches import BLOCK, SCORES, answers
+from fullrank.inference.exact import top_k
+from fullrank.inference.filters import Filters
+from fullrank.inference.rank import rank
 from fullrank.metrics import Ranking
-from fullrank.recommender import Recommender, RecommenderModel
-from fullrank.retrieval.batches import BLOCK, SCORES, answers
-from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.filters import Filters
-from fullrank.retrieval.rank import rank
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, RecommenderModel
 
 K = 20
 MEMORY_USERS = 2048

@@ -20,8 +20,8 @@ from torch import Tensor
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
 from benchmarks.step_memory import MODES, measured, model_of, rows_of
 from fullrank.experiment import Training
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.ops.column_attention import column_attention, column_attention_slow
-from fullrank.recommender import RecommenderModel
 from fullrank.training.module import make_optimizer
 
 TOKENS = 4800

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.memory import in_a_process, peak_above
-from fullrank.attention import softmax
-from fullrank.attention.softmax import Softmax
-from fullrank.batch import Batch
-from fullrank.data.catalog import Catalog
-from fullrank.encoders.transformer import Transformer
-from fullrank.objectives.losses.bce import BCE
-from fullrank.objectives.negatives import Negatives
+from fullrank.data.batch import Batch
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.attention import softmax
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.objectives.losses.bce import BCE
+from fullrank.models.sequential.objectives.negatives import Negatives
+from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.ops.column_attention import column_attention_slow
-from fullrank.recommender import Recommender, RecommenderModel
-from fullrank.regularizers.sprint import Sprint
 
 MODES = ("fused", "blocked", "slow")
 ITEMS = 12_101

@@ -25,16 +25,16 @@ from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
 from benchmarks.impressions import prepared, schema, table
 from benchmarks.twins.linear_layers import LinearLayers, shapes_of
 from benchmarks.twins.rankers import PlainLoop, plain_of
-from fullrank.batch import Impressions
-from fullrank.click import Click, ClickModel
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.prepare_impressions import prepare_impressions
+from fullrank.data.batch import Impressions
+from fullrank.data.impressions.prepare import prepare_impressions
+from fullrank.data.impressions.store import ImpressionStore
 from fullrank.experiment import Experiment, named
+from fullrank.models.ranking.model import Click, ClickModel
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import train
 from fullrank.training.module import make_optimizer
-from fullrank.training.of_impressions import Shuffled
-from fullrank.training.rows import clip
+from fullrank.training.optim import clip
+from fullrank.training.ranking_data import Shuffled
 
 ROWS = 1_000_000
 """Impressions generated, of which eight tenths train."""

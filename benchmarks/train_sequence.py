@@ -24,13 +24,13 @@ from benchmarks.data import beauty, tiny
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
 from benchmarks.twins.padded import bytes_needed, padded_loss
 from benchmarks.twins.products import Products
-from fullrank.batch import Batch
-from fullrank.data.loader import Loader
-from fullrank.data.pack import Store
-from fullrank.encoders.transformer import Transformer
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch
+from fullrank.data.events.loader import Loader
+from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, Training
-from fullrank.recommender import Recommender, RecommenderModel
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.training import Moment
 from fullrank.training.module import make_optimizer
 

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from fullrank.reports.draw import COLOURS, STYLE, look, plain_powers
+from fullrank.analysis.report.draw import COLOURS, STYLE, look, plain_powers
 
 ROOT = Path(__file__).parents[1]
 WIDTH, HEIGHT = 3.1, 2.7

@@ -9,11 +9,14 @@ MAP = ROOT / "docs" / "map.md"
 MARK = "<!-- below: written by docs/make_map.py -->"
 # In the order in which data flows through them; a room that is not named here comes last.
 ROOMS = (
-    "", "core", "ops", "data", "data/sources", "items", "items/vectors", "items/codes", "attention", "encoders",
-    "reasoning", "objectives", "objectives/tasks",
-    "objectives/losses", "objectives/weightings", "regularizers", "rankers", "rankers/mixings",
-    "rankers/feed_forwards", "baselines", "retrieval", "metrics", "evaluation", "cascade", "training",
-    "diagnostics", "scaling", "scaling/laws", "recipes", "reports", "cli",
+    "", "core", "ops", "data", "data/events", "data/impressions", "data/sources", "semantic_ids",
+    "semantic_ids/vectors", "models", "models/sequential", "models/sequential/items", "models/sequential/attention",
+    "models/sequential/encoders", "models/sequential/reasoning", "models/sequential/objectives",
+    "models/sequential/objectives/tasks", "models/sequential/objectives/losses",
+    "models/sequential/objectives/weightings", "models/sequential/regularizers", "models/sequential/baselines",
+    "models/ranking", "models/ranking/mixings", "models/ranking/feed_forwards", "inference", "metrics", "evaluation",
+    "training", "training/cold_start", "cascade", "sweeps", "scaling", "analysis", "analysis/figures",
+    "analysis/report", "recipes", "cli",
 )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fullrank.batch import Bag, Impressions
-from fullrank.data.fields import FieldInfo
+from fullrank.data.batch import Bag, Impressions
+from fullrank.data.impressions.fields import FieldInfo
 
 FIELDS = (
     FieldInfo("user", "categorical", 12),

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fullrank.data.catalog import Catalog
-from fullrank.items.vectors import sentences
+from fullrank.data.events.catalog import Catalog
+from fullrank.semantic_ids.vectors import sentences
 
 WIDTH = 12
 

@@ -7,8 +7,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from fullrank.errors import UserError
-from fullrank.spec import ROOMS, Spec, find, kinds
+from fullrank.core.errors import UserError
+from fullrank.core.registry import ROOMS, find, kinds
+from fullrank.core.spec import Spec
 
 Pair = tuple[str, str]
 """(room, kind)"""

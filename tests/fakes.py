@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from fullrank.batch import Batch, Dense
 from fullrank.core.jagged import Jagged
+from fullrank.data.batch import Batch, Dense
 from fullrank.data.histories import EvalSet, Histories
 
 

@@ -25,11 +25,11 @@ READING_CALLS = {
 READING_METHODS = {"model_validate_json", "parse_raw"}
 PRINTING_CALLS = {"print", "sys.stderr.write", "sys.stdout.write", "logging.basicConfig"}
 
-HOME = ("core/", "ops/tensor_files.py")
+HOME = ("core/", "core/tensor_files.py")
 PRINTS = ("cli/", "core/")
 ALLOWED: dict[tuple[str, str], str] = {
-    ("data/impression_write.py", "open"): "arrays that grow at three places, in a folder that whole_folder replaces",
-    ("data/impression_splits.py", "open"): "scratch of the borders, in that folder",
+    ("data/impressions/write.py", "open"): "arrays that grow at three places, in a folder that whole_folder replaces",
+    ("data/impressions/splits.py", "open"): "scratch of the borders, in that folder",
     ("data/chunks.py", "sink_parquet"): "scratch of an input that cannot be read from the middle",
     ("data/transfer.py", "open"): "a transfer that stops and goes on: half a file is its state",
     ("data/download.py", "os.replace"): "the complete and checked transfer gets its final name",
@@ -38,7 +38,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "data/sources/_parse.py",
         "json.loads",
     ): "publishers' lines, JSON or Python literals, by the million",
-    ("scaling/runner.py", "open"): "the lock of a sweep's folder, which holds nothing",
+    ("sweeps/runner.py", "open"): "the lock of a sweep's folder, which holds nothing",
 }
 """(file, call) -> why it is done there."""
 

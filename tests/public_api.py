@@ -1,4 +1,4 @@
-"""What other people's code, commands and files rest on, as plain data: `python tests/public_api.py` writes the snapshot.
+"""What other people's code, commands and files rest on: `python tests/public_api.py` writes the snapshot anew.
 
 A change of the snapshot is a change of the public interface: a name that goes away has to warn for a release first.
 """
@@ -46,7 +46,7 @@ def verbs() -> dict[str, list[str]]:
 
 def settings() -> dict[str, dict[str, dict[str, Any]]]:
     """room -> kind -> setting -> its default, as plain data (`required` where there is none)."""
-    from fullrank.spec import ROOMS, discover
+    from fullrank.core.registry import ROOMS, discover
 
     return {room: {spec.kind_of(): _fields(spec) for spec in discover(room)} for room in ROOMS}
 

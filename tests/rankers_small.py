@@ -10,9 +10,9 @@ import torch
 
 from clicks import FIELDS
 from discover import Pair, everything, name
-from fullrank.click import Click, ClickModel
-from fullrank.rankers import FieldTokens, reads
-from fullrank.spec import Spec
+from fullrank.core.spec import Spec
+from fullrank.models.ranking import FieldTokens, reads
+from fullrank.models.ranking.model import Click, ClickModel
 from tiny import built, plain, reachable, shaken
 
 DIM = 4

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fullrank.attention import Placed, Places, mask
-from fullrank.batch import Batch, States
-from fullrank.encoders.transformer import TransformerEncoder
+from fullrank.data.batch import Batch, States
+from fullrank.models.sequential.attention import Placed, Places, mask
+from fullrank.models.sequential.encoders.transformer import TransformerEncoder
 
 
 @dataclass(frozen=True)

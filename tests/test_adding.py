@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.data.prepare import prepare
+from fullrank.data.events.prepare import prepare
 from fullrank.data.sources.planted import Planted
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding.md"

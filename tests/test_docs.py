@@ -14,15 +14,15 @@ import typer.main
 import yaml
 
 from fullrank.cli import build
-from fullrank.data.fields import Schema
-from fullrank.data.prepare import Prepare
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.core.registry import find, kinds
+from fullrank.data.events.prepare import Prepare
+from fullrank.data.impressions.fields import Schema
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, named
-from fullrank.items.codes.spec import Encode
-from fullrank.scaling.grid import Grid
-from fullrank.scaling.search import Search
-from fullrank.spec import find, kinds
+from fullrank.semantic_ids.spec import Encode
+from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.search import Search
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

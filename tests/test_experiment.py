@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.experiment import Experiment, named
 
 HOME = "fullrank.recipes.sprint"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fullrank.scaling.grid import Grid
+from fullrank.sweeps.grid import Grid
 
 ROOT = Path(__file__).resolve().parent.parent
 

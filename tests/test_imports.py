@@ -33,7 +33,7 @@ def test_source_follows_the_import_rules() -> None:
     [
         ("import fullrank", ("torch", "polars", "lightning", "pandas")),
         ("import fullrank.data", ("torch", "lightning")),
-        ("import fullrank.data.prepare", ("torch", "lightning")),
+        ("import fullrank.data.events.prepare", ("torch", "lightning")),
         ("import fullrank.cli", ("torch", "lightning")),
     ],
 )
@@ -80,14 +80,14 @@ def _plant(root: Path, files: dict[str, str]) -> Path:
 
 SOUND = {
     "__init__.py": "def __getattr__(name):\n    from fullrank import api\n    return getattr(api, name)\n",
-    "spec.py": "from fullrank.errors import UserError\n",
-    "errors.py": "class UserError(ValueError): ...\n",
-    "batch.py": "import torch\n",
+    "core/spec.py": "from fullrank.core.errors import UserError\n",
+    "core/errors.py": "class UserError(ValueError): ...\n",
     "data/__init__.py": "",
-    "data/prepare.py": "import polars\nfrom fullrank.spec import Spec\n",
-    "data/loader.py": "import torch\nfrom . import prepare\nfrom ..batch import Batch\n",
-    "training/__init__.py": "import lightning\nfrom fullrank.data.loader import Loader\n",
-    "api.py": "from fullrank import errors\n",
+    "data/batch.py": "import torch\n",
+    "data/events/prepare.py": "import polars\nfrom fullrank.core.spec import Spec\n",
+    "data/events/loader.py": "import torch\nfrom . import prepare\nfrom ..batch import Batch\n",
+    "training/__init__.py": "import lightning\nfrom fullrank.data.events.loader import Loader\n",
+    "api.py": "from fullrank.core import errors\n",
 }
 
 
@@ -98,9 +98,9 @@ def test_a_sound_tree_has_no_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        ("spec.py", "from fullrank.data.prepare import prepare\n", "spec imports data, which stands above"),
-        ("spec.py", "def f():\n    import fullrank.training\n", "spec imports training, which stands above"),
-        ("data/prepare.py", "from ..api import prepare\n", "data imports api, which stands above"),
+        ("core/spec.py", "from fullrank.data.events.prepare import prepare\n", "core imports data, which stands above"),
+        ("core/spec.py", "def f():\n    import fullrank.training\n", "core imports training, which stands above"),
+        ("data/events/prepare.py", "from ...api import prepare\n", "data imports api, which stands above"),
         ("api.py", "import fullrank\n", "api imports __init__, which stands above"),
         ("api.py", "from fullrank import __version__\n", ""),
         ("experiment.py", "from fullrank.evaluation import evaluate\n", ""),
@@ -111,24 +111,28 @@ def test_a_sound_tree_has_no_faults(tmp_path: Path) -> None:
         ),
         ("api.py", "from fullrank import UserError\n", "not the facade"),
         ("tricks.py", "", "has no layer"),
-        ("items/table.py", "from fullrank.data import x\nfrom fullrank.metrics import y\n", ""),
-        ("batch.py", "from fullrank.spec import Spec\n", ""),
+        ("models/sequential/items/table.py", "from fullrank.data import x\nfrom fullrank.metrics import y\n", ""),
+        ("data/batch.py", "from fullrank.core.spec import Spec\n", ""),
         ("api.py", "def f():\n    from lightning.pytorch import Trainer\n", "only training/ imports Lightning"),
         (
-            "data/prepare.py",
+            "data/events/prepare.py",
             "try:\n    import torch\nexcept ImportError: ...\n",
-            "data.prepare: importing it loads torch",
+            "data.events.prepare: importing it loads torch",
         ),
-        ("data/prepare.py", "from fullrank.data import loader\n", "data.prepare: importing it loads torch"),
         (
-            "data/prepare.py",
-            "class A:\n    from fullrank.batch import Batch\n",
-            "data.prepare: importing it loads torch",
+            "data/events/prepare.py",
+            "from fullrank.data.events import loader\n",
+            "data.events.prepare: importing it loads torch",
         ),
-        ("data/prepare.py", "def f():\n    import torch\n", ""),
-        ("data/prepare.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n", ""),
+        (
+            "data/events/prepare.py",
+            "class A:\n    from fullrank.data.batch import Batch\n",
+            "data.events.prepare: importing it loads torch",
+        ),
+        ("data/events/prepare.py", "def f():\n    import torch\n", ""),
+        ("data/events/prepare.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n", ""),
         ("__init__.py", "import polars\n", "__init__: importing it loads polars"),
-        ("__init__.py", "from fullrank.data import prepare\n", "__init__: importing it loads polars"),
+        ("__init__.py", "from fullrank.data.events import prepare\n", "__init__: importing it loads polars"),
         ("api.py", "import pickle\n", "no pickle"),
         ("api.py", "def f():\n    from pickle import loads\n", "no pickle"),
         ("api.py", "import torch\ntorch.load('x')\n", "no pickle"),
@@ -148,5 +152,8 @@ def test_a_planted_fault_is_caught(tmp_path: Path, file: str, text: str, said: s
 
 
 def test_a_cycle_within_a_layer_is_caught(tmp_path: Path) -> None:
-    two = {"items/__init__.py": "from fullrank.data import x\n", "data/__init__.py": "from fullrank.items import y\n"}
+    two = {
+        "metrics/__init__.py": "from fullrank.data import x\n",
+        "data/__init__.py": "from fullrank.metrics import y\n",
+    }
     assert any("a cycle of rooms" in fault for fault in faults(_plant(tmp_path, SOUND | two)))

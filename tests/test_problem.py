@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
+from fullrank.analysis.diagnose import DIAGNOSE
+from fullrank.analysis.report.ranking_report import ClickReport
+from fullrank.analysis.report.report import REPORT, Report
 from fullrank.cli import diagnose as cli_diagnose
 from fullrank.cli import evaluate as cli_evaluate
 from fullrank.cli import report as cli_report
 from fullrank.cli import show_evaluation
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.manifest import FORMATS, is_store
-from fullrank.data.pack import Store
-from fullrank.data.prepare import prepare
+from fullrank.core.registry import kinds
+from fullrank.data.events.manifest import FORMATS, is_store
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
+from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.open import open_store
 from fullrank.data.sources.planted import Planted
-from fullrank.data.store import open_store
-from fullrank.diagnostics.diagnose import DIAGNOSE
 from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
-from fullrank.evaluation.clicks_spec import Clicks
 from fullrank.evaluation.compare import COMPARE
+from fullrank.evaluation.ranking_spec import Clicks
 from fullrank.experiment import named
 from fullrank.problem import PROBLEMS
-from fullrank.reports.click_report import ClickReport
-from fullrank.reports.report import REPORT, Report
-from fullrank.spec import kinds
 from fullrank.training.data_module import DATA
 from tests.training.clicks import shop
 

@@ -1,4 +1,4 @@
-"""The public interface is that of the snapshot: what goes away or changes its default breaks somebody's code or files."""
+"""The public interface is that of the snapshot: what goes or changes its default breaks somebody's code or files."""
 
 import json
 import subprocess

@@ -10,25 +10,25 @@ import pytest
 import torch
 
 from discover import everything
-from fullrank.attention.hstu import HSTU
-from fullrank.attention.softmax import Softmax
-from fullrank.batch import Record
-from fullrank.encoders.gru import GRU
-from fullrank.encoders.transformer import Transformer
-from fullrank.errors import UserError
-from fullrank.items.features import Features
-from fullrank.items.semantic import Semantic
-from fullrank.items.table import Table
-from fullrank.objectives.losses.sampled_softmax import SampledSoftmax
-from fullrank.objectives.negatives import Negatives
-from fullrank.objectives.tasks.cloze import Cloze
-from fullrank.objectives.tasks.next_item import NextItem
-from fullrank.objectives.weightings.inverse_popularity import InversePopularity
-from fullrank.objectives.weightings.r2rec import R2Rec
-from fullrank.recommender import Recommender, RecommenderModel, Scoring
-from fullrank.regularizers.dros import DROS
-from fullrank.regularizers.logdet import LogDet
-from fullrank.regularizers.resn import ReSN
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Record
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.features import Features
+from fullrank.models.sequential.items.semantic import Semantic
+from fullrank.models.sequential.items.table import Table
+from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
+from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
+from fullrank.models.sequential.objectives.negatives import Negatives
+from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from fullrank.models.sequential.objectives.weightings.inverse_popularity import InversePopularity
+from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec
+from fullrank.models.sequential.regularizers.dros import DROS
+from fullrank.models.sequential.regularizers.logdet import LogDet
+from fullrank.models.sequential.regularizers.resn import ReSN
 from tiny import SETTINGS, close, padded, plain, shaken
 from whole import V, build, label, pattern, small
 

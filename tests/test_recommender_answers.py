@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fullrank.attention.softmax import Softmax
-from fullrank.batch import Dense, Model
-from fullrank.encoders.gru import GRU
-from fullrank.encoders.transformer import Transformer
-from fullrank.items.features import Features
-from fullrank.objectives.tasks.cloze import Cloze
-from fullrank.objectives.tasks.next_item import NextItem
-from fullrank.recommender import Recommender, Scoring
+from fullrank.data.batch import Dense, Model
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.features import Features
+from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from tiny import SETTINGS, close, padded, plain
 from whole import V, build, pattern, scores
 

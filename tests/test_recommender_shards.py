@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from fullrank.attention.softmax import Softmax
-from fullrank.batch import Batch
-from fullrank.data.loader import Loader
-from fullrank.encoders.gru import GRU
-from fullrank.encoders.transformer import Transformer
-from fullrank.objectives.losses.bce import BCE
-from fullrank.objectives.losses.gbce import GBCE
-from fullrank.objectives.losses.sampled_softmax import SampledSoftmax
-from fullrank.objectives.negatives import Negatives
-from fullrank.objectives.tasks.cloze import Cloze
-from fullrank.objectives.tasks.last_item import LastItem
-from fullrank.objectives.tasks.next_item import NextItem
-from fullrank.objectives.weightings.inverse_popularity import InversePopularity
-from fullrank.recommender import Recommender, RecommenderModel, Scoring
+from fullrank.data.batch import Batch
+from fullrank.data.events.loader import Loader
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
+from fullrank.models.sequential.objectives.losses.bce import BCE
+from fullrank.models.sequential.objectives.losses.gbce import GBCE
+from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
+from fullrank.models.sequential.objectives.negatives import Negatives
+from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from fullrank.models.sequential.objectives.weightings.inverse_popularity import InversePopularity
 from tiny import catalog, close, store
 from whole import V, build, label, small
 

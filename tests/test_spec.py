@@ -13,10 +13,11 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, model_validator
 
-from fullrank import spec as spec_module
-from fullrank.encoders.transformer import Transformer
-from fullrank.errors import UserError, nearest, unknown
-from fullrank.spec import Room, Spec, discover, find, kinds
+from fullrank.core import registry
+from fullrank.core.errors import UserError, nearest, unknown
+from fullrank.core.registry import Room, discover, find, kinds
+from fullrank.core.spec import Spec
+from fullrank.models.sequential.encoders.transformer import Transformer
 
 
 class Part(Spec):
@@ -155,7 +156,7 @@ def test_schema_of_a_component_needs_its_kind() -> None:
 
 WINDOW = '''
 from typing import Literal
-from fullrank.spec import Spec
+from fullrank.core.spec import Spec
 
 class Window(Spec):
     """A third party's attention."""
@@ -176,7 +177,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-parts\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(textwrap.dedent(points))
         monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setattr(spec_module, "_points", inspect.unwrap(spec_module._points))  # without a cache of the laws
+        monkeypatch.setattr(registry, "_points", inspect.unwrap(registry._points))  # without a cache of the laws
         monkeypatch.delitem(sys.modules, "their_parts", raising=False)
 
     return install

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fullrank.batch import Batch, Dense
-from fullrank.reasoning.budget import Budget
+from fullrank.data.batch import Batch, Dense
+from fullrank.models.sequential.reasoning.budget import Budget
 
 
 @dataclass

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from discover import Pair, example, load, variations
-from fullrank.batch import Batch, Queries
-from fullrank.data.catalog import Catalog
-from fullrank.data.pack import Store
-from fullrank.errors import UserError
-from fullrank.spec import Spec
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Queries
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
 
 ITEMS = 23
 SETTINGS: dict[Pair, dict[str, Any]] = {("items", "features"): {"categorical": ("brand",), "numeric": ("price",)}}

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fullrank.batch import Batch
-from fullrank.objectives.negatives import Negatives
-from fullrank.recommender import Recommender, RecommenderModel
+from fullrank.data.batch import Batch
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.objectives.negatives import Negatives
 from tiny import catalog, padded, plain
 
 V = 12

@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 from benchmarks.harness import ROOT, Say
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 PLACE = ROOT / ".cache" / "peers"

@@ -17,7 +17,7 @@ import polars as pl
 
 from benchmarks.harness import require
 from fullrank.core.jagged import Jagged
-from fullrank.data.pack import Store
+from fullrank.data.events.store import Store
 from fullrank.metrics import Table, match
 from fullrank.metrics.accuracy import ndcg, recall
 

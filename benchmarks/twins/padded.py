@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.batch import Batch
-from fullrank.recommender import RecommenderModel
+from fullrank.data.batch import Batch
+from fullrank.models.sequential.model import RecommenderModel
 
 IGNORED = -100
 

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fullrank.batch import Impressions
-from fullrank.data.fields import FieldInfo
-from fullrank.rankers.dcnv2 import DCNv2Ranker
+from fullrank.data.batch import Impressions
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking.dcnv2 import DCNv2Ranker
 
 
 class PlainFields(nn.Module):

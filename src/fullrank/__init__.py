@@ -20,53 +20,53 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE = {
-    "prepare": "fullrank.data.prepare",
-    "Prepare": "fullrank.data.prepare",
-    "Store": "fullrank.data.pack",
-    "subset": "fullrank.data.subset",
-    "prepare_impressions": "fullrank.data.prepare_impressions",
-    "Schema": "fullrank.data.fields",
-    "ImpressionStore": "fullrank.data.impressions",
+    "prepare": "fullrank.data.events.prepare",
+    "Prepare": "fullrank.data.events.prepare",
+    "Store": "fullrank.data.events.store",
+    "subset": "fullrank.data.events.subset",
+    "prepare_impressions": "fullrank.data.impressions.prepare",
+    "Schema": "fullrank.data.impressions.fields",
+    "ImpressionStore": "fullrank.data.impressions.store",
     "download": "fullrank.data.download",
-    "encode": "fullrank.items.codes.encode",
-    "grow_codes": "fullrank.items.codes.grow",
-    "Encode": "fullrank.items.codes.spec",
-    "Codes": "fullrank.items.codes.reader",
+    "encode": "fullrank.semantic_ids.encode",
+    "grow_codes": "fullrank.semantic_ids.grow",
+    "Encode": "fullrank.semantic_ids.spec",
+    "Codes": "fullrank.semantic_ids.reader",
     "train": "fullrank.api",
     "load": "fullrank.api",
-    "Predictor": "fullrank.retrieval.predictor",
+    "Predictor": "fullrank.inference.predictor",
     "evaluate": "fullrank.api",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
     "diagnose": "fullrank.api",
     "attended": "fullrank.api",
     "report": "fullrank.api",
-    "Watch": "fullrank.diagnostics.callback",
-    "WatchRanks": "fullrank.diagnostics.watch_ranks",
+    "Watch": "fullrank.analysis.callback",
+    "WatchRanks": "fullrank.analysis.watch_ranks",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation.compare",
     "predict": "fullrank.api",
     "predict_file": "fullrank.api",
     "Cascade": "fullrank.cascade",
-    "Click": "fullrank.click",
-    "Clicks": "fullrank.evaluation.clicks_spec",
-    "sweep": "fullrank.scaling.sweep",
-    "fit_law": "fullrank.scaling.laws.fit",
-    "advise": "fullrank.scaling.laws.advise",
+    "Click": "fullrank.models.ranking.model",
+    "Clicks": "fullrank.evaluation.ranking_spec",
+    "sweep": "fullrank.sweeps.sweep",
+    "fit_law": "fullrank.scaling.fit",
+    "advise": "fullrank.scaling.advise",
     "catalogue_growth": "fullrank.scaling.growth",
-    "tune": "fullrank.scaling.tune",
-    "Grid": "fullrank.scaling.grid",
-    "Search": "fullrank.scaling.search",
+    "tune": "fullrank.sweeps.tune",
+    "Grid": "fullrank.sweeps.grid",
+    "Search": "fullrank.sweeps.search",
     "Evaluation": "fullrank.evaluation",
     "Experiment": "fullrank.experiment",
     "Training": "fullrank.experiment",
-    "Recommender": "fullrank.recommender",
+    "Recommender": "fullrank.models.sequential.model",
     "Run": "fullrank.run",
-    "fill_unseen": "fullrank.fill",
-    "grow_catalog": "fullrank.grow",
-    "Spec": "fullrank.spec",
-    "UserError": "fullrank.errors",
+    "fill_unseen": "fullrank.training.cold_start.fill",
+    "grow_catalog": "fullrank.training.cold_start.grow",
+    "Spec": "fullrank.core.spec",
+    "UserError": "fullrank.core.errors",
 }
 
 __all__ = [
@@ -78,6 +78,8 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from fullrank.analysis.callback import Watch
+    from fullrank.analysis.watch_ranks import WatchRanks
     from fullrank.api import (
         attended,
         diagnose,
@@ -93,36 +95,34 @@ if TYPE_CHECKING:
         train,
     )
     from fullrank.cascade import Cascade
-    from fullrank.click import Click
+    from fullrank.core.errors import UserError
+    from fullrank.core.spec import Spec
     from fullrank.data.download import download
-    from fullrank.data.fields import Schema
-    from fullrank.data.impressions import ImpressionStore
-    from fullrank.data.pack import Store
-    from fullrank.data.prepare import Prepare, prepare
-    from fullrank.data.prepare_impressions import prepare_impressions
-    from fullrank.data.subset import subset
-    from fullrank.diagnostics.callback import Watch
-    from fullrank.diagnostics.watch_ranks import WatchRanks
-    from fullrank.errors import UserError
+    from fullrank.data.events.prepare import Prepare, prepare
+    from fullrank.data.events.store import Store
+    from fullrank.data.events.subset import subset
+    from fullrank.data.impressions.fields import Schema
+    from fullrank.data.impressions.prepare import prepare_impressions
+    from fullrank.data.impressions.store import ImpressionStore
     from fullrank.evaluation import Evaluation
-    from fullrank.evaluation.clicks_spec import Clicks
     from fullrank.evaluation.compare import compare
+    from fullrank.evaluation.ranking_spec import Clicks
     from fullrank.experiment import Experiment, Training
-    from fullrank.fill import fill_unseen
-    from fullrank.grow import grow_catalog
-    from fullrank.items.codes.encode import encode
-    from fullrank.items.codes.grow import grow_codes
-    from fullrank.items.codes.reader import Codes
-    from fullrank.items.codes.spec import Encode
-    from fullrank.recommender import Recommender
-    from fullrank.retrieval.predictor import Predictor
+    from fullrank.inference.predictor import Predictor
+    from fullrank.models.ranking.model import Click
+    from fullrank.models.sequential.model import Recommender
     from fullrank.run import Run
-    from fullrank.scaling.grid import Grid
     from fullrank.scaling.growth import catalogue_growth
-    from fullrank.scaling.search import Search
-    from fullrank.scaling.sweep import sweep
-    from fullrank.scaling.tune import tune
-    from fullrank.spec import Spec
+    from fullrank.semantic_ids.encode import encode
+    from fullrank.semantic_ids.grow import grow_codes
+    from fullrank.semantic_ids.reader import Codes
+    from fullrank.semantic_ids.spec import Encode
+    from fullrank.sweeps.grid import Grid
+    from fullrank.sweeps.search import Search
+    from fullrank.sweeps.sweep import sweep
+    from fullrank.sweeps.tune import tune
+    from fullrank.training.cold_start.fill import fill_unseen
+    from fullrank.training.cold_start.grow import grow_catalog
 
 
 def __getattr__(name: str) -> Any:

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fullrank.core.device import resolve_device
+from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
-from fullrank.data.pack import Store
-from fullrank.data.store import AnyStore, open_store
+from fullrank.data.events.store import Store
+from fullrank.data.open import AnyStore, open_store
 from fullrank.data.values import Unit
-from fullrank.errors import UserError, brief
 from fullrank.evaluation import EVALUATE, Ceiling, EvaluationResult, Point
 from fullrank.evaluation import frontier as _frontier
 from fullrank.evaluation import oracle_step as _oracle_step
 from fullrank.experiment import Experiment, named
-from fullrank.ops.device import resolve_device
-from fullrank.retrieval.predictor import Predictor
-from fullrank.retrieval.requests import Given, ItemLists
+from fullrank.inference.predictor import Predictor
+from fullrank.inference.requests import Given, ItemLists
 from fullrank.run import Run, store_of
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import polars as pl
     from jaxtyping import Float
 
+    from fullrank.analysis.diagnose import Diagnosis
+    from fullrank.analysis.explain import Case
+    from fullrank.analysis.report.ranking_report import ClickReport
+    from fullrank.analysis.report.report import Report
     from fullrank.core.progress import Tell
-    from fullrank.diagnostics.case import Case
-    from fullrank.diagnostics.diagnose import Diagnosis
-    from fullrank.reports.click_report import ClickReport
-    from fullrank.reports.report import Report
-    from fullrank.retrieval.predict import Predicted
+    from fullrank.inference.predict import Predicted
     from fullrank.training import Callback
 
 
@@ -174,10 +174,10 @@ def diagnose(
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
     Of a click model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
-    (see `fullrank.diagnostics`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
+    (see `fullrank.analysis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
     events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
-    from fullrank.diagnostics.diagnose import diagnose_run
+    from fullrank.analysis.diagnose import diagnose_run
 
     opened = _run(run)
     return diagnose_run(
@@ -200,7 +200,7 @@ def attended(
     `user` is an external id; without one the same telling user is taken for every run of a store. `vectors` of the
     items help to tell relevant events from noise. Raises `UserError` where the run has no attention to show.
     """
-    from fullrank.diagnostics.case import case_of
+    from fullrank.analysis.explain import case_of
 
     opened = _run(run)
     store = store_of(opened, data)
@@ -229,7 +229,7 @@ def report(
     runs are evaluated. `tell` is called with what begins and gives what is called with (done, in all). Needs the extra
     `report`.
     """
-    from fullrank.reports.report import report as _report
+    from fullrank.analysis.report.report import report as _report
 
     several = [runs] if isinstance(runs, Run | str | Path) else runs
     made = _report(

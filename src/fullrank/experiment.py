@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from fullrank.core.errors import UserError, unknown
 from fullrank.core.readers import read_text
-from fullrank.errors import UserError, unknown
-from fullrank.evaluation.clicks_spec import Clicks, Judge
+from fullrank.core.registry import Room, find, kinds
+from fullrank.core.spec import Spec
+from fullrank.evaluation.ranking_spec import Clicks, Judge
 from fullrank.evaluation.spec import Evaluation
+from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
-from fullrank.recommender import Recommender
-from fullrank.spec import Room, Spec, find, kinds
 
 
 class Training(Spec):

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
-from fullrank.data import encoder_files
-from fullrank.data.catalog import Catalog
-from fullrank.data.encoding import Encoder
-from fullrank.data.fields import FieldInfo
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.manifest import damaged, digest, is_count, is_store
-from fullrank.data.store import AnyStore, open_store
-from fullrank.errors import UserError
+from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.manifest import damaged, digest, is_count, is_store
+from fullrank.data.impressions import encoder_files
+from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.open import AnyStore, open_store
 from fullrank.experiment import Experiment
-from fullrank.ops.tensor_files import read_tensors, write_tensors
 
 FORMAT = 2
 """Version of the run folder. A reader refuses what is newer than itself and reads all that is older.

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import answer as benchmark
 from benchmarks.harness import Wrong
-from fullrank.retrieval.predictor import Predictor
+from fullrank.inference.predictor import Predictor
 
 
 def keeps_seen(predictor: Predictor, histories: Any, *, k: int) -> Any:

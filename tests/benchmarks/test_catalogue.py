@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks import catalogue, catalogue_step
 from benchmarks.catalogue_step import FIELDS, places, written
 from benchmarks.harness import Wrong
-from fullrank.items.text import TextItems
+from fullrank.models.sequential.items.text import TextItems
 
 
 class Forgetful(TextItems):

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from benchmarks import decode
 from benchmarks.harness import Wrong
-from fullrank.items import Snapshot
-from fullrank.items.coded import Coded
-from fullrank.items.semantic import by_codes
-from fullrank.retrieval.graph import Graph
+from fullrank.inference.graph import Graph
+from fullrank.models.sequential.items import Snapshot
+from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items.semantic import by_codes
 
 
 class Misplaced(Coded):

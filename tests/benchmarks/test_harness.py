@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import harness, machine
 from benchmarks.harness import Benchmark, Wrong, locked, main
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 
 def benchmark(

@@ -19,9 +19,9 @@ from benchmarks.peers import __main__ as peers
 from benchmarks.peers import environments
 from benchmarks.peers.exchange import K, export, read_lists, score
 from benchmarks.retrieve import model_of
-from fullrank.data.pack import Store
+from fullrank.data.events.store import Store
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.retrieval.rank import rank
+from fullrank.inference.rank import rank
 
 
 def frame(store: Store, ids: np.ndarray) -> pl.DataFrame:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from benchmarks.harness import Wrong
 from benchmarks.reasoning import PAPER, SHAPES, _stepping, check, fast, flops, model_of, rows_of, slow
-from fullrank.batch import Batch
-from fullrank.recommender import RecommenderModel
+from fullrank.data.batch import Batch
+from fullrank.models.sequential.model import RecommenderModel
 
 
 def forgetful(model: RecommenderModel, batch: Batch) -> Tensor:

@@ -13,9 +13,9 @@ from benchmarks import memory
 from benchmarks import retrieve as benchmark
 from benchmarks.data import tiny
 from benchmarks.harness import Wrong
+from fullrank.inference.exact import top_k
+from fullrank.inference.rank import rank
 from fullrank.metrics import Ranking
-from fullrank.retrieval.exact import top_k
-from fullrank.retrieval.rank import rank
 
 
 def test_what_is_timed_is_right() -> None:

@@ -10,7 +10,7 @@ import torch
 from benchmarks.harness import Wrong
 from benchmarks.sprint import Stepper, check
 from benchmarks.step_memory import MODES, model_of, rows_of
-from fullrank.attention import softmax
+from fullrank.models.sequential.attention import softmax
 from fullrank.ops.column_attention import column_attention
 
 

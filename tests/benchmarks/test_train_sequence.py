@@ -15,9 +15,9 @@ from benchmarks.data import tiny
 from benchmarks.harness import Wrong
 from benchmarks.twins.padded import IGNORED, padded, padded_loss
 from benchmarks.twins.products import Products
-from fullrank.batch import Batch
-from fullrank.errors import UserError
-from fullrank.recommender import RecommenderModel
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch
+from fullrank.models.sequential.model import RecommenderModel
 
 
 def test_what_is_timed_is_right() -> None:

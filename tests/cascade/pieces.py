@@ -12,7 +12,7 @@ import torch
 import fullrank as fr
 from fakes import Whole
 from fullrank.cascade import Ranker, Retriever
-from fullrank.click import Click
+from fullrank.models.ranking.model import Click
 from tiny import shaken
 
 USERS, ITEMS, BEGIN = 25, 40, 1_600_000_000

@@ -11,8 +11,8 @@ import pytest
 
 import fullrank as fr
 from fullrank.cascade import Cascade, order
-from fullrank.retrieval.predict import predict
-from fullrank.retrieval.predictor import Predictor
+from fullrank.inference.predict import predict
+from fullrank.inference.predictor import Predictor
 from tests.cascade.pieces import BEGIN, ITEMS, USERS, goods, people, ranker, retriever, stores
 
 HISTORIES = {f"u{u}": [int(i) for i in np.random.default_rng(u).integers(ITEMS, size=1 + u % 5)] for u in range(USERS)}

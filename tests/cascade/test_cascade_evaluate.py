@@ -15,7 +15,7 @@ import pytest
 import fullrank as fr
 from fullrank.cascade import Cascade, Ranker, Reranked, order
 from fullrank.cli import main
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult, evaluate
 from tests.cascade.pieces import SCHEMA, goods, people, ranker, retriever, stores
 from tests.training.clicks import as_format_1, tiny

@@ -10,7 +10,7 @@ import pytest
 
 import fullrank as fr
 from fullrank.cascade import Cascade, Ranker, Retriever
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from tests.cascade.pieces import ITEMS, SCHEMA, goods, log, people, ranker, retriever, stores
 
 ASK: dict[str, Any] = {"k": 2, "candidates": 5, "context": {"hour": 1}}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fullrank.diagnostics.diagnose import Diagnosis
+from fullrank.analysis.diagnose import Diagnosis
 from fullrank.run import Run
 
 if TYPE_CHECKING:

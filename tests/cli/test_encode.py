@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from coded import Sentences, matrix
-from fullrank.data.pack import Store
-from fullrank.items.codes.reader import Codes
-from fullrank.items.vectors import sentences
+from fullrank.data.events.store import Store
+from fullrank.semantic_ids.reader import Codes
+from fullrank.semantic_ids.vectors import sentences
 
 if TYPE_CHECKING:
     from conftest import Call

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from fullrank.cli import VERBS, build, main
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
     from conftest import Call
@@ -105,7 +105,7 @@ def test_how_an_error_inside_a_verb_ends(
     def fail(name: str) -> list[str]:
         raise error
 
-    monkeypatch.setattr("fullrank.spec.kinds", fail)
+    monkeypatch.setattr("fullrank.core.registry.kinds", fail)
     said = call("list", "recipes")
     assert said.code == code and sentence in said.err and "Traceback" not in said.err
     assert sentence in call("list", "recipes", "--json").json["error"]
@@ -156,7 +156,7 @@ def test_stdout_holds_the_json_alone_whatever_prints(call: Call, monkeypatch: py
         print("chatter")
         return ["a"]
 
-    monkeypatch.setattr("fullrank.spec.kinds", chatty)
+    monkeypatch.setattr("fullrank.core.registry.kinds", chatty)
     said = call("list", "recipes", "--json")
     assert said.json["kinds"][0]["kind"] == "a" and "chatter" in said.err
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from fullrank.data.pack import Store
+from fullrank.data.events.store import Store
 
 if TYPE_CHECKING:
     from conftest import Call

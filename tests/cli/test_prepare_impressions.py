@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from fullrank.cli import main
-from fullrank.data.impressions import ImpressionStore
+from fullrank.data.impressions.store import ImpressionStore
 
 FRAME = pl.DataFrame(
     {"click": [0, 1] * 50, "user": [row % 7 for row in range(100)], "x": [row / 3 for row in range(100)]}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fullrank.cli import main
-from fullrank.data.pack import Store
+from fullrank.data.events.store import Store
 from fullrank.scaling.growth import catalogue_growth
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 
 import fullrank as fr
 from fullrank import api
-from fullrank.data.pack import Store
+from fullrank.data.events.store import Store
 from fullrank.evaluation import EvaluationResult
 from fullrank.experiment import named
 from fullrank.run import write_run, write_weights

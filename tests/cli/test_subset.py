@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fullrank.data.pack import Store
+from fullrank.data.events.store import Store
 
 if TYPE_CHECKING:
     from conftest import Call

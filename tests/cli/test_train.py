@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fullrank.core.registry import kinds
 from fullrank.run import Run
-from fullrank.spec import kinds
 
 if TYPE_CHECKING:
     from conftest import Call

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from fullrank.core import files
+from fullrank.core.errors import UserError
 from fullrank.core.files import (
     append_line,
     copy_file,
@@ -35,8 +36,7 @@ from fullrank.core.files import (
     write_text,
 )  # fmt: skip
 from fullrank.core.tables import TableWriter, write_table
-from fullrank.errors import UserError
-from fullrank.ops.tensor_files import write_tensors
+from fullrank.core.tensor_files import write_tensors
 
 DEAD = 2**22 + 1
 """Above the largest process id of Linux."""

@@ -14,7 +14,7 @@ import pytest
 
 import fullrank
 from fullrank.core.log import logger, shown_at
-from fullrank.data.prepare import prepare
+from fullrank.data.events.prepare import prepare
 
 ENV = {**os.environ, "PYTHONPATH": str(Path(fullrank.__file__).parents[1])}
 TOP = logging.getLogger("fullrank")

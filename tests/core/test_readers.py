@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import pytest
 
 from fullrank.core import readers
+from fullrank.core.errors import UserError, brief
+from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_json, read_json_text, read_jsonl, read_text, read_yaml_text
-from fullrank.errors import UserError, brief
-from fullrank.overrides import read_setting
-from fullrank.spec import Room, Spec
+from fullrank.core.registry import Room
+from fullrank.core.spec import Spec
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)

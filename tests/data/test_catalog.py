@@ -10,8 +10,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from fullrank.data.catalog import Catalog
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.catalog import Catalog
 
 
 def catalog(**columns: Any) -> Catalog:

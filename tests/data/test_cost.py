@@ -24,7 +24,7 @@ def peak():
         return int(next(line.split()[1] for line in file if line.startswith("VmHWM"))) * 1024
 
 import fullrank
-from fullrank.data.prepare import Prepare, prepare
+from fullrank.data.events.prepare import Prepare, prepare
 wall, cpu = time.perf_counter(), time.process_time()
 store = prepare(sys.argv[2], sys.argv[3], spec=Prepare(k_core=5, duplicates="first"))
 print(json.dumps({
@@ -69,10 +69,11 @@ def test_a_million_events(tmp_path: Path, kind: str) -> None:
 
 
 def test_nothing_but_loader_and_tensors_reaches_torch() -> None:
-    heavy = ("__init__", "loader", "tensors")
-    modules = [p.stem for p in Path(fullrank.data.__file__).parent.glob("*.py") if p.stem not in heavy]
-    code = "import sys; sys.path.insert(0, sys.argv[1])\n" + "\n".join(f"import fullrank.data.{m}" for m in modules)
+    heavy = ("__init__", "batch", "loader", "tensors")
     source = str(Path(fullrank.data.__file__).parents[2])
+    files = [p.relative_to(source) for p in Path(fullrank.data.__file__).parent.rglob("*.py") if p.stem not in heavy]
+    code = "import sys; sys.path.insert(0, sys.argv[1])\n"
+    code += "\n".join(f"import {'.'.join(file.with_suffix('').parts)}" for file in files)
     code += "\nprint('torch' in sys.modules or 'lightning' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, source], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 import fullrank.data.transfer as transfer
+from fullrank.core.errors import UserError
 from fullrank.data.download import download
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources.amazon import Amazon
 from fullrank.data.sources.movielens import MovieLens
 from fullrank.data.sources.retailrocket import RetailRocket
 from fullrank.data.sources.yelp import Yelp
-from fullrank.errors import UserError
 
 DATA = bytes(i * 37 % 251 for i in range(1_000_000))
 

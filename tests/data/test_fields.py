@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.data.fields import FieldInfo, Schema
-from fullrank.data.impression_splits import Cuts
-from fullrank.data.infer import infer, summary
-from fullrank.data.numeric import Moments, Quantiles
-from fullrank.data.vocabulary import Counts, Hashed, Vocabulary, bucket, canonical
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.impressions.fields import FieldInfo, Schema
+from fullrank.data.impressions.infer import infer, summary
+from fullrank.data.impressions.numeric import Moments, Quantiles
+from fullrank.data.impressions.splits import Cuts
+from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, bucket, canonical
 
 ROWS = 60
 FRAME = pl.DataFrame(
@@ -228,7 +228,7 @@ def test_canonical() -> None:
 
 
 def test_counts_survive_merging(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fullrank.data.vocabulary._MERGE", 3)
+    monkeypatch.setattr("fullrank.data.impressions.vocabulary._MERGE", 3)
     draw = np.random.default_rng(0).integers(0, 30, 1000)
     counts = Counts()
     for part in np.array_split(draw, 41):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fullrank.core.jagged import Jagged
+from fullrank.data.events.prepare import Columns, Prepare, prepare
+from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
-from fullrank.data.pack import Store
-from fullrank.data.prepare import Columns, Prepare, prepare
 from tests.data.test_splits import events
 
 ITEMS = np.array([5, 6, 7, 8, 9, 4, 3])

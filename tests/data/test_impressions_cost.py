@@ -30,7 +30,7 @@ def watch():  # memory of its own; the pages of a mapped input file are the syst
         time.sleep(0.01)
 
 threading.Thread(target=watch, daemon=True).start()
-from fullrank.data.prepare_impressions import prepare_impressions
+from fullrank.data.impressions.prepare import prepare_impressions
 cpu = time.process_time()
 store = prepare_impressions(sys.argv[2], sys.argv[3], schema=json.loads(sys.argv[4]))
 print(json.dumps({"cpu": time.process_time() - cpu, "peak": most, "rows": len(store), "torch": "torch" in sys.modules}))

@@ -18,10 +18,10 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.data import impression_write
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.manifest import describe
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.manifest import describe
+from fullrank.data.impressions import write as impression_write
+from fullrank.data.impressions.store import ImpressionStore
 
 FRAME = pl.DataFrame(
     {
@@ -215,14 +215,14 @@ KILLED = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 import polars as pl
-from fullrank.data import impression_write, prepare_impressions
+from fullrank.data.impressions import prepare, write
 def hang(*_):
     print("hangs", flush=True)
     time.sleep(60)
-impression_write._tables = hang
+write._tables = hang
 frame = pl.DataFrame({"label": [0, 1] * 50, "user": list(range(100))})
 split = {"kind": "random", "shares": [0.4, 0.3, 0.3]}
-prepare_impressions.prepare_impressions(frame, sys.argv[2], schema={"fields": ["user"], "split": split})
+prepare.prepare_impressions(frame, sys.argv[2], schema={"fields": ["user"], "split": split})
 """
 
 

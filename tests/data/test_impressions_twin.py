@@ -14,11 +14,12 @@ import polars as pl
 import pytest
 import torch
 
-from fullrank.data import chunks, prepare_impressions
-from fullrank.data.fields import Schema
-from fullrank.data.impression_splits import uniform
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.vocabulary import bucket
+from fullrank.data import chunks
+from fullrank.data.impressions import prepare as prepare_impressions
+from fullrank.data.impressions.fields import Schema
+from fullrank.data.impressions.splits import uniform
+from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.impressions.vocabulary import bucket
 
 Row = dict[str, Any]
 SCHEMA: dict[str, Any] = {

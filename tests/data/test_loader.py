@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.batch import Batch
-from fullrank.data.loader import Loader
-from fullrank.errors import UserError
-from fullrank.objectives.tasks.last_item import LastItem
-from fullrank.objectives.tasks.next_item import NextItem
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch
+from fullrank.data.events.loader import Loader
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from tiny import histories, store
 
 LENGTHS = (4, 30, 5, 9, 3, 2, 14, 6, 7, 21, 4, 4, 12, 8)

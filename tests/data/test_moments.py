@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.data.fields import Schema
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.impressions.fields import Schema
 
 BEGIN = 1_600_000_000
 FRAME = pl.DataFrame({

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from fullrank.core.errors import UserError
 from fullrank.data.sources import Source
 from fullrank.data.sources._marketplace import TIERS, Market
 from fullrank.data.sources.planted import Planted
-from fullrank.errors import UserError
 
 Ints = NDArray[np.int64]
 SMALL = Planted(users=300, items=128, events_per_user=12.0, seed=3)

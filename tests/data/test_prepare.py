@@ -11,8 +11,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from fullrank.data.prepare import Columns, Prepare, prepare
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.prepare import Columns, Prepare, prepare
 
 EVENTS = pl.DataFrame(
     {

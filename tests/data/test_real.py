@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fullrank.data.pack import Store
-from fullrank.data.prepare import Columns, Prepare, prepare
+from fullrank.data.events.prepare import Columns, Prepare, prepare
+from fullrank.data.events.store import Store
 
 Folder = Callable[[str], Path]
 

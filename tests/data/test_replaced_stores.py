@@ -14,9 +14,9 @@ import polars as pl
 import pytest
 
 from fullrank.core import files
-from fullrank.data.pack import Store
-from fullrank.data.prepare import prepare
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
 
 SMALL = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": [1, 2, 3]})
 OTHER = pl.DataFrame({"user_id": [1, 1, 1, 2], "item_id": [1, 2, 3, 4], "timestamp": [1, 2, 3, 4]})
@@ -69,7 +69,7 @@ KILLED = """
     import os, signal, polars as pl
     import importlib
     module = importlib.import_module('fullrank.{module}')
-    from fullrank.data.prepare import prepare
+    from fullrank.data.events.prepare import prepare
     module.{function} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     frame = pl.DataFrame({{"user_id": [1, 1, 1, 2], "item_id": [1, 2, 3, 4], "timestamp": [1, 2, 3, 4]}})
     prepare(frame, sys.argv[1] + "/store")
@@ -77,7 +77,7 @@ KILLED = """
 
 
 @pytest.mark.parametrize(
-    ("module", "function"), [("data.manifest", "describe"), ("core.files", "_flush"), ("core.files", "_swap")]
+    ("module", "function"), [("data.events.manifest", "describe"), ("core.files", "_flush"), ("core.files", "_swap")]
 )
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_killed_writer_loses_nothing(tmp_path: Path, module: str, function: str, existing: bool) -> None:
@@ -106,8 +106,8 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, limit: int) -> None:
     prepare(SMALL, tmp_path / "store")
     code = """
         import polars as pl, numpy as np
-        from fullrank.data.prepare import prepare
-        from fullrank.errors import UserError
+        from fullrank.data.events.prepare import prepare
+        from fullrank.core.errors import UserError
         row = np.arange(3000)
         frame = pl.DataFrame({"user_id": row % 500, "item_id": row % 7, "timestamp": row})
         try:

@@ -15,6 +15,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from fullrank.core.errors import UserError
+from fullrank.core.registry import discover, find, kinds
+from fullrank.core.spec import Spec
 from fullrank.data.sources import ImpressionSource, Source, Tables
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources.gowalla import Gowalla
@@ -22,8 +25,6 @@ from fullrank.data.sources.movielens import MovieLens
 from fullrank.data.sources.retailrocket import RetailRocket
 from fullrank.data.sources.steam import Steam
 from fullrank.data.sources.yelp import Yelp
-from fullrank.errors import UserError
-from fullrank.spec import Spec, discover, find, kinds
 
 EVENTS = ["amazon", "gowalla", "movielens", "planted", "retailrocket", "steam", "yelp"]
 CLICKS = ["avazu", "criteo", "frappe", "movielens_ctr", "planted_clicks"]
@@ -90,7 +91,8 @@ def test_an_empty_folder_is_a_clear_error(kind: str, tmp_path: Path) -> None:
 
 def test_sources_load_neither_torch_nor_the_others() -> None:
     code = (
-        "import sys; from fullrank.spec import discover; list(discover('data.sources')); import fullrank.data.download;"
+        "import sys; from fullrank.core.registry import discover; list(discover('data.sources'));"
+        "import fullrank.data.download;"
         "sys.exit(any(name.split('.')[0] in ('torch', 'lightning', 'pandas') for name in sys.modules))"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

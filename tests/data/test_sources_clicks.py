@@ -13,13 +13,13 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from fullrank.core.errors import UserError
 from fullrank.data.sources import Clicks
 from fullrank.data.sources.avazu import KEPT, Avazu
 from fullrank.data.sources.criteo import CATEGORIES, NUMBERS, Criteo
 from fullrank.data.sources.frappe import FIELDS, Frappe
 from fullrank.data.sources.movielens_ctr import MovieLensCTR
 from fullrank.data.sources.planted_clicks import PlantedClicks
-from fullrank.errors import UserError
 
 Folder = Callable[[str], Path]
 

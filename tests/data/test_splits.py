@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.data import splits
-from fullrank.data.pack import Store
-from fullrank.data.prepare import Columns, Prepare, prepare
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events import splits
+from fullrank.data.events.prepare import Columns, Prepare, prepare
+from fullrank.data.events.store import Store
 
 
 def events(*rows: tuple[int, int, int]) -> pl.DataFrame:

@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fullrank.data.pack import Store
-from fullrank.data.prepare import Columns, Prepare, prepare
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.prepare import Columns, Prepare, prepare
+from fullrank.data.events.store import Store
 
 EVENTS = pl.DataFrame(
     {

@@ -9,15 +9,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fullrank.data import splits
-from fullrank.data.pack import Store
-from fullrank.data.prepare import Prepare, prepare
+from fullrank.core.errors import UserError
+from fullrank.data.events import splits
+from fullrank.data.events.prepare import Prepare, prepare
+from fullrank.data.events.store import Store
+from fullrank.data.events.subset import gap, gini, subset
 from fullrank.data.sources.planted import Planted
-from fullrank.data.subset import gap, gini, subset
-from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.items.table import Table
-from fullrank.recommender import Recommender
+from fullrank.models.sequential.items.table import Table
+from fullrank.models.sequential.model import Recommender
 
 
 @pytest.fixture(scope="module")

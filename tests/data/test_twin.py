@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fullrank.data import filters
-from fullrank.data.pack import Store
-from fullrank.data.prepare import Columns, Prepare, prepare
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events import filters
+from fullrank.data.events.prepare import Columns, Prepare, prepare
+from fullrank.data.events.store import Store
 
 Row = dict[str, Any]
 

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from fullrank.core.errors import UserError
 from fullrank.data import values
-from fullrank.errors import UserError
 
 NOON = int(dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC).timestamp())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, EvaluationResult, compare, evaluate
 from fullrank.evaluation.bqs_like import columns, quality
 from fullrank.evaluation.slices import LABELS

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fakes import Kept, Whole
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, EvaluationResult, compare, evaluate
 from fullrank.evaluation.statistics import sign_flip
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate, frontier, oracle_step
 from fullrank.evaluation.oracle import LABEL
 from thinker import Thinker

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
 
 STORE = Kept.random(50, 40)

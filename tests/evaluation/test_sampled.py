@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import Kept, Whole
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.sampled import negatives, target_places
 from fullrank.metrics.names import ACCURACY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation
 
 

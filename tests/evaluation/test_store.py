@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from fakes import listed
-from fullrank.baselines.popularity import Popularity
-from fullrank.data.prepare import Prepare, prepare
+from fullrank.data.events.prepare import Prepare, prepare
 from fullrank.evaluation import Evaluation, evaluate
+from fullrank.models.sequential.baselines.popularity import Popularity
 
 
 def events(users: int = 40, items: int = 25) -> pl.DataFrame:

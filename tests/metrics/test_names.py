@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.metrics import Table
 from fullrank.metrics.names import DEFAULT, expand, parse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fullrank.ops.initial import STD, start_small
+from fullrank.models.initial import STD, start_small
 
 
 def test_start_small() -> None:

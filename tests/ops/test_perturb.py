@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fullrank.models.sequential.items.perturb import Noise, perturb, perturb_slow
 from fullrank.ops.in_batch_triplet import in_batch_triplet, in_batch_triplet_slow
-from fullrank.ops.perturb import Noise, perturb, perturb_slow
 from tiny import close, histories, padded
 
 SIZES = [(1, 1, (2,)), (3, 5, (23,)), (2, 7, (4, 9, 3)), (4, 1, (1, 1))]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fullrank.core import files
+from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
-from fullrank.errors import UserError
-from fullrank.ops.tensor_files import read_tensors, write_tensors
+from fullrank.core.tensor_files import read_tensors, write_tensors
 
 
 def test_round_trip(tmp_path: Path) -> None:

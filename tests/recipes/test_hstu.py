@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 import fullrank as fr
-from fullrank.attention.hstu import HSTU
-from fullrank.data.pack import Store
-from fullrank.data.prepare import prepare
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.encoders.transformer import Transformer
 from fullrank.experiment import named
-from fullrank.objectives.losses.bce import BCE
-from fullrank.objectives.losses.sampled_softmax import SampledSoftmax
-from fullrank.recommender import Recommender
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.losses.bce import BCE
+from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
 
 
 def parts(recipe: str) -> tuple[Recommender, Transformer, HSTU]:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import fullrank as fr
-from fullrank.attention.hstu import HSTU
-from fullrank.data.pack import Store
-from fullrank.data.prepare import prepare
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
 from fullrank.experiment import Experiment, named
-from fullrank.reasoning.plr import PLR
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.recipes import plr
-from fullrank.recommender import Recommender
 from tiny import catalog
 
 SMALL = (plr.base, plr.erl, plr.prl, plr.plr, plr.no_gate, plr.no_contrast, plr.no_kl)

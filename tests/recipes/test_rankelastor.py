@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from fullrank.data.fields import FieldInfo
+from fullrank.data.impressions.fields import FieldInfo
 from fullrank.experiment import Experiment, named
 from fullrank.recipes import rankelastor as recipes
-from fullrank.scaling.grid import Grid
+from fullrank.sweeps.grid import Grid
 
 GRID = Path(__file__).parents[2] / "results" / "rankelastor" / "ladder.yaml"
 ML1M = tuple(FieldInfo(f"field{n}", "categorical", 20) for n in range(11))

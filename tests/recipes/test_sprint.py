@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from fullrank.experiment import named
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.recipes import sprint as recipes
-from fullrank.recommender import RecommenderModel
 from tiny import catalog, histories, padded
 
 FUNCTIONS = sorted(

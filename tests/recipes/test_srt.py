@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.data.catalog import Catalog
+from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Experiment, named
 from fullrank.recipes import srt
 from fullrank.training.schedule import factor

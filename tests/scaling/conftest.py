@@ -1,55 +1,60 @@
-"""A small generated store and the settings that make a recipe train on it in a fraction of a second."""
+"""Ladders made of a law that is known, and the published runs of SRT."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
-from fullrank.data.pack import Store
-from fullrank.data.prepare import prepare
-from fullrank.data.sources.planted import Planted
-from fullrank.scaling.grid import Grid
-from fullrank.scaling.jobs import Cell
+from fullrank.scaling.ladder import Ladder, Trace
+from tests.sweeps.conftest import out, store
 
-TINY: dict[str, Any] = {
-    "model.dim": 8,
-    "model.encoder.layers": 1,
-    "training.max_epochs": 3,
-    "training.batch_size": 512,
-    "training.patience": None,
-    "evaluation.metrics": ["ndcg", "coverage"],
-    "evaluation.ks": [10],
-    "evaluation.bootstrap": 5,
-}
-"""sasrec made tiny."""
+__all__ = ["out", "store"]
+
+TRUTH = {"E": 0.2, "A": 5.0, "alpha": 0.45, "B": 3.0, "beta": 0.4}
+S_TRUTH = {"a": 0.3, "k": 0.5, "x0": 30.0, "c": -0.1}
+
+
+@pytest.fixture
+def power_ladder() -> Callable[..., Ladder]:
+    """Runs whose best metric is `TRUTH` of their size and data, with a little noise."""
+
+    def make(sign: float = 1.0, noise: float = 2e-4, sizes: int = 8, datas: int = 7) -> Ladder:
+        draw, traces = np.random.default_rng(5), []
+        for n in np.geomspace(1e4, 3e7, sizes):
+            for t in np.geomspace(1e4, 1e8, datas):
+                y = TRUTH["E"] - sign * (TRUTH["A"] * n ** -TRUTH["alpha"] + TRUTH["B"] * t ** -TRUTH["beta"])
+                metric = np.array([0.5 * y, y]) if sign > 0 else np.array([2 * y, y])
+                epochs = np.array([1.0, 2.0])
+                traces.append(Trace(
+                    f"{n:.0f}x{t:.0f}", metric + noise * draw.standard_normal(), 6 * n * t * epochs, epochs, float(n),
+                    float(t), float(n), f"{t:.0f}",
+                ))  # fmt: skip
+        return Ladder(tuple(traces), "ndcg")
+
+    return make
+
+
+@pytest.fixture
+def sigmoid_ladder() -> Ladder:
+    """Runs of one moment each on the sigmoid `S_TRUTH`, with a little noise."""
+    flops, draw = np.geomspace(1e9, 1e17, 80), np.random.default_rng(3)
+    y = S_TRUTH["a"] / (1 + np.exp(-S_TRUTH["k"] * (np.log(flops) - S_TRUTH["x0"]))) + S_TRUTH["c"] + 0.12
+    y = y + 5e-4 * draw.standard_normal(len(y))
+    return Ladder(tuple(
+        Trace(str(i), np.array([v]), np.array([f]), np.array([1.0]), 1e3 + i, 1e4 * (1 + i // 10), 1e3 + i)
+        for i, (v, f) in enumerate(zip(y, flops, strict=True))
+    ), "ndcg")  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    torch.set_num_threads(1)
-    tables = Planted(users=150, items=60, events_per_user=8).read()
-    return prepare(tables.events, tmp_path_factory.mktemp("scaling") / "shop")
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def tiny() -> Callable[..., Grid]:
-    """``tiny("[sasrec]", seeds=(0, 1))``: a grid of cells (YAML) that train in no time; baselines as they are."""
-
-    def grid(cells: str, *, settings: dict[str, Any] | None = None, **others: Any) -> Grid:
-        def shrunk(cell: Cell) -> Cell:
-            own = TINY | (settings or {}) if cell.recipe in ("sasrec", "gru4rec") else {}
-            return cell.model_copy(update={"set": {**own, **cell.set}})
-
-        plain = Grid.from_text(f"{{cells: {cells}}}")
-        return plain.model_copy(update={"cells": tuple(shrunk(cell) for cell in plain.cells), **others})
-
-    return grid
+def srt_csv() -> Path:
+    """The published runs; the test is skipped with the reason where they are not there."""
+    root = Path(os.environ.get("FULLRANK_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+    file = root / "srt_runs.csv"
+    if not file.is_file():
+        pytest.skip(f"{file} is not there; set FULLRANK_DATA to the folder that holds srt_runs.csv")
+    return file

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fullrank as fr
-from fullrank.data.pack import Store
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.store import Store
 from fullrank.scaling.growth import Growth, catalogue_growth, seen, seen_slow, short, told
 from fullrank.scaling.heaps import heaps
 from tests import tiny

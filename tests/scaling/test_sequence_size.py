@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from fullrank.data.pack import Store
-from fullrank.data.prepare import prepare
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
 from fullrank.experiment import named
-from fullrank.items.features import FeatureItems
-from fullrank.items.semantic import SemanticItems
+from fullrank.models.sequential.items.features import FeatureItems
+from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.ops.flop_count import counted
-from fullrank.scaling.laws.read import read_ladder
+from fullrank.scaling.read import read_ladder
 from fullrank.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
-from fullrank.scaling.sweep import sweep
+from fullrank.sweeps.sweep import sweep
 from fullrank.training.data_module import data_module_of
-
-from .laws.conftest import srt_csv as srt_csv
 
 SAMPLED = "model.loss={kind: bce, negatives: {count: 5, share: query}}"
 BRAND = "model.items.fields=[{column: title}, {column: brand, empty: unknown}]"

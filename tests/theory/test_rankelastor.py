@@ -2,7 +2,7 @@
 
 Each holds, and fails where it should. Proved: 2.1's inequalities under its assumptions, in a form that needs none; 2.2
 at rank one with a positively homogeneous activation; 3.1's inclusion. Theorem 3.2 and the probabilistic half of 2.2 are
-no laws: a test shows draws in which they fail, and `diagnostics/rank_theorems.py` measures them in trained models.
+no laws: a test shows draws in which they fail, and `analysis/rank_theorems.py` measures them in trained models.
 
 rank is the stable rank |X|_F^2 / |X|_2^2 where not called algebraic.
 """
@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fullrank.diagnostics.effective_rank import stable_rank
-from fullrank.diagnostics.rank_theorems import transpose_figures
-from fullrank.rankers.feed_forwards.gelu import Gelu
-from fullrank.rankers.mixings.block_transpose import BlockTranspose, transposed
-from fullrank.rankers.mixings.full import Full, kronecker
+from fullrank.analysis.effective_rank import stable_rank
+from fullrank.analysis.rank_theorems import transpose_figures
+from fullrank.models.ranking.feed_forwards.gelu import Gelu
+from fullrank.models.ranking.mixings.block_transpose import BlockTranspose, transposed
+from fullrank.models.ranking.mixings.full import Full, kronecker
 
 SEEDS = st.integers(0, 2**32 - 1)
 HOMOGENEOUS: list[Callable[[Tensor], Tensor]] = [F.relu, lambda x: F.leaky_relu(x, 0.1), torch.abs]

@@ -15,12 +15,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.attention.softmax import Softmax
-from fullrank.diagnostics.alignment import principal
-from fullrank.diagnostics.bound import Bound
-from fullrank.diagnostics.spectrum import Scores
-from fullrank.encoders.transformer import Transformer
-from tests.diagnostics.conftest import everyone, model_of, observed, recommender, shop
+from fullrank.analysis.alignment import principal
+from fullrank.analysis.bound import Bound
+from fullrank.analysis.spectrum import Scores
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from tests.analysis.conftest import everyone, model_of, observed, recommender, shop
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fullrank.click import Click
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.prepare_impressions import prepare_impressions
+from fullrank.data.impressions.prepare import prepare_impressions
+from fullrank.data.impressions.store import ImpressionStore
 from fullrank.experiment import Experiment, Training
+from fullrank.models.ranking.model import Click
 from fullrank.run import Run
 
 SCHEMA = {

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.attention.softmax import Softmax
-from fullrank.data.pack import Store
-from fullrank.data.prepare import prepare
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.encoders.transformer import Transformer
 from fullrank.experiment import Experiment, Training
-from fullrank.recommender import Recommender
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender
 
 
 @pytest.fixture(scope="session")

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.data.impressions import ImpressionStore
-from fullrank.data.pack import Store
-from fullrank.errors import UserError
-from fullrank.ops.tensor_files import read_tensors
+from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.store import Store
+from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run
 from fullrank.training import Moment
 from fullrank.training.fit import train
-from fullrank.training.of_impressions import Shuffled
+from fullrank.training.ranking_data import Shuffled
 from tests.training.clicks import shop, table, tiny
 from tests.training.conftest import tiny as sasrec
 from tests.training.test_resume import kill_in_mid_epoch
@@ -50,7 +50,7 @@ def test_it_learns_and_its_best_epoch_is_kept(store: ImpressionStore, tmp_path: 
 
 
 def test_every_recipe_trains_and_is_read_back(store: ImpressionStore, tmp_path: Path) -> None:
-    from fullrank.spec import kinds
+    from fullrank.core.registry import kinds
 
     small = ("training.max_epochs=1", "training.batch_size=512", "evaluation.bootstrap=5")
     for name in kinds("recipes"):
@@ -178,7 +178,7 @@ def test_lazy_updates_leave_other_rows_alone(store: ImpressionStore) -> None:
 
 
 def test_lazy_adam_is_adam_where_every_row_is_touched() -> None:
-    from fullrank.training.rows import RowOptimizer
+    from fullrank.training.optim import RowOptimizer
 
     one, two = (torch.nn.Parameter(torch.arange(12.0).view(4, 3)) for _ in range(2))
     lazy = RowOptimizer([{"params": [one], "rows": "lazy_adam"}], lr=0.1, betas=(0.9, 0.999))
@@ -192,7 +192,7 @@ def test_lazy_adam_is_adam_where_every_row_is_touched() -> None:
 
 
 def test_clipping_counts_a_repeated_row_as_its_sum() -> None:
-    from fullrank.training.rows import clip
+    from fullrank.training.optim import clip
 
     dense, sparse = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3, 1))
     dense.grad = torch.tensor([3.0, 0.0])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.errors import UserError
-from fullrank.ops.tensor_files import read_tensors
+from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import read_tensors
 from fullrank.run import Run
 from fullrank.training.fit import train
-from fullrank.training.of_impressions import Shown
+from fullrank.training.ranking_data import Shown
 from tests.training.clicks import shop, tiny
 from tests.training.test_ddp import torchrun
 

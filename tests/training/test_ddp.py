@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from fullrank.api import train
-from fullrank.data.pack import Store
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment
-from fullrank.ops.tensor_files import read_tensors
 from fullrank.run import Run
 from tests.training.conftest import tiny
 
@@ -68,7 +68,7 @@ def torchrun(worker: Path, spec: Experiment, store: Store, out: Path) -> Run:
 
 def test_a_lost_shard_is_seen(market: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: a shard's loss over its own count instead of the global one changes the curve."""
-    from fullrank.data.loader import Loader
+    from fullrank.data.events.loader import Loader
 
     spec = tiny("training.max_epochs=2", "training.accumulate=3", dropout=0.0)
     right = train(spec, market, tmp_path / "right", progress=False)

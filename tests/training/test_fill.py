@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.data.pack import Store
-from fullrank.errors import UserError
-from fullrank.ops.tensor_files import read_tensors
+from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.store import Store
 from fullrank.run import Run
 from tests.training.conftest import tiny
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.errors import UserError
-from fullrank.items.vectors import sentences
+from fullrank.core.errors import UserError
 from fullrank.run import Run
+from fullrank.semantic_ids.vectors import sentences
 
 KINDS, EACH, USERS = 8, 12, 400
 CODES = ["vectors.kind=text", "learner.levels=4", "learner.size=8", "learner.rounds=5", "limits.collisions=1"]

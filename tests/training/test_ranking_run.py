@@ -16,10 +16,10 @@ import torch
 
 import fullrank as fr
 from fullrank.cli import main
-from fullrank.data.encoding import Encoder
-from fullrank.data.fresh import fresh
-from fullrank.data.impressions import ImpressionStore
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.impressions.transform import fresh
 from fullrank.run import Run, write_run
 from fullrank.training.folder import OWN
 from tests.cascade.pieces import BEGIN, SCHEMA, log

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import fullrank as fr
-from fullrank.data.pack import Store
+from fullrank.core.errors import UserError
+from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.run import Run
 from tests.training.conftest import tiny

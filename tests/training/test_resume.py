@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from fullrank.api import train
+from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json
-from fullrank.data.pack import Store
-from fullrank.errors import UserError
-from fullrank.ops.tensor_files import read_tensors
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.store import Store
 from fullrank.run import Run
 from tests.training.conftest import tiny
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 import fullrank as fr
 from coded import settings
-from fullrank.data.pack import Store
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.store import Store
 from fullrank.run import Run
 from tests.training.conftest import tiny
 
@@ -101,7 +101,7 @@ def test_a_row_cut_short_is_left_out(good: Path, tmp_path: Path) -> None:
 
 
 def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> None:
-    from fullrank.spec import kinds
+    from fullrank.core.registry import kinds
 
     ids = market.catalog.ids
     vectors = np.random.default_rng(0).normal(size=(len(ids), 12)).astype(np.float32)

@@ -12,24 +12,24 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.attention.hstu import HSTU
-from fullrank.batch import Batch
+from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
+from fullrank.data.batch import Batch
+from fullrank.data.events.prepare import Prepare
+from fullrank.data.events.store import Store
+from fullrank.data.events.table import Columns
 from fullrank.data.histories import Histories as Flat
-from fullrank.data.pack import Store
-from fullrank.data.prepare import Prepare
-from fullrank.data.table import Columns
-from fullrank.encoders.transformer import Transformer
-from fullrank.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.experiment import Experiment, Training
-from fullrank.objectives.tasks.cloze import known_times
-from fullrank.objectives.tasks.last_item import LastItem
-from fullrank.recommender import Recommender, RecommenderModel
-from fullrank.retrieval.predictor import Predictor
-from fullrank.retrieval.rank import rank
+from fullrank.inference.predictor import Predictor
+from fullrank.inference.rank import rank
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.objectives.tasks.cloze import known_times
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.run import Run
-from fullrank.training.of_histories import Histories
+from fullrank.training.retrieval_data import Histories
 from tests.training.conftest import tiny
 from tiny import catalog, padded
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import fullrank as fr
-from fullrank.data.catalog import Catalog
-from fullrank.data.pack import Store
-from fullrank.errors import UserError
-from fullrank.items.features import Features
-from fullrank.ops.tensor_files import read_tensors
+from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.models.sequential.items.features import Features
 from fullrank.run import Run, write_weights
-from fullrank.training.warm_start import copy_weights
+from fullrank.training.cold_start.warm_start import copy_weights
 from tests.training.conftest import tiny
 
 FROZEN = ("training.lr=1e-30", "training.max_epochs=1")

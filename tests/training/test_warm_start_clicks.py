@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.data.impressions import ImpressionStore
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run
-from fullrank.training.warm_start_clicks import _buckets
+from fullrank.training.cold_start.warm_start_ranking import _buckets
 from tests.training.clicks import as_format_1, table, tiny
 from tests.training.conftest import tiny as sasrec
 

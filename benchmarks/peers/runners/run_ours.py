@@ -13,12 +13,12 @@ import pandas as pd
 import torch
 from common import Clock, finish, given
 
-from fullrank.attention.softmax import Softmax
-from fullrank.data.pack import Store
-from fullrank.encoders.transformer import Transformer
+from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, Training
-from fullrank.recommender import Recommender
-from fullrank.retrieval.rank import rank
+from fullrank.inference.rank import rank
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender
 from fullrank.training import Moment
 from fullrank.training.fit import train
 

@@ -17,14 +17,14 @@ from fullrank.cascade.ordering import Ordering
 from fullrank.cascade.plan import Plan, id_column, planned
 from fullrank.cascade.stages import Ranker, Retriever
 from fullrank.cascade.tables import Context, Keyed
+from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.data.store import AnyStore
+from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
+from fullrank.data.open import AnyStore
 from fullrank.data.values import Unit
-from fullrank.data.vocabulary import UNKNOWN, canonical
-from fullrank.errors import UserError
-from fullrank.retrieval.predictor import Predictor
-from fullrank.retrieval.recommend import check, long
-from fullrank.retrieval.requests import Given, ItemLists, RequestBatch, named, read, read_filters
+from fullrank.inference.predictor import Predictor
+from fullrank.inference.recommend import check, long
+from fullrank.inference.requests import Given, ItemLists, RequestBatch, named, read, read_filters
 from fullrank.run import Run
 
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from fullrank.cascade import order
 from fullrank.cascade.leak import overlap
+from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.progress import Progress
-from fullrank.errors import UserError
-from fullrank.evaluation.asked import asked
 from fullrank.evaluation.compare import Comparison, compare
-from fullrank.evaluation.dropped import Forgetful
-from fullrank.evaluation.measure import of_lists, ranked
+from fullrank.evaluation.eval_users import asked
+from fullrank.evaluation.event_dropout import Forgetful
 from fullrank.evaluation.result import EvaluationResult, merge
+from fullrank.evaluation.retrieval import of_lists, ranked
 from fullrank.metrics import match
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from fullrank.batch import Impressions
 from fullrank.cascade.tables import constant
 from fullrank.core.jagged import Jagged
-from fullrank.data.encoding import Encoder
-from fullrank.data.tensors import tensors
+from fullrank.data.batch import Impressions
+from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.tensors import tensors
 
 
 @dataclass(frozen=True)

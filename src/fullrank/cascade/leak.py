@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fullrank.data.pack import Store
+from fullrank.data.events.store import Store
 from fullrank.data.values import dated
 
 

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.cascade.features import Pairs
-from fullrank.click import ClickModel
-from fullrank.errors import UserError
-from fullrank.retrieval.predict import probable
+from fullrank.core.errors import UserError
+from fullrank.inference.predict import probable
+from fullrank.models.ranking.model import ClickModel
 
 BATCH = 1 << 14
 """Pairs given to the ranker at once; a ranker's evaluation takes as many."""

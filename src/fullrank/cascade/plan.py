@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fullrank.cascade.tables import Keyed
-from fullrank.data.fields import Categorical, Schema
-from fullrank.errors import UserError, unknown
+from fullrank.core.errors import UserError, unknown
+from fullrank.data.impressions.fields import Categorical, Schema
 
 USUAL = {"user": ("user", "user_id"), "item": ("item", "item_id")}
 """How the id columns are called where nobody says it."""

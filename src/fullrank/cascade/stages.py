@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fullrank.click import ClickModel
-from fullrank.data.catalog import Catalog
-from fullrank.data.encoding import Encoder
-from fullrank.data.pack import Store
-from fullrank.data.store import AnyStore
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.open import AnyStore
 from fullrank.evaluation.spec import Evaluation
+from fullrank.models.ranking.model import ClickModel
 from fullrank.run import Run, store_of
 
 

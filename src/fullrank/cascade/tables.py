@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from fullrank.core.errors import UserError, unknown
 from fullrank.data.frames import Source
+from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
 from fullrank.data.values import refuse
-from fullrank.data.vocabulary import FIRST, Vocabulary, canonical
-from fullrank.errors import UserError, unknown
 
 
 class Keyed:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 VERBS = (
     "demo",
     "doctor",
-    "listing",
+    "list",
     "show",
     "schema",
     "download",
@@ -42,7 +42,7 @@ VERBS = (
     "predict",
     "cascade",
     "diagnose",
-    "attention",
+    "explain",
     "report",
 )
 """Modules with verbs, in the order of the help."""
@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 done, 1 a bug, 2 a mistake of the caller, 130 interrupted.
     """
-    from fullrank.cli.failure import guarded
+    from fullrank.cli.errors import guarded
 
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` is a verb's module in this namespace
     return guarded(build, given)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Settings, chosen
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.cascade import Reranked
@@ -77,7 +77,7 @@ def cascade(
     if context and contexts is not None:
         raise UserError("give the context by --context NAME=VALUE or by --context-table FILE, one of the two")
     from fullrank.cascade import Cascade
-    from fullrank.overrides import read_setting
+    from fullrank.core.overrides import read_setting
 
     screen = Screen(as_json)
     begun = time.perf_counter()

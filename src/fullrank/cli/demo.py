@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson
-from fullrank.cli.screen import Screen, seconds
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 from fullrank.core.files import foreign, write_json
-from fullrank.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.data.pack import Store
+    from fullrank.data.events.store import Store
     from fullrank.run import Run
 
 MODELS: dict[str, tuple[str, ...]] = {
@@ -101,7 +101,7 @@ def _own(name: str) -> bool:
 
 
 def _store(out: Path) -> Store:
-    from fullrank.data.prepare import Columns, Prepare, prepare
+    from fullrank.data.events.prepare import Columns, Prepare, prepare
     from fullrank.data.sources.planted import Planted
 
     tables = Planted().read()

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Impressions, RunFolder, chosen, find_store
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.diagnostics.diagnose import Diagnosis
+    from fullrank.analysis.diagnose import Diagnosis
 
 
 TRAJECTORY = (
@@ -72,7 +72,7 @@ def diagnose(
     if out is not None and out.suffix != ".jsonl":
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl")
     from fullrank import api
-    from fullrank.diagnostics.diagnose import NAME
+    from fullrank.analysis.diagnose import NAME
     from fullrank.run import Run
 
     screen = Screen(as_json)

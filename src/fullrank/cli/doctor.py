@@ -14,10 +14,10 @@ from typing import Any
 import typer
 
 from fullrank import __version__
-from fullrank.cli.failure import EXTRAS
+from fullrank.cli.errors import EXTRAS
 from fullrank.cli.options import AsJson
-from fullrank.cli.screen import Screen
-from fullrank.errors import UserError
+from fullrank.cli.output import Screen
+from fullrank.core.errors import UserError
 
 CORE = (
     "torch",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Settings
-from fullrank.cli.screen import Screen
-from fullrank.errors import UserError, unknown
+from fullrank.cli.output import Screen
+from fullrank.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from fullrank.data.sources import ImpressionSource, Source
@@ -62,7 +62,7 @@ def download(
 
 def named_source(name: str, settings: list[str]) -> Source | ImpressionSource:
     """A source by kind, with dotted settings; `UserError` with the nearest name where there is none."""
-    from fullrank.spec import find, kinds
+    from fullrank.core.registry import find, kinds
 
     if name not in kinds("data.sources"):
         raise unknown("source", name, kinds("data.sources"))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Settings, shortcuts
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.items.codes.reader import Codes
+    from fullrank.semantic_ids.reader import Codes
 
 
 def add(app: typer.Typer) -> None:
@@ -72,9 +72,9 @@ def encode(  # long: one parameter for each option
     fullrank encode data/shop --vectors clip.parquet --levels 32 --pca 256 --out data/shop-clip
     fullrank encode data/shop-now --grow data/shop-codes --out data/shop-codes-now
     """
-    from fullrank.items.codes.encode import CACHE
-    from fullrank.items.codes.encode import encode as make
-    from fullrank.items.codes.grow import grow_codes
+    from fullrank.semantic_ids.encode import CACHE
+    from fullrank.semantic_ids.encode import encode as make
+    from fullrank.semantic_ids.grow import grow_codes
 
     screen = Screen(as_json)
     source = {"kind": "file", "path": str(vectors)} if vectors is not None else None

@@ -23,9 +23,9 @@ from fullrank.cli.options import (
     find_store,
     shortcuts,
 )
-from fullrank.cli.screen import Screen
+from fullrank.cli.output import Screen
 from fullrank.cli.show_evaluation import pair, single
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank import __version__
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.run import Run
@@ -81,7 +81,7 @@ def root(
 
 def chosen(name: str, given: str, allowed: tuple[str, ...]) -> Any:
     """`given` where it is one of the allowed values of an option, else a `UserError` with the nearest."""
-    from fullrank.errors import nearest
+    from fullrank.core.errors import nearest
 
     if given not in allowed:
         raise UserError(f"{name} {given!r} is unknown{nearest(given, allowed)} (allowed: {', '.join(allowed)})")

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.options import AsJson, Device, RunFolder, find_store
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 
 SHOWN = 10
 """Rows printed where there is no --out."""

@@ -11,11 +11,11 @@ import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.options import AsJson, Settings, shortcuts
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError, nearest
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from fullrank.data.pack import Store
+    from fullrank.data.events.store import Store
 
 
 FLAGS = {
@@ -124,10 +124,10 @@ def prepare(  # long: one parameter for each option
 def _prepare(
     events: str, out: Path, items: Path | None, users: Path | None, folder: Path | None, changes: list[str]
 ) -> Store:
-    from fullrank.data.prepare import Prepare
-    from fullrank.data.prepare import prepare as make
+    from fullrank.core.registry import kinds
+    from fullrank.data.events.prepare import Prepare
+    from fullrank.data.events.prepare import prepare as make
     from fullrank.data.sources import Source
-    from fullrank.spec import kinds
 
     known = kinds("data.sources")
     own = [c.removeprefix("source.") for c in changes if c.startswith("source.")]

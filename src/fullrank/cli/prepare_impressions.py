@@ -10,11 +10,11 @@ import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.options import AsJson, Settings
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError, nearest
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from fullrank.data.impressions import ImpressionStore
+    from fullrank.data.impressions.store import ImpressionStore
 
 
 def add(app: typer.Typer) -> None:
@@ -69,12 +69,12 @@ def prepare_impressions(
 def _prepare(
     impressions: str, folder: Path | None, out: Path, schema: Path | None, settings: list[str]
 ) -> ImpressionStore:
-    from fullrank.data.fields import Schema
+    from fullrank.core.registry import kinds
     from fullrank.data.frames import Source as Table
-    from fullrank.data.infer import infer
-    from fullrank.data.prepare_impressions import prepare_impressions as make
+    from fullrank.data.impressions.fields import Schema
+    from fullrank.data.impressions.infer import infer
+    from fullrank.data.impressions.prepare import prepare_impressions as make
     from fullrank.data.sources import ImpressionSource
-    from fullrank.spec import kinds
 
     known = kinds("data.sources")
     own = [setting.removeprefix("source.") for setting in settings if setting.startswith("source.")]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import Adaptive, AsJson, Device, Patience, RunFolder, Steps, Streams, chosen
-from fullrank.cli.screen import Screen
+from fullrank.cli.output import Screen
+from fullrank.core.errors import UserError
 from fullrank.core.tables import check_suffix, write_table
-from fullrank.errors import UserError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from fullrank.data.catalog import Catalog
+    from fullrank.data.events.catalog import Catalog
 
 SHOWN = 10
 """Histories printed; the others are counted."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Impressions, Settings, chosen
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
+    from fullrank.analysis.report.ranking_report import ClickReport
+    from fullrank.analysis.report.report import Report
     from fullrank.evaluation import EvaluationResult
-    from fullrank.reports.click_report import ClickReport
-    from fullrank.reports.report import Report
 
 
 def add(app: typer.Typer) -> None:
@@ -90,7 +90,7 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
 
 
 def _print(screen: Screen, found: Report | ClickReport, out: Path, spent: float) -> None:
-    from fullrank.reports import Figure, Missing, plural
+    from fullrank.analysis.report import Figure, Missing, plural
 
     rows = SUMMARY[found.problem](screen, found)
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
@@ -125,7 +125,7 @@ def _clicks(screen: Screen, found: ClickReport) -> list[dict[str, Any]]:
 
 
 def _lists(screen: Screen, found: Report) -> list[dict[str, Any]]:
-    from fullrank.diagnostics.ablation import FAIRNESS
+    from fullrank.analysis.ablation import FAIRNESS
 
     rows: list[dict[str, Any]] = [
         {

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson
+from fullrank.cli.output import Screen, seconds
 from fullrank.cli.scale_growth import growth
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.scaling.laws.fit import Law
-    from fullrank.scaling.laws.holdout import HeldOut
-    from fullrank.scaling.laws.ladder import Ladder
+    from fullrank.scaling.fit import Law
+    from fullrank.scaling.holdout import HeldOut
+    from fullrank.scaling.ladder import Ladder
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A CSV of runs, or rows.jsonl or the --results of a sweep.")]
 Metric = Annotated[
@@ -91,8 +91,8 @@ def fit(
     fullrank scale fit runs/ladder/rows.jsonl --form power --json
     fullrank scale fit points.csv --metric-col ndcg --flops-col spent
     """
-    from fullrank.scaling.laws.fit import fit_law
-    from fullrank.scaling.laws.paper import SRT, gap
+    from fullrank.scaling.fit import fit_law
+    from fullrank.scaling.paper import SRT, gap
 
     screen = Screen(as_json)
     begun = time.perf_counter()
@@ -103,7 +103,7 @@ def fit(
             f"--reference srt has no constants of the form {form!r} (allowed: {', '.join(SRT)}); leave it out"
         )
     if out is not None:
-        from fullrank.reports.page import check_extra
+        from fullrank.analysis.report.page import check_extra
 
         check_extra()
         if out.exists() and not out.is_dir():
@@ -152,7 +152,7 @@ def advise(
     fullrank scale advise runs.csv --flops 1e15
     fullrank scale advise runs.csv --flops 1e15 --data 2e6 --json
     """
-    from fullrank.scaling.laws.advise import advise as _advise
+    from fullrank.scaling.advise import advise as _advise
 
     screen = Screen(as_json)
     ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
@@ -172,7 +172,7 @@ def _ladder(
     file: Path, metric: str | None, metric_col: str | None, flops_col: str | None, params_col: str | None,
     data_col: str | None, run_col: str | None,
 ) -> Ladder:  # fmt: skip
-    from fullrank.scaling.laws.read import Columns, read_ladder
+    from fullrank.scaling.read import Columns, read_ladder
 
     columns = Columns(run=run_col, flops=flops_col, metric=metric_col, parameters=params_col, data=data_col)
     return read_ladder(file, metric=metric, columns=columns)
@@ -180,7 +180,7 @@ def _ladder(
 
 def _held(screen: Screen, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
     """The largest data set and the largest size, each predicted from the rest; why one could not be."""
-    from fullrank.scaling.laws.holdout import By, hold_out
+    from fullrank.scaling.holdout import By, hold_out
 
     held: list[HeldOut] = []
     left_out: dict[str, str] = {}
@@ -224,10 +224,10 @@ def _report(
     seed: int,
 ) -> Path:  # fmt: skip
 
+    from fullrank.analysis.report import Missing
+    from fullrank.analysis.report.scaling_report import scaling_report
     from fullrank.core.files import write_json
     from fullrank.ops.plain import plain
-    from fullrank.reports import Missing
-    from fullrank.reports.scaling_report import scaling_report
 
     with screen.progress("report") as tick:
         page = scaling_report(ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick)

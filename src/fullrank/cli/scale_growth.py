@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.scaling.growth import Growth
@@ -42,7 +42,7 @@ def growth(
     screen = Screen(as_json)
     begun = time.perf_counter()
     if out is not None:
-        from fullrank.reports.page import check_extra
+        from fullrank.analysis.report.page import check_extra
 
         check_extra()
         if out.exists() and not out.is_dir():
@@ -73,9 +73,9 @@ def _print(screen: Screen, grown: Growth) -> None:
 
 
 def _report(screen: Screen, grown: Growth, found: dict[str, Any], out: Path) -> Path:
+    from fullrank.analysis.report.growth_report import growth_report
     from fullrank.core.files import write_json
     from fullrank.ops.plain import plain
-    from fullrank.reports.growth_report import growth_report
 
     growth_report(grown).save(out / "report.html")
     write_json(out / "growth.json", plain(found))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.listing import full_room
+from fullrank.cli.list import full_room
 from fullrank.cli.options import AsJson
-from fullrank.cli.screen import Screen
+from fullrank.cli.output import Screen
+from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import write_json
-from fullrank.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from fullrank.spec import Spec
+    from fullrank.core.spec import Spec
 
 
 def add(app: typer.Typer) -> None:
@@ -62,22 +62,22 @@ def schema(
 
 def spec_of(kind: str | None, room: str | None) -> type[Spec]:
     """The Spec class of a kind; without one, of an experiment. `UserError` where the name is unknown or ambiguous."""
-    from fullrank.spec import ROOMS, find, kinds
+    from fullrank.core.registry import ROOMS, find, kinds
 
     if kind is None:
         from fullrank.experiment import Experiment
 
         return Experiment
     if kind == "prepare" and room is None:
-        from fullrank.data.prepare import Prepare
+        from fullrank.data.events.prepare import Prepare
 
         return Prepare
     if kind == "impressions" and room is None:
-        from fullrank.data.fields import Schema
+        from fullrank.data.impressions.fields import Schema
 
         return Schema
     if kind == "encode" and room is None:
-        from fullrank.items.codes.spec import Encode
+        from fullrank.semantic_ids.spec import Encode
 
         return Encode
     rooms = [full_room(room)] if room is not None else list(ROOMS)

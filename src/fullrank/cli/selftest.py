@@ -19,11 +19,11 @@ def selftest() -> dict[str, Any]:
     import polars as pl
 
     from fullrank import api
-    from fullrank.attention.softmax import Softmax
-    from fullrank.data.prepare import prepare
-    from fullrank.encoders.transformer import Transformer
+    from fullrank.data.events.prepare import prepare
     from fullrank.experiment import Experiment, Training
-    from fullrank.recommender import Recommender
+    from fullrank.models.sequential.attention.softmax import Softmax
+    from fullrank.models.sequential.encoders.transformer import Transformer
+    from fullrank.models.sequential.model import Recommender
     from fullrank.training import fit  # noqa: F401  (seconds of imports that are not the test's)
 
     start = np.random.default_rng(0).integers(ITEMS, size=(USERS, 1))

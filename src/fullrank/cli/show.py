@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Settings
-from fullrank.cli.screen import Screen
+from fullrank.cli.output import Screen
 
 if TYPE_CHECKING:
     from fullrank.experiment import Experiment
@@ -62,8 +62,8 @@ def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:
     """A click model's size on the fields of a store or a run. Raises `UserError` where it has none."""
     import torch
 
-    from fullrank.data.store import open_store
-    from fullrank.errors import UserError
+    from fullrank.core.errors import UserError
+    from fullrank.data.open import open_store
     from fullrank.run import Run, is_run
 
     if is_run(place):

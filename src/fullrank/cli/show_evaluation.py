@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fullrank.cli.screen import Screen, seconds
+from fullrank.cli.output import Screen, seconds
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.options import find_store
-from fullrank.cli.screen import Screen, seconds
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
-from fullrank.errors import UserError
 from fullrank.ops.plain import plain
 
 if TYPE_CHECKING:

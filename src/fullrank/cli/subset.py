@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.options import AsJson
-from fullrank.cli.screen import Screen, seconds
+from fullrank.cli.output import Screen, seconds
 
 
 def add(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def subset(
     fullrank subset data/shop --share 0.25 --out data/shop-25
     fullrank subset data/shop --hide-items 0.1 --seed 1 --out data/shop-cold
     """
-    from fullrank.data.subset import subset as make
+    from fullrank.data.events.subset import subset as make
 
     screen = Screen(as_json)
     begun = time.perf_counter()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Settings
-from fullrank.cli.screen import Screen, seconds
+from fullrank.cli.output import Screen, seconds
 
 if TYPE_CHECKING:
-    from fullrank.scaling.runner import Outcome
+    from fullrank.sweeps.runner import Outcome
 
 Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
 Stores = Annotated[
@@ -70,13 +70,13 @@ def sweep(
     fullrank sweep grid.yaml --data data/shop --out runs/grid --dry-run
     fullrank sweep grid.yaml --data data/shop --out runs/grid --max-hours 2 --results results/grid.json
     """
-    from fullrank.data.store import open_store
-    from fullrank.scaling.engine import Local
-    from fullrank.scaling.grid import Grid
-    from fullrank.scaling.jobs import from_settings
-    from fullrank.scaling.ladder import Rung, rows_of, run_ladder, summarise_rungs
-    from fullrank.scaling.records import summarise_seeds
-    from fullrank.scaling.sweep import run_sweep
+    from fullrank.data.open import open_store
+    from fullrank.sweeps.engine import Local
+    from fullrank.sweeps.grid import Grid
+    from fullrank.sweeps.jobs import from_settings
+    from fullrank.sweeps.ladder import Rung, rows_of, run_ladder, summarise_rungs
+    from fullrank.sweeps.records import summarise_seeds
+    from fullrank.sweeps.sweep import run_sweep
 
     screen = Screen(as_json)
     found = Grid.read(grid)
@@ -135,11 +135,11 @@ def tune(
     fullrank tune space.yaml --data data/shop --out runs/tuned --max-hours 1
     fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
     """
-    from fullrank.data.store import open_store
-    from fullrank.scaling.engine import Local
-    from fullrank.scaling.jobs import from_settings
-    from fullrank.scaling.search import Search
-    from fullrank.scaling.tune import tune as search
+    from fullrank.data.open import open_store
+    from fullrank.sweeps.engine import Local
+    from fullrank.sweeps.jobs import from_settings
+    from fullrank.sweeps.search import Search
+    from fullrank.sweeps.tune import tune as search
 
     screen = Screen(as_json)
     asked = Search.read(space)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Settings
-from fullrank.cli.screen import Screen, seconds
-from fullrank.errors import UserError
+from fullrank.cli.output import Screen, seconds
+from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.run import Run
@@ -95,7 +95,7 @@ def train(
 def _callbacks(watch: bool) -> tuple[Callback, ...]:
     if not watch:
         return ()
-    from fullrank.diagnostics.callback import Watch
+    from fullrank.analysis.callback import Watch
 
     return (Watch(),)
 
@@ -115,7 +115,7 @@ def report(screen: Screen, run: Run, spent: float) -> None:
 
 def best(run: Run) -> dict[str, Any] | None:
     """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
-    from fullrank.evaluation.clicks_spec import sign
+    from fullrank.evaluation.ranking_spec import sign
 
     name = f"validation/{run.spec.evaluation.selection}"
     rows = [row for row in run.rows() if row.get("event") == "epoch" and name in row]

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 _LITTER = re.compile(r"\..+\.((\d+)(?:-\d+)?)\.(?:part|previous)")

@@ -14,7 +14,7 @@ import sys
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of a module of the library (`fullrank.data.prepare`)."""
+    """The logger of a module of the library (`fullrank.data.events.prepare`)."""
     top = logging.getLogger("fullrank")
     if not any(isinstance(handler, _Stderr) for handler in top.handlers):
         top.addHandler(_Stderr())

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 MOST_JSON = 64 * 2**20
 """Bytes of a JSON file, or of one line of JSON lines."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, Pending, reason_of, whole_file
-from fullrank.errors import UserError
 
 if TYPE_CHECKING:
     import polars as pl

@@ -14,8 +14,8 @@ from pathlib import Path
 import narwhals as nw
 import polars as pl
 
+from fullrank.core.errors import UserError
 from fullrank.data.frames import Source
-from fullrank.errors import UserError
 
 CHUNK = 1 << 17
 """Rows of a chunk. Statistics are summed by chunk, so another size may change their last digits."""

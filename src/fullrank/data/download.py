@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
 from fullrank.core.progress import Reporter
 from fullrank.core.readers import read_json
+from fullrank.core.registry import find
 from fullrank.data.sources import ImpressionSource, RemoteFile, Source
 from fullrank.data.transfer import Lost, Transfer, fetch, patiently
-from fullrank.errors import UserError
-from fullrank.spec import find
 
 
 def download(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fullrank.core.errors import UserError
 from fullrank.data import values
-from fullrank.data.catalog import RESERVED
+from fullrank.data.events.catalog import RESERVED
 from fullrank.data.frames import Source
-from fullrank.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 CHUNK = 1 << 18
 """Bytes read at once."""

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float64
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 
 Unit = Literal["s", "ms", "us", "ns"]
 

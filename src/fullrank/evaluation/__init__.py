@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import torch
 
 from fullrank.core.progress import Progress
-from fullrank.evaluation.clicks import evaluate_clicks
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.frontier import Point, frontier
-from fullrank.evaluation.measure import evaluate, measure
 from fullrank.evaluation.oracle import Ceiling, oracle_step
+from fullrank.evaluation.ranking import evaluate_clicks
 from fullrank.evaluation.result import EvaluationResult, PerImpression, PerUser, merge
+from fullrank.evaluation.retrieval import evaluate, measure
 from fullrank.evaluation.spec import Evaluation
 from fullrank.problem import Problem
 

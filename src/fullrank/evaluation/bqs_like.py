@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.slices import LABELS
 from fullrank.metrics.names import PAIRED, Name, cut

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from fullrank.errors import UserError, unknown
+from fullrank.core.errors import UserError, unknown
 from fullrank.evaluation import bqs_like
 from fullrank.evaluation.result import EvaluationResult, differing, remedy
 from fullrank.evaluation.spec import Evaluation

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.errors import UserError
-from fullrank.evaluation.measure import Held, evaluate
 from fullrank.evaluation.oracle import at_step
+from fullrank.evaluation.retrieval import Held, evaluate
 from fullrank.evaluation.spec import Evaluation
-from fullrank.reasoning.budget import Budget, check_budget, reasoner_of
+from fullrank.models.sequential.reasoning.budget import Budget, check_budget, reasoner_of
 
 LENGTH = 10
 """Items that must rest where adaptive stopping is not told how many."""

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.errors import UserError
-from fullrank.evaluation.measure import Held, evaluate
+from fullrank.evaluation.retrieval import Held, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample
 from fullrank.metrics.names import ACCURACY
-from fullrank.reasoning.budget import Budget, check_budget, reasoner_of
+from fullrank.models.sequential.reasoning.budget import Budget, check_budget, reasoner_of
 
 LABEL = "reads the truth: a ceiling, not a result of the model"
 

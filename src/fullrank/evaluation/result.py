@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
-from fullrank.errors import UserError
-from fullrank.evaluation.beside import gaps
+from fullrank.evaluation.sampled_metrics import gaps
 from fullrank.evaluation.slices import sliced
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from fullrank.batch import Model
+from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
+from fullrank.data.batch import Model
 from fullrank.data.histories import Histories
-from fullrank.errors import UserError
 from fullrank.evaluation.spec import Evaluation
+from fullrank.inference.batches import BLOCK, answers, pair_scores
 from fullrank.ops.splitmix import uniform
-from fullrank.retrieval.batches import BLOCK, answers, pair_scores
 
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.inference.decoding import Decoding
 from fullrank.metrics import SeenPolicy
 from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand, parse
-from fullrank.reasoning.budget import Budget
-from fullrank.retrieval.decoding import Decoding
-from fullrank.spec import Spec
+from fullrank.models.sequential.reasoning.budget import Budget
 
 
 class Evaluation(Spec):

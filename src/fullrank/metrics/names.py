@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from fullrank.errors import UserError, unknown
+from fullrank.core.errors import UserError, unknown
 from fullrank.metrics import Metric, Table, accuracy, coverage, fairness
 
 ACCURACY: dict[str, Metric] = {

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.click import Click
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
-from fullrank.rankers.autoint import AutoInt
-from fullrank.rankers.deep import Deep
-from fullrank.rankers.embedding import Embedding
+from fullrank.models.ranking.autoint import AutoInt
+from fullrank.models.ranking.deep import Deep
+from fullrank.models.ranking.embedding import Embedding
+from fullrank.models.ranking.model import Click
 from fullrank.recipes.rankelastor import SMALL
-from fullrank.spec import Spec
 
 
 class AutoIntRecipe(Spec):

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.click import Click
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
-from fullrank.rankers.dcnv2 import DCNv2
-from fullrank.rankers.embedding import Embedding
+from fullrank.models.ranking.dcnv2 import DCNv2
+from fullrank.models.ranking.embedding import Embedding
+from fullrank.models.ranking.model import Click
 from fullrank.recipes.rankelastor import SMALL
-from fullrank.spec import Spec
 
 
 class DCNv2Recipe(Spec):

@@ -24,17 +24,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.attention.focused import Focused, Norm
-from fullrank.attention.softmax import Softmax
-from fullrank.encoders.transformer import Transformer
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
-from fullrank.items.semantic import Semantic
-from fullrank.objectives.tasks.semantic_tokens import SemanticTokens
+from fullrank.models.sequential.attention.focused import Focused, Norm
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.semantic import Semantic
+from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
+from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
+from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
 from fullrank.recipes.rpg import EVALUATION, TRAINING
-from fullrank.recommender import Recommender, Scoring
-from fullrank.regularizers.mutual_information import MutualInformation
-from fullrank.regularizers.noise_robustness import NoiseRobustness
-from fullrank.spec import Spec
 
 SCORING = Scoring(similarity="cosine", temperature=0.03)
 NOISE = NoiseRobustness(weight=0.1)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.encoders.gru import GRU
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
-from fullrank.recommender import Recommender, Scoring
-from fullrank.spec import Spec
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.model import Recommender, Scoring
 
 
 class GRU4RecRecipe(Spec):

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.attention.hstu import HSTU
-from fullrank.encoders.transformer import Transformer
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
-from fullrank.objectives.losses.sampled_softmax import SampledSoftmax
-from fullrank.objectives.negatives import Negatives
-from fullrank.recommender import Recommender, Scoring
-from fullrank.spec import Spec
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
+from fullrank.models.sequential.objectives.negatives import Negatives
 
 
 class HSTURecipe(Spec):

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.recipes.sasrec_plus import SASRecPlusRecipe
-from fullrank.spec import Spec
 
 
 class HSTUPlusRecipe(Spec):

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.click import Click
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
-from fullrank.rankers.embedding import Embedding
-from fullrank.rankers.lr import LR
+from fullrank.models.ranking.embedding import Embedding
+from fullrank.models.ranking.lr import LR
+from fullrank.models.ranking.model import Click
 from fullrank.recipes.rankelastor import SMALL
-from fullrank.spec import Spec
 
 
 class LRRecipe(Spec):

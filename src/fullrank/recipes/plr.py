@@ -31,20 +31,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fullrank.attention.hstu import HSTU
-from fullrank.attention.softmax import Softmax
-from fullrank.encoders.transformer import Transformer
+from fullrank.core.spec import Spec
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
-from fullrank.items.features import Features
-from fullrank.objectives.tasks.last_item import LastItem
-from fullrank.reasoning.plr import PLR
-from fullrank.reasoning.rearec import ReaRec
-from fullrank.recommender import Recommender, Scoring
-from fullrank.regularizers.kl_diversity import KLDiversity
-from fullrank.regularizers.progressive import Progressive
-from fullrank.regularizers.reasoning_contrast import ReasoningContrast
-from fullrank.spec import Spec
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.features import Features
+from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.reasoning.plr import PLR
+from fullrank.models.sequential.reasoning.rearec import ReaRec
+from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
+from fullrank.models.sequential.regularizers.progressive import Progressive
+from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 
 AMAZON = ("category", "categories", "brand")
 """Columns of Amazon's items: the most specific category, the path to it, the store."""

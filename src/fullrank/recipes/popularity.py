@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.baselines.popularity import Popularity
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
-from fullrank.spec import Spec
+from fullrank.models.sequential.baselines.popularity import Popularity
 
 
 class PopularityRecipe(Spec):

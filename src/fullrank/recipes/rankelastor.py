@@ -25,17 +25,17 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from fullrank.click import Click
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
-from fullrank.rankers.embedding import Embedding
-from fullrank.rankers.feed_forwards.gelu import Gelu
-from fullrank.rankers.feed_forwards.glu import Glu
-from fullrank.rankers.mixings.block_transpose import BlockTranspose
-from fullrank.rankers.mixings.full import Full
-from fullrank.rankers.rankelastor import RankElastor
-from fullrank.rankers.rankmixer import RankMixer
-from fullrank.rankers.tokeniser import Tokeniser
-from fullrank.spec import Spec
+from fullrank.models.ranking.embedding import Embedding
+from fullrank.models.ranking.feed_forwards.gelu import Gelu
+from fullrank.models.ranking.feed_forwards.glu import Glu
+from fullrank.models.ranking.mixings.block_transpose import BlockTranspose
+from fullrank.models.ranking.mixings.full import Full
+from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.rankelastor import RankElastor
+from fullrank.models.ranking.rankmixer import RankMixer
+from fullrank.models.ranking.tokeniser import Tokeniser
 
 SMALL = Training(
     max_epochs=20, batch_by="rows", batch_size=4096, lr=1e-3, clip_norm=10.0, schedule="plateau", patience=2

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.attention.softmax import Softmax
-from fullrank.encoders.transformer import Transformer
+from fullrank.core.spec import Spec
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
-from fullrank.items.semantic import Semantic
-from fullrank.objectives.tasks.semantic_tokens import SemanticTokens
-from fullrank.recommender import Recommender, Scoring
-from fullrank.spec import Spec
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.semantic import Semantic
+from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 
 TRAINING = Training(max_epochs=20, lr=3e-3, batch_size=2048, warmup=0.1, schedule="cosine", clip_norm=1.0, patience=10)
 """At CPU size; the learning rate was chosen on validation."""

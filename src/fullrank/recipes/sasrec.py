@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.attention.softmax import Softmax
-from fullrank.encoders.transformer import Transformer
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
-from fullrank.objectives.losses.cross_entropy import CrossEntropy
-from fullrank.recommender import Recommender, Scoring
-from fullrank.spec import Spec
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 
 
 class SASRecRecipe(Spec):

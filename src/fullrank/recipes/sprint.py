@@ -21,17 +21,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
-from fullrank.objectives.weightings.d2lr import D2LR
-from fullrank.objectives.weightings.r2rec import R2Rec
+from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
+from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec
+from fullrank.models.sequential.regularizers.dros import DROS
+from fullrank.models.sequential.regularizers.logdet import LogDet
+from fullrank.models.sequential.regularizers.resn import ReSN
+from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.recipes import Recipe
 from fullrank.recipes.hstu_plus import HSTUPlusRecipe
 from fullrank.recipes.sasrec_plus import SASRecPlusRecipe
-from fullrank.regularizers.dros import DROS
-from fullrank.regularizers.logdet import LogDet
-from fullrank.regularizers.resn import ReSN
-from fullrank.regularizers.sprint import Sprint
-from fullrank.spec import Spec
 
 LADDER = {
     "xxs": (1, 64), "xs": (2, 128), "small": (4, 256), "base": (6, 512), "large": (8, 768), "xl": (10, 1024),

@@ -21,17 +21,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.attention.softmax import Softmax
-from fullrank.encoders.transformer import Transformer
+from fullrank.core.spec import Spec
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
-from fullrank.items.text import Text
-from fullrank.items.text_fields import TextField
-from fullrank.objectives.losses.cross_entropy import CrossEntropy
-from fullrank.objectives.losses.sampled_softmax import SampledSoftmax
-from fullrank.objectives.negatives import Negatives
-from fullrank.recommender import Recommender
-from fullrank.spec import Spec
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.text import Text
+from fullrank.models.sequential.items.text_fields import TextField
+from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
+from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
+from fullrank.models.sequential.objectives.negatives import Negatives
 
 ITEMS = Text(
     fields=(

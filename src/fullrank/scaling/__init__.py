@@ -1,9 +1,10 @@
-"""Many runs instead of one: grids of settings over seeds, and equal-budget searches on validation.
+"""Laws that predict a run before it is paid for: how a metric grows with FLOPs, with parameters and with data.
 
-    sweep(Grid.read("grid.yaml"), store, "runs/grid", max_hours=2)      # fullrank.scaling.sweep
-    tune(Search.read("space.yaml"), store, "runs/tuned")                # fullrank.scaling.tune
+    ladder = read_ladder("runs.csv")                # fullrank.scaling.read
+    law = fit_law(ladder, "sigmoid")                # fullrank.scaling.fit
+    law.predict(flops=1e15), law.interval(flops=1e15)
+    advise(ladder, flops=1e15)                      # fullrank.scaling.advise
 
-Both turn their file into `Job`s (one Experiment each, all of them built before the first one runs), measure what the
-jobs will cost, run those that fit the time allowed, and keep one row of JSON per finished job. Cut off at any moment,
-the same call goes on where it stopped.
+Source: SRT, "Scaling Sequential Recommendation Models with Transformers" (SIGIR 2024), Eqs. 3 to 5 and Figures 4 to 7;
+Hoffmann et al. (arXiv:2203.15556) for the form of Eq. 4. Everything is numpy; scipy (extra `scale`) solves.
 """

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from fullrank.data.manifest import is_store
-from fullrank.data.pack import Store
-from fullrank.data.subset import drawn, gini
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.events.manifest import is_store
+from fullrank.data.events.store import Store
+from fullrank.data.events.subset import drawn, gini
 from fullrank.scaling.heaps import Heaps, heaps
 
 POINTS = 20

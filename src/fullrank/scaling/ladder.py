@@ -1,99 +1,104 @@
-"""A ladder over data: one grid on several stores, such as nested shares of one (`fullrank subset`).
+"""The runs of a ladder: what each measured on its way, and how large its model and its data were.
 
-Each store has a sweep of its own in FOLDER/STORE, resumable by itself; FOLDER/rows.jsonl holds the rows of all, which
-is what scaling laws are fitted to. It is replaced after each row and keeps what earlier calls left of stores to come.
+What cannot be fitted (a metric that is not a number, FLOPs below zero) is refused here, whatever it was read from.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from fullrank.core.files import write_jsonl
-from fullrank.data.store import AnyStore
-from fullrank.errors import UserError
-from fullrank.ops.plain import plain
-from fullrank.scaling.engine import Engine, Local
-from fullrank.scaling.grid import Grid
-from fullrank.scaling.records import Row, Rows, results_file, summarise_seeds, write_results
-from fullrank.scaling.runner import HOUR, Outcome
-from fullrank.scaling.sweep import run_sweep, sweep_results
+import numpy as np
+from jaxtyping import Float
 
-NO_TIME = 1e-9
-"""Hours in which nothing starts, but everything is priced."""
+from fullrank.core.errors import UserError
 
 
-@dataclass
-class Rung:
-    """A store and what became of the grid on it."""
+@dataclass(frozen=True)
+class Trace:
+    """One run: its metric at one or more moments of training."""
 
-    store: AnyStore
-    outcome: Outcome
+    run: str
+    metric: Float[np.ndarray, "P"]
+    flops: Float[np.ndarray, "_"] | None = None
+    """Spent from the start to each moment, ascending."""
+    epochs: Float[np.ndarray, "_"] | None = None
+    """Passes over the data at each moment."""
+    parameters: float | None = None
+    """N of Eq. 4."""
+    data: float | None = None
+    """T of Eq. 4: interactions that one epoch trains on."""
+    size: float | None = None
+    """What models of one size have in common: parameters without tables where they are known, else all."""
+    group: str = ""
+    """The data set's name."""
 
-
-def run_ladder(
-    grid: Grid,
-    stores: Sequence[AnyStore],
-    out: str | Path,
-    *,
-    max_hours: float | None = None,
-    dry_run: bool = False,
-    results: str | Path | None = None,
-    command: str | None = None,
-    progress: bool = True,
-    told: Callable[[AnyStore], None] | None = None,
-    engine: Engine = Local(),
-) -> list[Rung]:
-    """Run the grid on each store in turn, within `max_hours` for all of them; `results` and `engine` as in `sweep`.
-
-    Raises `UserError` where two stores have one name, and for what `sweep` refuses.
-    """
-    names = [store.path.name.lower() for store in stores]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"two of the stores are called {name!r}, and each has a folder of its name: rename one")
-    folder, begun, place = Path(out), time.perf_counter(), results_file(results)
-    jobs = grid.jobs()
-    rungs = [Rung(store, Outcome(jobs, store.fingerprint, Rows(folder / store.path.name))) for store in stores]
-
-    def keep(rung: Rung, outcome: Outcome) -> None:
-        rung.outcome = outcome
-        write_jsonl(folder / "rows.jsonl", (plain(row) for row in rows_of(rungs)))
-        if place is not None:
-            write_results(place, _results(grid, rungs, command))
-
-    for rung in rungs:
-        if told is not None:
-            told(rung.store)
-        left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        rung.outcome = run_sweep(
-            grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
-            engine=engine, kept=partial(keep, rung),
-        )  # fmt: skip
-    return rungs
+    def best(self, *, lower: bool = False) -> int:
+        """The moment of the best metric, the first where several are equal."""
+        return int(self.metric.argmin() if lower else self.metric.argmax())
 
 
-def rows_of(rungs: Sequence[Rung]) -> list[Row]:
-    """The newest rows of all stores, one store after another."""
-    return [row for rung in rungs for row in rung.outcome.newest]
+@dataclass(frozen=True)
+class Ladder:
+    """Runs that differ in size, data or training."""
+
+    traces: tuple[Trace, ...]
+    metric: str
+    source: str = "these runs"
+    """Where they come from, for messages."""
+    missing: str = ""
+    """What the source lacks and how to get it, for messages."""
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+    def __post_init__(self) -> None:
+        for trace in self.traces:
+            self._check(trace)
+
+    def need(self, *names: str) -> None:
+        """Raises `UserError` where a run does not have one of these."""
+        for name in names:
+            without = [trace.run for trace in self.traces if getattr(trace, name) is None]
+            if without:
+                raise UserError(
+                    f"{self.source}: {len(without)} of {len(self)} runs have no {name} (the first is {without[0]!r}); "
+                    + (self.missing or f"give them as `{name}` of each trace")
+                )
+
+    def some(self, places: Sequence[int]) -> Ladder:
+        """The runs at these places; a place may stand several times."""
+        return Ladder(tuple(self.traces[i] for i in places), self.metric, self.source, self.missing)
+
+    def _check(self, trace: Trace) -> None:
+        where = f"{self.source}, run {trace.run!r}"
+        if not len(trace.metric):
+            raise UserError(f"{where}: no value of {self.metric}; leave the run out, or evaluate it")
+        if not np.isfinite(trace.metric).all():
+            raise UserError(
+                f"{where}: {self.metric} holds {trace.metric[~np.isfinite(trace.metric)][0]}, and a number is needed; "
+                "leave the run out, or evaluate it again"
+            )
+        for name in ("flops", "epochs"):
+            values = getattr(trace, name)
+            if values is None:
+                continue
+            if len(values) != len(trace.metric):
+                raise UserError(f"{where}: {len(values)} {name} for {len(trace.metric)} values of {self.metric}")
+            if not (np.isfinite(values).all() and (values > 0).all()):
+                bad = values[~(np.isfinite(values) & (values > 0))][0]
+                raise UserError(f"{where}: {name} is {bad:g}; it must be a number above 0: correct it in the file")
+            if (np.diff(values) <= 0).any():
+                raise UserError(f"{where}: {name} must rise from moment to moment; give those spent since the start")
+        for name in ("parameters", "data", "size"):
+            value = getattr(trace, name)
+            if value is not None and not (np.isfinite(value) and value > 0):
+                raise UserError(f"{where}: {name} is {value:g}; it must be a number above 0: correct it in the file")
 
 
-def summarise_rungs(rungs: Sequence[Rung]) -> dict[str, Any]:
-    """`summarise_seeds` with a cell's name behind its store's."""
-    return {
-        f"{rung.store.path.name}/{cell}": splits
-        for rung in rungs
-        for cell, splits in summarise_seeds(rung.outcome.newest).items()
-    }
+def as_ladder(source: Ladder | str | Path) -> Ladder:
+    """A ladder, or the file that holds one."""
+    from fullrank.scaling.read import read_ladder
 
-
-def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str, Any]:
-    each = [sweep_results(grid, rung.store, rung.outcome, None) for rung in rungs]
-    same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
-    own = ("data", "failed", "not_run", "hours_this_call", "estimate")
-    stores = [{key: one[key] for key in own} for one in each]
-    return {**same, "command": command, "stores": stores, "summary": summarise_rungs(rungs), "rows": rows_of(rungs)}
+    return source if isinstance(source, Ladder) else read_ladder(source)

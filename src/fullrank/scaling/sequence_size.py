@@ -21,16 +21,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.attention.softmax import SoftmaxAttention
-from fullrank.batch import Batch, States
-from fullrank.data.pack import Store
-from fullrank.encoders.transformer import TransformerEncoder
-from fullrank.items import Computed, Items, Snapshot
-from fullrank.items.semantic import SemanticItems
-from fullrank.objectives.losses.cross_entropy import CrossEntropyLoss
-from fullrank.objectives.negatives import Negatives, draw
-from fullrank.objectives.tasks.next_item import NextItemTask
-from fullrank.recommender import RecommenderModel
+from fullrank.data.batch import Batch, States
+from fullrank.data.events.store import Store
+from fullrank.models.sequential.attention.softmax import SoftmaxAttention
+from fullrank.models.sequential.encoders.transformer import TransformerEncoder
+from fullrank.models.sequential.items import Computed, Items, Snapshot
+from fullrank.models.sequential.items.semantic import SemanticItems
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropyLoss
+from fullrank.models.sequential.objectives.negatives import Negatives, draw
+from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
 from fullrank.training.data_module import Batches
 
 BATCHES = 64

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from fullrank.data.store import AnyStore
+from fullrank.data.open import AnyStore
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
 from fullrank.core.readers import read_json
-from fullrank.errors import UserError
-from fullrank.ops.tensor_files import read_tensors, write_tensors
+from fullrank.core.tensor_files import read_tensors, write_tensors
 
 Checkpoint = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]
 """Weights, optimizer state, and where the run stood."""

@@ -11,15 +11,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from fullrank.batch import Batch, Impressions
-from fullrank.data.store import AnyStore
-from fullrank.errors import UserError
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch, Impressions
+from fullrank.data.open import AnyStore
 from fullrank.experiment import Experiment
 from fullrank.problem import Problem
 from fullrank.run import Known, Run
 from fullrank.training.distributed import Place
-from fullrank.training.of_histories import Histories
-from fullrank.training.of_impressions import Shown
+from fullrank.training.ranking_data import Shown
+from fullrank.training.retrieval_data import Histories
 
 AnyBatch = Batch | Impressions
 

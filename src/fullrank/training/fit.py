@@ -14,19 +14,19 @@ import torch
 from torch import nn
 
 from fullrank import __version__
-from fullrank.click import ClickModel
-from fullrank.data.store import AnyStore
-from fullrank.errors import UserError
+from fullrank.core.device import resolve_device
+from fullrank.core.errors import UserError
+from fullrank.data.open import AnyStore
 from fullrank.experiment import Experiment, Training
-from fullrank.ops.device import resolve_device
-from fullrank.recommender import RecommenderModel
+from fullrank.models.ranking.model import ClickModel
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
 from fullrank.training.checkpoint import Checkpoint, read_checkpoint
-from fullrank.training.conductor import Conductor
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_module_of, describe
 from fullrank.training.folder import check, clear, first_source
-from fullrank.training.journal import Journal, make_loggers
+from fullrank.training.loop import Conductor
+from fullrank.training.metrics_log import Journal, make_loggers
 from fullrank.training.module import FitModule
 from fullrank.training.progress import TrainingProgress
 

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import foreign, is_litter
-from fullrank.data.manifest import is_store
-from fullrank.data.store import AnyStore
-from fullrank.errors import UserError
+from fullrank.data.events.manifest import is_store
+from fullrank.data.open import AnyStore
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 

@@ -8,11 +8,11 @@ import lightning
 import torch
 from torch import Tensor, nn
 
-from fullrank.click import ClickModel
 from fullrank.experiment import Training
-from fullrank.recommender import RecommenderModel
+from fullrank.models.ranking.model import ClickModel
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.training.data_module import AnyBatch
-from fullrank.training.rows import RowOptimizer, clip
+from fullrank.training.optim import RowOptimizer, clip
 from fullrank.training.schedule import after_cuts, factor
 
 _STRIDE = 1_000_003

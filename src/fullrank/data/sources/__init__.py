@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import polars as pl
 
-from fullrank.data.fields import Schema
+from fullrank.data.impressions.fields import Schema
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Tables:
     columns: Mapping[str, str] = field(
         default_factory=lambda: {"user": "user_id", "item": "item_id", "time": "timestamp"}
     )
-    """Role to column name, with the roles of `fullrank.data.prepare.Columns`; only roles that exist here."""
+    """Role to column name, with the roles of `fullrank.data.events.prepare.Columns`; only roles that exist here."""
     notes: tuple[str, ...] = ()
     """Facts worth a line in the manifest: rows left out while parsing, terms of use."""
 

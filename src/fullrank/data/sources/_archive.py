@@ -16,9 +16,9 @@ from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
 from typing import cast
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, open_whole
 from fullrank.data.sources._parse import damaged
-from fullrank.errors import UserError
 
 
 def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Path]:

@@ -22,8 +22,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import open_whole
-from fullrank.errors import UserError
 
 TIERS = 4
 Ints = NDArray[np.int64]

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.errors import UserError, nearest
+from fullrank.core.errors import UserError, nearest
 
 BLOCK = 200_000
 """Lines held as Python objects before they become columns: bounds memory."""

@@ -18,6 +18,8 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import model_validator
 
+from fullrank.core.errors import unknown
+from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._categories import CATEGORIES
 from fullrank.data.sources._parse import (
@@ -32,8 +34,6 @@ from fullrank.data.sources._parse import (
     require,
     text,
 )
-from fullrank.errors import unknown
-from fullrank.spec import Spec
 
 BASES = {
     2014: "https://snap.stanford.edu/data/amazon/productGraph/categoryFiles",

@@ -13,13 +13,13 @@ from typing import Literal
 import polars as pl
 from pydantic import Field, model_validator
 
-from fullrank.data.fields import Categorical, Schema
-from fullrank.data.impression_splits import GivenSplit, RandomSplit
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import Categorical, Schema
+from fullrank.data.impressions.splits import GivenSplit, RandomSplit
 from fullrank.data.sources import Clicks, RemoteFile
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import scanned
-from fullrank.errors import UserError
-from fullrank.spec import Spec
 
 BASE = "https://huggingface.co/datasets/reczoo/Avazu_x4/resolve/main"
 PAGE = "https://www.kaggle.com/competitions/avazu-ctr-prediction/data"

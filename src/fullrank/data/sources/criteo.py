@@ -13,13 +13,13 @@ from typing import Literal
 
 import polars as pl
 
-from fullrank.data.fields import AnyField, Categorical, Numeric, Schema
-from fullrank.data.impression_splits import GivenSplit
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
+from fullrank.data.impressions.splits import GivenSplit
 from fullrank.data.sources import Clicks, RemoteFile
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import scanned
-from fullrank.errors import UserError
-from fullrank.spec import Spec
 
 BASE = "https://huggingface.co/datasets/reczoo/Criteo_x1/resolve/main"
 ARCHIVE = "Criteo_x1.zip"

@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from fullrank.data.fields import Categorical, Schema
-from fullrank.data.impression_splits import GivenSplit, RandomSplit
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import Categorical, Schema
+from fullrank.data.impressions.splits import GivenSplit, RandomSplit
 from fullrank.data.sources import Clicks, RemoteFile
 from fullrank.data.sources._parse import delimited, require
-from fullrank.errors import UserError
-from fullrank.spec import Spec
 
 PAGE = "https://www.baltrunas.info/context-aware/frappe"
 FIELDS = ("user", "item", "daytime", "weekday", "isweekend", "homework", "cost", "weather", "country", "city")

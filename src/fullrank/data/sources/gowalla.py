@@ -11,9 +11,9 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import damaged, delimited, describing, require
-from fullrank.spec import Spec
 
 BASE = "https://snap.stanford.edu/data"
 _NAME = "loc-gowalla_totalCheckins.txt.gz"

@@ -13,10 +13,10 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import Schema, delimited, describing, require
-from fullrank.spec import Spec
 
 BASE = "https://files.grouplens.org/datasets/movielens"
 _MD5 = {

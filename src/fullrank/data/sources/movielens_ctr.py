@@ -11,12 +11,12 @@ from typing import Literal
 
 import polars as pl
 
-from fullrank.data.fields import AnyField, BagOf, Categorical, Schema
-from fullrank.data.impression_splits import TemporalSplit
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Schema
+from fullrank.data.impressions.splits import TemporalSplit
 from fullrank.data.sources import Clicks, RemoteFile
 from fullrank.data.sources.movielens import BASE, MovieLens
-from fullrank.errors import UserError
-from fullrank.spec import Spec
 
 PARQUET = ("ratings.parquet", "users.parquet", "movies.parquet")
 ONE = ("user", "item", "gender", "age", "occupation", "zip", "year", "genre", "hour", "weekday")

@@ -15,10 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._marketplace import TIERS, Ints, Market, build
 from fullrank.data.sources._words import describe
-from fullrank.spec import Spec
 
 BLOCK = 16_384
 """Users simulated at once: bounds memory (some hundred MB at 20 events per user)."""

@@ -19,10 +19,10 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fullrank.data.fields import BagOf, Categorical, Numeric, Schema, SequenceOf
-from fullrank.data.impression_splits import ImpressionSplit, RandomSplit
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import BagOf, Categorical, Numeric, Schema, SequenceOf
+from fullrank.data.impressions.splits import ImpressionSplit, RandomSplit
 from fullrank.data.sources import Clicks, RemoteFile
-from fullrank.spec import Spec
 
 START = 1_577_836_800
 """2020-01-01 00:00 UTC; rows are a second apart."""

@@ -12,11 +12,11 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import delimited, describing
-from fullrank.errors import UserError
-from fullrank.spec import Spec
 
 PAGE = "https://www.kaggle.com/datasets/retailrocket/ecommerce-dataset"
 _EVENTS, _TREE = "events.csv", "category_tree.csv"

@@ -13,9 +13,9 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import Record, Row, describing, joined, left_out, number, records, require, text
-from fullrank.spec import Spec
 
 BASE = "https://cseweb.ucsd.edu/~wckang"
 _REVIEWS, _GAMES = "steam_reviews.json.gz", "steam_games.json.gz"

@@ -13,11 +13,11 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import Record, Row, describing, joined, left_out, number, records, text
-from fullrank.errors import UserError
-from fullrank.spec import Spec
 
 PAGE = "https://business.yelp.com/data/resources/open-dataset/"
 _REVIEWS, _ITEMS_FILE, _USERS_FILE = (f"yelp_academic_dataset_{part}.json" for part in ("review", "business", "user"))

@@ -1,0 +1,101 @@
+"""How far the streams of a reasoner are apart, step by step, and how fast they come together.
+
+Claim (PLR, Theorem 4.4): with a step that is L-Lipschitz, D^(t) = mean over pairs of streams of |h_{t,m} - h_{t,m'}|^2
+is at most L^(2t) D^(0); below L = 1 it decays as exp(-2 gamma t), gamma = -log L. Measured here: D^(t), mean over
+users, from the openings h_{0,m} on, and gamma by least squares of log D^(t) over t.
+
+Differs: the theorem is an upper bound for any two inputs. The fit says how the streams of these users really move; a
+gamma of 0 or less means that they do not come together, and the bound says nothing then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fullrank.analysis import Row, left_out, row
+from fullrank.analysis.reading import Reading
+from fullrank.data.batch import Thoughts
+
+ALONE = "it thinks in one stream, which has no other to differ from"
+STILL = "not decaying: the streams do not come together, so Theorem 4.4 bounds nothing here"
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """log D^(t) = intercept - 2 gamma t."""
+
+    gamma: float
+    intercept: float
+    residual: float
+    """Root mean square of what the line leaves, in natural logarithms."""
+
+
+def contraction(distances: Sequence[float]) -> Contraction | None:
+    """The line through log D^(t), t = 0, 1, ...; None with fewer than two steps or where two streams are the same."""
+    values = np.asarray(distances, dtype=np.float64)
+    if len(values) < 2 or not (values > 0).all():
+        return None
+    slope, intercept = np.polyfit(np.arange(len(values)), np.log(values), 1)
+    left = np.log(values) - intercept - slope * np.arange(len(values))
+    return Contraction(float(-slope / 2), float(intercept), float(np.sqrt(np.mean(left**2))))
+
+
+def spread(states: Float[Tensor, "*n M D"]) -> Float[Tensor, "*n"]:
+    """Mean squared distance of all ordered pairs of different streams, in float64."""
+    x, m = states.double(), states.shape[-2]
+    pairs = [(x[..., a, :] - x[..., b, :]).square().sum(-1) for a in range(m) for b in range(a)]
+    return 2 * torch.stack(pairs).sum(0) / (m * (m - 1))
+
+
+def with_openings(reasoner: Any, thoughts: Thoughts) -> Float[Tensor, "B S M D"]:
+    """h_{0,m}, h_{1,m}, ...: where the streams open, then their steps; the steps alone where a reasoner hides it."""
+    opened = getattr(reasoner, "openings", None)
+    if not callable(opened):
+        return thoughts.steps
+    first = opened(thoughts.start)[:, None, : thoughts.gate.shape[1]]
+    return torch.cat([first, thoughts.steps], 1)
+
+
+class Diversity:
+    """Observer: D^(t) and its contraction. Without a reasoner it has nothing to say."""
+
+    def __init__(self, model: Any):
+        self.reasoner = getattr(model, "reasoner", None)
+        self.sums: Tensor | None = None
+        self.users = 0
+        self.alone = False
+
+    @torch.no_grad()
+    def see(self, reading: Reading) -> None:
+        thoughts = None if reading.states is None else reading.states.thoughts
+        if thoughts is None:
+            return
+        self.alone = thoughts.gate.shape[1] == 1
+        if self.alone:
+            return
+        sums = spread(with_openings(self.reasoner, thoughts)).sum(0).cpu()
+        self.sums = sums if self.sums is None else self.sums + sums
+        self.users += len(thoughts.start)
+
+    def rows(self) -> list[Row]:
+        if self.alone:
+            return [left_out("diversity", ALONE)]
+        if self.sums is None:
+            return []
+        distances = (self.sums / self.users).tolist()
+        first = 0 if callable(getattr(self.reasoner, "openings", None)) else 1
+        found = [row("diversity", "distance", value, index=first + t) for t, value in enumerate(distances)]
+        line = contraction(distances)
+        if line is None:
+            return [*found, row("diversity", "gamma", None, label="two streams are the same, or there is one step")]
+        note = STILL if line.gamma <= 0 else None
+        found.append(row("diversity", "gamma", line.gamma, label=note))
+        found.append(row("diversity", "lipschitz", float(np.exp(-line.gamma)), label=note))
+        return [*found, row("diversity", "residual", line.residual)]

@@ -1,0 +1,116 @@
+"""Matplotlib figures as inline SVG: one look, colours that colour-blind people can tell apart, text that stays text."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fullrank.analysis.report import Panel
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+"""Okabe and Ito's palette without its yellow, which is too pale for lines."""
+MARKERS = "os^DvPX*"
+GREY = "#767676"
+SIZE = (4.6, 3.1)
+"""Inches: 330 points wide, so that text keeps its size on a phone."""
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fullrank",
+    "text.parse_math": False,  # a run may be called $x$
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+}
+
+Painter = Callable[[Any], None]
+"""Draws on a matplotlib Axes."""
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour, marker and line of the run at a place: different for the first 28 runs and more."""
+    styles = ("-", "--", ":", "-.")
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": styles[place // len(COLOURS) % len(styles)],
+    }
+
+
+def panel(name: str, paint: Painter, alt: str, *, x: str, y: str, height: float = SIZE[1]) -> Panel:
+    """One pair of axes with their labels, as SVG. `name` makes ids unique on the page."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(SIZE[0], height))
+        axes = figure.add_subplot()
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        paint(axes)
+        out = io.StringIO()
+        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None})
+    return Panel(inline(out.getvalue(), name, alt), alt)
+
+
+def inline(text: str, name: str, alt: str) -> str:
+    """An SVG document as an element of an HTML page: no preamble, no addresses, own ids, a description."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
+    head, rest = text.split(">", 1)
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None
+    rest = re.sub(r'(\sid=")', rf"\g<1>{name}-", rest)
+    rest = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", rest)
+    return f'<svg {box[0]} role="img" aria-label="{html.escape(alt, quote=True)}">{rest.strip()}'
+
+
+def legend(axes: Any, *, place: str = "best") -> None:
+    """A legend where anything is labelled."""
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:
+        axes.legend(handles, labels, loc=place, fontsize=8, ncols=max(1, -(-len(labels) // 8)))
+
+
+def logarithmic(axes: Any) -> None:
+    """A logarithmic y whose ticks are plain text (matplotlib writes powers in a markup that is switched off here)."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:  # else there would be one tick or none
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def whole_numbers(axes: Any) -> None:
+    """Ticks at whole numbers along x: layers and epochs have no halves."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def plain_powers(axis: Any) -> None:
+    """Ticks of a logarithmic axis as plain text, 1e+15; those between too where there would be one or none."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    if high < 5 * low:
+        axis.set_major_locator(MaxNLocator(nbins=4))
+    elif high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,104 @@
+"""`fullrank attention`: what runs attend to in one user's history, with titles, and what of it matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, Device, chosen, find_store
+from fullrank.cli.output import Screen
+from fullrank.core.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.analysis.explain import Case
+    from fullrank.run import Run
+
+SHOWN = 30
+"""Characters of a title."""
+
+
+def add(app: typer.Typer) -> None:
+    app.command("attention")(attention)
+
+
+def attention(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of the same store.")],
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="ID", help="A user of the store.  [default: one that tells much]")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", metavar="validation|test", help="Which of the user's choices is the next one.")
+    ] = "test",
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Show what runs attend to in one history, with titles.
+
+    The last 20 events of a user before what they chose next, each marked as relevant to that choice (people who had
+    the one had the other more often than chance) or as noise, and the percent of attention that each layer of each run
+    gives it. Below 0 a layer subtracts what it reads there.
+
+    \b
+    fullrank attention runs/softmax runs/focused
+    fullrank attention runs/focused --user 17 --split validation
+    """
+    part = chosen("--split", split, ("validation", "test"))
+    from fullrank import api
+    from fullrank.run import Run
+
+    screen = Screen(as_json)
+    opened = [Run.open(run) for run in runs]
+    if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
+        raise UserError("the runs were trained on different splits; give runs of one store")
+    cases: list[Case] = [api.attended(run, user, part, data=find_store(run, data), device=device) for run in opened]
+    longest = max(cases, key=lambda one: len(one.items))
+    events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
+    target = _item(opened[0], longest.target)
+    _print(screen, opened, cases, target, events)
+    screen.finish({"user": longest.name, "split": part, "target": target, "events": events})
+
+
+def _item(run: Run, item: int) -> dict[str, Any]:
+    """An item's own id and title."""
+    from fullrank.analysis.report.known import readable
+
+    titles = run.catalog.titles
+    title = None if titles is None else titles[item]
+    return {"item": run.catalog.ids[item], "title": None if title is None else readable(title)}
+
+
+def _event(n: int, opened: list[Run], cases: list[Case], longest: Case) -> dict[str, Any]:
+    """The n-th event from the end, and the share of attention of each layer of each run that reads so far back."""
+    shares = {
+        str(run.path): [float(layer[-n]) for layer in one.shares] if n <= len(one.items) else None
+        for run, one in zip(opened, cases, strict=True)
+    }
+    event = _item(opened[0], int(longest.items[-n]))
+    return {**event, "relevant": bool(longest.relevant[-n]), "attention": shares}
+
+
+def _print(
+    screen: Screen, opened: list[Run], cases: list[Case], target: dict[str, Any], events: list[dict[str, Any]]
+) -> None:
+    letters = [f"{chr(ord('A') + n)}" for n in range(len(opened))]
+    for letter, run in zip(letters, opened, strict=True):
+        screen.say(f"{letter}: {run.path}", wrap=False)
+    screen.say(f"user {cases[0].name}, who chose next: {target['title'] or target['item']}", wrap=False)
+    depths = [len(one.shares) for one in cases]
+    layers = [f"{letter}{layer + 1} %" for letter, many in zip(letters, depths, strict=True) for layer in range(many)]
+    rows = []
+    for event in events:
+        cells: list[Any] = [str(event["title"] or event["item"])[:SHOWN], "relevant" if event["relevant"] else "noise"]
+        for values, many in zip(event["attention"].values(), depths, strict=True):
+            cells += [None] * many if values is None else [round(100 * value) for value in values]
+        rows.append(cells)
+    screen.table(["event, the last first", "is", *layers], rows)
+    screen.say(
+        "Percent of each layer's attention, mean over heads; below 0 it is subtracted. Relevant: people who had the "
+        "one had the other more often than chance."
+    )

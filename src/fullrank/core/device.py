@@ -1,0 +1,32 @@
+"""Which device a model runs on: the one policy behind every `device=` and `--device`."""
+
+from __future__ import annotations
+
+import torch
+
+from fullrank.core.errors import UserError
+
+
+def resolve_device(name: str | torch.device = "auto") -> torch.device:
+    """`auto` is the first CUDA device, else the CPU; else a name that torch knows (`cpu`, `cuda`, `cuda:1`, `mps`).
+
+    Apple's `mps` is taken by name only: it has no double precision, which click probabilities are computed in. Raises
+    `UserError` for a device that there is not.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise UserError(f"the device {str(name)!r} is unknown; allowed: auto, cpu, cuda, cuda:N, mps") from None
+    if device.type == "cpu":
+        return device
+    room = getattr(torch, device.type, None) or getattr(torch.backends, device.type, None)
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    there = getattr(room, "is_available", lambda: False)() and (device.index or 0) < count
+    if not there:
+        raise UserError(
+            f"the device {str(name)!r} is not available here: this machine has none that torch can use (`fullrank "
+            "doctor` tells more); take auto or cpu"
+        )
+    return device

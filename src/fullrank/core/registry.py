@@ -1,0 +1,185 @@
+"""The registry of components: which kinds a room has, and the Spec class of each.
+
+A room is a group of components that do the same job. Its kinds are found by reading the source of its folder for Spec
+classes with a field ``kind: Literal["name"] = "name"``; nothing is imported before a kind is asked for. A field of a
+Spec that holds a component is annotated with its room, ``attention: Annotated[Spec, Room("attention")]``: it accepts a
+Spec, a mapping with ``kind``, or the bare kind. Third parties join a room through the entry-point group
+``fullrank.<room>``.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from fullrank.core.errors import brief, nearest, unknown
+from fullrank.core.spec import Spec
+
+
+class Room:
+    """Marks a field that holds a component of one of these rooms (modules or packages below ``fullrank``)."""
+
+    def __init__(self, *names: str):
+        self.names = names
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda spec: spec.dump())
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        names = sorted(self.kinds())
+        full = [handler(find(name, *self.names).__pydantic_core_schema__) | {"required": ["kind"]} for name in names]
+        return {"anyOf": [*full, {"enum": names, "description": "The kind alone: everything else at its default."}]}
+
+    def kinds(self) -> list[str]:
+        return [kind for name in self.names for kind in kinds(name)]
+
+    def validate(self, given: Any) -> Spec:
+        if isinstance(given, str):
+            given = {"kind": given}
+        if isinstance(given, Spec):
+            if given.kind_of() in self.kinds() and isinstance(given, find(given.kind_of(), *self.names)):
+                return given
+            raise ValueError(f"{given.kind_of()!r} is not one of {', '.join(sorted(self.kinds()))}")
+        if not isinstance(given, dict) or not isinstance(given.get("kind"), str):
+            raise ValueError(f"expected a mapping with 'kind', one of: {', '.join(sorted(self.kinds()))}")
+        return find(given["kind"], *self.names).model_validate(given)
+
+
+def kinds(room: str) -> list[str]:
+    """Every kind of a room, ours and those of installed third parties, without importing any of them."""
+    own = list(declared(room))
+    return own + [point.name for point in _points(room) if point.name not in own]
+
+
+def find(kind: str, *rooms: str) -> type[Spec]:
+    """The Spec class of a kind in one of these rooms. Raises with the nearest name where there is none."""
+    for room in rooms:
+        if kind in kinds(room):
+            own = declared(room).get(kind)
+            points = [point for point in _points(room) if point.name == kind]
+            if len(points) + (own is not None) > 1:
+                values = ", ".join(point.value for point in points)
+                raise ValueError(f"{kind!r} is declared twice in fullrank.{room}: rename the entry point of {values}")
+            if own is None:
+                return _checked(points[0].load(), kind)
+            module = importlib.import_module(own)
+            return next(c for c in _specs_in(module) if c.kind_of() == kind)
+    allowed = [k for room in rooms for k in kinds(room)]
+    hint = nearest(kind, allowed)
+    name = rooms[0].split(".")[-1]
+    one = {"losses": "loss", "items": "kind of items"}.get(name, name.removesuffix("s"))
+    raise ValueError(f"no {one} is called {brief(kind)}{hint} (allowed: {', '.join(allowed)})")
+
+
+def discover(room: str) -> Iterator[type[Spec]]:
+    """Every Spec class of a room (what the laws run on)."""
+    for kind in kinds(room):
+        yield find(kind, room)
+
+
+ROOMS = {
+    "recommender": "items + encoder + task + loss, trained by gradient descent",
+    "baselines": "recommenders without gradient descent",
+    "click": "fields + ranker, trained on impressions to predict clicks",
+    "rankers": "fields of an impression -> logit of a click",
+    "rankers.mixings": "token mixings of rankmixer and rankelastor",
+    "rankers.feed_forwards": "per-token networks of rankmixer and rankelastor",
+    "items": "item id <-> vector",
+    "items.vectors": "items -> vectors of their text, before any training",
+    "items.codes": "learners of semantic ids: vectors -> codes",
+    "attention": "token mixers of the transformer encoder",
+    "encoders": "history of vectors -> states",
+    "reasoning": "latent steps behind the history, around any encoder",
+    "objectives.tasks": "who predicts what",
+    "objectives.losses": "scores -> one number per query",
+    "objectives.weightings": "one factor per query",
+    "regularizers": "penalties on a training step",
+    "data.sources": "public data sets and the generated one",
+    "recipes": "complete experiments under their published names",
+}
+
+PLACES = {
+    "recommender": "models.sequential.model",
+    "baselines": "models.sequential.baselines",
+    "click": "models.ranking.model",
+    "rankers": "models.ranking",
+    "rankers.mixings": "models.ranking.mixings",
+    "rankers.feed_forwards": "models.ranking.feed_forwards",
+    "items": "models.sequential.items",
+    "items.vectors": "semantic_ids.vectors",
+    "items.codes": "semantic_ids",
+    "attention": "models.sequential.attention",
+    "encoders": "models.sequential.encoders",
+    "reasoning": "models.sequential.reasoning",
+    "objectives.tasks": "models.sequential.objectives.tasks",
+    "objectives.losses": "models.sequential.objectives.losses",
+    "objectives.weightings": "models.sequential.objectives.weightings",
+    "regularizers": "models.sequential.regularizers",
+    "data.sources": "data.sources",
+    "recipes": "recipes",
+}
+"""Where the source of each room lies below the package: a folder, or the one file of a room with one component.
+
+The names of rooms are older than the folders, and files of other people hold them (entry points, `fullrank list`)."""
+
+
+@functools.cache
+def declared(room: str) -> dict[str, str]:
+    """kind -> module that declares it, of a room's own components, read from the source (no import: no torch)."""
+    if room not in ROOMS:
+        raise unknown("room", room, ROOMS)
+    place = Path(__file__).parent.parent.joinpath(*PLACES[room].split("."))
+    if not place.is_dir():
+        return {kind: f"fullrank.{PLACES[room]}" for kind in _kinds_of(place.with_suffix(".py")) if kind == room}
+    others = {p.rpartition(".")[2] for p in PLACES.values() if p.rpartition(".")[0] == PLACES[room]}
+    files = [file for file in sorted(place.glob("*.py")) if file.stem not in others]
+    return {kind: f"fullrank.{PLACES[room]}.{file.stem}" for file in files for kind in _kinds_of(file)}
+
+
+def kinds_in(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    """The classes of a source text that declare a kind, ``kind: Literal["name"] = "name"``, in its order."""
+    found = {}
+    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for line in cls.body:
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id == "kind":
+                if isinstance(line.value, ast.Constant) and isinstance(line.value.value, str):
+                    found[line.value.value] = cls
+    return found
+
+
+def _kinds_of(file: Path) -> list[str]:
+    return list(kinds_in(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def _points(room: str) -> list[importlib.metadata.EntryPoint]:
+    return list(_installed(room, tuple(sys.path)))
+
+
+@functools.cache
+def _installed(room: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Entry points of a room, read once for each value of sys.path: every look-up opens the files of every package."""
+    return tuple(importlib.metadata.entry_points(group=f"fullrank.{room}"))
+
+
+def _checked(found: Any, kind: str) -> type[Spec]:
+    if not (isinstance(found, type) and issubclass(found, Spec) and found.kind_of() == kind):
+        raise ValueError(f"the entry point {kind!r} must name a Spec class whose kind is {kind!r}, not {found!r}")
+    return found
+
+
+def _specs_in(module: Any) -> Iterator[type[Spec]]:
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Spec) and value.__module__ == module.__name__:
+            yield value

@@ -1,0 +1,113 @@
+"""Spec: a frozen description of one component, which can be built, saved, compared and overridden.
+
+A component's hyperparameters are declared once, in its Spec; ``kind`` is the component's published name, by which
+`core/registry.py` finds it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from fullrank.core.errors import UserError, brief, nearest
+from fullrank.core.overrides import place, read_setting
+from fullrank.core.readers import read_json_text, read_yaml_text
+
+FEW = 5
+"""Mistakes that an error sentence tells."""
+S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
+
+
+class Spec(BaseModel):
+    """Base of every hyperparameter record: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        ser_json_inf_nan="constants",
+        protected_namespaces=(),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            for key in given:
+                if key not in cls.model_fields:
+                    names = [n for n in cls.model_fields if n != "kind"]
+                    hint = nearest(str(key), names)
+                    raise ValueError(f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})")
+        return given
+
+    @classmethod
+    def kind_of(cls) -> str:
+        """The published name of the component, or the class name of a part that has no kind."""
+        field = cls.model_fields.get("kind")
+        return field.default if field is not None else cls.__name__.lower()
+
+    @classmethod
+    def parse(cls: type[S], tree: Any) -> S:
+        """A spec from plain data (the inverse of `dump`). Raises `UserError` with the path of what is wrong."""
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise UserError(explain(error)) from None
+
+    @classmethod
+    def from_text(cls: type[S], text: str) -> S:
+        """A spec from YAML or JSON text."""
+        try:
+            tree = read_json_text(text)  # first: YAML refuses tabs and reads JSON's 1e-05 as text
+        except UserError:
+            try:
+                tree = read_yaml_text(text)
+            except UserError as error:
+                raise UserError(f"this is neither YAML nor JSON: {error}") from None
+        return cls.parse(tree)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data: what JSON and YAML can hold."""
+        return self.model_dump(mode="json")
+
+    def to_json(self) -> str:
+        return json.dumps(self.dump(), indent=2) + "\n"
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.dump(), sort_keys=False)
+
+    def override(self: S, *settings: str) -> S:
+        """A copy with dotted settings replaced: ``spec.override("model.dim=128", "model.loss=bce")``.
+
+        Values are YAML. Setting a component to a bare kind, or setting its ``kind``, starts it from its defaults.
+        Settings that are sound only together may come in either order: what counts is where they end.
+        """
+        tree, refusal = self.dump(), None
+        for setting in settings:
+            path, value = read_setting(setting)
+            try:
+                place(tree, path, value)
+            except UserError as error:
+                raise refusal or error from None
+            try:
+                tree, refusal = type(self).parse(tree).dump(), None
+            except UserError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        return type(self).parse(tree)
+
+
+def explain(error: ValidationError) -> str:
+    """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few."""
+    parts, found = [], error.errors()
+    for item in found[:FEW]:
+        where = ".".join(str(p) for p in item["loc"])
+        text = item["msg"].removeprefix("Value error, ")
+        given = "" if item["type"] == "value_error" else f" (given: {brief(item['input'])})"
+        parts.append(f"{where}: {text}{given}" if where else f"{text}{given}")
+    return "; ".join([*parts, f"and {len(found) - FEW:,} more mistakes"] if len(found) > FEW else parts)

@@ -1,0 +1,38 @@
+"""Read and write safetensors files: tensors without pickle, whole or absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.core.files import NotWritten, whole_file
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file. Raises `UserError` where the disk refuses; an older file is then unchanged."""
+    whole: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        flat = tensor.detach().cpu().contiguous()
+        place = flat.untyped_storage().data_ptr()
+        whole[name] = flat.clone() if place in places else flat  # the format has no two names for one place
+        places.add(place)
+    with whole_file(path) as part:
+        try:
+            safetensors.torch.save_file(whole, str(part))
+        except safetensors.SafetensorError as error:
+            raise NotWritten(path, str(error)) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; what is not one gives a `UserError`."""
+    try:
+        return safetensors.torch.load_file(str(path))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; the folder is incomplete") from None
+    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        raise UserError(f"{path} is not a readable safetensors file ({error}); the folder is damaged") from None

@@ -1,0 +1,114 @@
+"""Training batches: batch k is a pure function of (seed, k), so a resumed run reads what an unbroken one would.
+
+An epoch's rows come from the task. Their number of batches is the same in every epoch: rows are laid in order of
+length (ties in random order) or at random, cut where the running total crosses equal shares, and the batches shuffled.
+A global batch is split into shards, one for each process and micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
+from fullrank.data.batch import Batch
+from fullrank.data.events.store import Store
+
+Segments = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    rows: Jagged
+    order: np.ndarray
+    edges: np.ndarray
+    turn: np.ndarray
+
+
+class Loader:
+    """Batches of one store's training events. `tokens`: about `size` events a batch; `rows`: about `size` rows."""
+
+    def __init__(
+        self,
+        store: Store,
+        segments: Segments,
+        *,
+        by: Literal["tokens", "rows"],
+        size: int,
+        seed: int,
+        shards: int = 1,
+        counts: Callable[[Batch], dict[str, int]] | None = None,
+        times: bool = False,
+    ):
+        self.store, self.segments, self.by, self.size, self.seed = store, segments, by, size, seed
+        self.shards, self.counts = shards, counts
+        self.times = store.times if times else None
+        self._lengths = np.asarray(store.bounds[:, 0] - store.offsets[:-1])
+        self._epoch: tuple[int, _Epoch] | None = None
+        _, starts, ends = segments(self._lengths, self._draw(0))
+        if len(ends) == 0:
+            raise UserError("no user has enough training events for this task; at least two per user are needed")
+        total = int((ends - starts).sum()) if by == "tokens" else len(ends)
+        self.steps_per_epoch = min(-(-total // size), len(ends))
+
+    def batch(self, k: int, shard: int = 0) -> Batch:
+        """One shard of global batch k (from 0, over all epochs)."""
+        epoch, index = divmod(k, self.steps_per_epoch)
+        plan = self._plan(epoch)
+        place = plan.turn[index]
+        rows = plan.order[plan.edges[place] : plan.edges[place + 1]]
+        whole = self._made(plan.rows.take(rows), k)
+        if self.shards == 1:
+            return whole
+        counts = self.counts(whole) if self.counts is not None else None
+        mine = rows[shard :: self.shards]
+        if len(mine) == 0:
+            return replace(self._made(plan.rows.take(rows[:1]), k), counts=counts, filler=True)
+        return replace(self._made(plan.rows.take(mine), k), counts=counts)
+
+    def iterate(self, start: int, stop: int, shards: range) -> Iterator[Batch]:
+        """The given shards of batches start .. stop - 1, in order."""
+        for k in range(start, stop):
+            for shard in shards:
+                yield self.batch(k, shard)
+
+    def _draw(self, epoch: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, epoch])
+
+    def _plan(self, epoch: int) -> _Epoch:
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = (epoch, self._make_plan(epoch))
+        return self._epoch[1]
+
+    def _make_plan(self, epoch: int) -> _Epoch:
+        draw = self._draw(epoch)
+        users, starts, ends = self.segments(self._lengths, draw)
+        first = np.asarray(self.store.offsets)[users]
+        lengths = ends - starts
+        tie = draw.random(len(users))
+        order = np.lexsort((tie, lengths)) if self.by == "tokens" else np.argsort(tie)
+        size = lengths[order] if self.by == "tokens" else np.ones(len(order), dtype=np.int64)
+        before = np.cumsum(size) - size
+        batch = before * self.steps_per_epoch // max(1, int(size.sum()))
+        edges = np.searchsorted(batch, np.arange(self.steps_per_epoch + 1))
+        full = np.flatnonzero(np.diff(edges))
+        # a share without rows (a long row crossed two edges) repeats another batch, so that the count stays fixed
+        turn = draw.permutation(np.resize(full, self.steps_per_epoch))
+        return _Epoch(Jagged(self.store.items, first + starts, first + ends), order, edges, turn)
+
+    def _made(self, rows: Jagged, k: int) -> Batch:
+        items, times = (rows.padded(), None) if self.times is None else rows.padded_with(self.times)
+        return Batch(
+            torch.from_numpy(items.astype(np.int64)),
+            torch.from_numpy(rows.lengths),
+            rows=torch.from_numpy(rows.ends),
+            users=torch.from_numpy(np.searchsorted(self.store.offsets, rows.starts, side="right") - 1),
+            times=None if times is None else torch.from_numpy(times),
+            seed=self.seed,
+            step=k,
+        )

@@ -1,0 +1,203 @@
+"""What a store's folder says about itself, and the checks that it is true: no file is trusted, none can run code."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fullrank.core.errors import UserError
+from fullrank.core.readers import read_bytes, read_json_text
+from fullrank.problem import PROBLEMS, Problem
+
+FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
+"""What a manifest calls the stores of each problem."""
+FORMAT = FORMATS["retrieval"]
+FORMAT_VERSION = 1
+NAME = "manifest.json"
+AGAIN = "prepare the data again"
+
+ARRAYS: Mapping[str, tuple[str, bool]] = {
+    "items": ("<i4", True),
+    "offsets": ("<i8", True),
+    "bounds": ("<i8", True),
+    "times": ("<i8", False),
+    "weights": ("<f4", False),
+    "types": ("<i4", False),
+}
+"""Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
+TABLES = ("items.parquet", "users.parquet")
+
+
+def describe(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size, hash, dtype and shape of each file of a store that is being written."""
+    files: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.iterdir()):
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
+        if path.suffix == ".npy":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            files[path.name] |= {"dtype": array.dtype.str, "shape": list(array.shape)}
+    return files
+
+
+def content(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """One hash for all files of a store."""
+    lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_store(folder: Path, *problems: Problem) -> bool:
+    """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
+    try:
+        return load(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
+    except UserError:
+        return False
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of folder that a manifest can describe."""
+
+    what: str
+    describes: str
+    make: str
+    """How to get one."""
+    name: str
+    version: int
+    again: str = AGAIN
+    """What to do where one is damaged or of another version."""
+
+
+def header(folder: Path, form: Form) -> dict[str, Any]:
+    """The manifest of a folder of this form. Raises `UserError` for another folder, form or version."""
+    if not folder.exists():
+        raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}")
+    if not (folder / NAME).is_file():
+        raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}")
+    manifest = load(folder)
+    where, found = f"{NAME} of {str(folder)!r}", manifest.get("format")
+    if found != form.name:
+        raise UserError(f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})")
+    if manifest.get("format_version") != form.version:
+        raise UserError(
+            f"{where} has format version {manifest.get('format_version')!r}; this library reads {form.version}: "
+            f"{form.again}, or use the library version that wrote it"
+        )
+    return manifest
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
+    form = Form("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
+    manifest = header(folder, form)
+    where = f"{NAME} of {str(folder)!r}"
+    counts = manifest.get("counts")
+    if not (isinstance(counts, dict) and all(is_count(counts.get(k)) for k in ("users", "items", "events"))):
+        raise UserError(f"{where} lacks the counts of users, items and events")
+    for key in ("fingerprint", "content"):
+        if not isinstance(manifest.get(key), str):
+            raise UserError(f"{where} lacks {key!r}")
+    if not isinstance(manifest.get("spec"), dict) or not isinstance(manifest.get("files"), dict):
+        raise UserError(f"{where} lacks 'spec' or 'files'")
+    split = manifest.get("split")
+    if not (isinstance(split, dict) and isinstance(split.get("kind"), str)):
+        raise UserError(f"{where} lacks 'split'")
+    types = manifest.get("type_names")
+    if not (isinstance(types, list) and all(isinstance(name, str) for name in types)):
+        raise UserError(f"{where} lacks 'type_names'")
+    check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
+    return manifest
+
+
+def array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
+    dtype, needed = ARRAYS[name]
+    path = folder / f"{name}.npy"
+    if path.name not in manifest["files"]:
+        if needed:
+            raise UserError(f"{NAME} of {str(folder)!r} does not list {path.name}")
+        return None
+    return mapped(path, dtype, shape)
+
+
+def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
+    wanted = np.dtype(dtype)
+    try:
+        with open(path, "rb") as file:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("its header is of another version than 1.0")
+            given, by_column, kind = np.lib.format.read_array_header_1_0(file)
+            start = file.tell()
+    except (ValueError, OSError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
+        raise damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    if kind.str != dtype or given != shape or (by_column and len(shape) > 1):
+        raise damaged(path, f"it holds {kind} {given}, expected {wanted} {shape}")
+    if path.stat().st_size != start + math.prod(shape) * wanted.itemsize:
+        raise damaged(path, "its size does not fit its header")
+    if math.prod(shape) == 0:  # nothing to map
+        return np.empty(shape, wanted)
+    return np.memmap(path, dtype=wanted, mode="r", offset=start, shape=shape)
+
+
+def verify(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:
+    """Read every file and compare its hash. Raises `UserError` for the first that differs."""
+    for name, entry in manifest["files"].items():
+        if digest(folder / name) != entry.get("sha256"):
+            raise damaged(folder / name, "its hash is not the one in the manifest", again)
+    if content(manifest["files"]) != manifest["content"]:
+        raise UserError(f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}")
+
+
+def damaged(path: Path, reason: str, again: str = AGAIN) -> UserError:
+    """The error for a file of a folder that is not what it should be."""
+    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}")
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """The manifest of any store as JSON; nothing of it is checked."""
+    path = folder / NAME
+    try:
+        tree = read_json_text(read_bytes(path))
+    except OSError as error:
+        raise damaged(path, error.strerror or str(error)) from None
+    except UserError as error:
+        raise damaged(path, f"it is not JSON ({error})") from None
+    if not isinstance(tree, dict):
+        raise damaged(path, "it is not a JSON object")
+    return tree
+
+
+def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
+    """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
+    where = f"{NAME} of {str(folder)!r}"
+    for name, entry in files.items():
+        # Names are ours or refused: a manifest cannot point out of its folder.
+        if name not in allowed:
+            raise UserError(f"{where} lists {name!r}, which is no file of a store")
+        if not (isinstance(entry, dict) and is_count(entry.get("bytes")) and isinstance(entry.get("sha256"), str)):
+            raise UserError(f"{where} lacks the size or the hash of {name}")
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{str(path)!r} is missing; {again}")
+        if path.stat().st_size != entry["bytes"]:
+            raise damaged(path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again)
+    for name in sorted(needed):
+        if name not in files:
+            raise UserError(f"{where} does not list {name}")
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value of a manifest is a whole number of at least 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

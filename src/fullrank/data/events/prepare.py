@@ -1,0 +1,147 @@
+"""From a table of events to a store: read, filter, split, pack. The one entry point of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from fullrank.core.errors import UserError
+from fullrank.core.log import logger, shown_at
+from fullrank.core.spec import Spec
+from fullrank.data import join
+from fullrank.data.events import filters, splits, write
+from fullrank.data.events.store import Store, guard
+from fullrank.data.events.table import Columns, Events, read_events
+
+log = logger(__name__)
+
+__all__ = ["Columns", "Prepare", "Store", "prepare"]
+
+
+class Prepare(Spec):
+    """How events become a store. Filters run in the order of the fields."""
+
+    columns: Columns = Columns()
+    """Names of the event table's columns."""
+    event_types: tuple[str, ...] | None = None
+    """Keep events of these types (needs `columns.type`); None keeps all."""
+    min_rating: float | None = None
+    """Keep events rated at least this (needs `columns.rating`); None keeps all."""
+    duplicates: Literal["keep", "first", "last"] = "keep"
+    """Events of the same user and item: keep all, the earliest, or the latest."""
+    k_core: int | tuple[int, int] = 0
+    """Fewest events of each user and of each item, to a fixed point; a pair sets them apart; 0 keeps all."""
+    split: splits.Split = Field(default_factory=splits.LeaveOneOut)
+    """Which events are targets: leave_one_out, or global_time (no leak)."""
+
+    @field_validator("event_types", mode="before")
+    @classmethod
+    def _names(cls, given: Any) -> Any:
+        given = [given] if isinstance(given, (str, int)) else given
+        return tuple(str(name) for name in given) if isinstance(given, (list, tuple)) else given
+
+    @model_validator(mode="after")
+    def _effects(self) -> Prepare:
+        if self.event_types is not None and self.columns.type is None:
+            raise ValueError("event_types needs columns.type, the name of the column that says what was done")
+        if self.event_types == ():
+            raise ValueError("event_types names no type; leave it out to keep all")
+        if self.min_rating is not None and self.columns.rating is None:
+            raise ValueError("min_rating needs columns.rating, the name of the rating column")
+        if min(self.per_user_and_item) < 0:
+            raise ValueError(f"k_core must be at least 0, not {self.k_core}")
+        if self.columns.time is None and self.columns.time_unit != "s":
+            raise ValueError("time_unit has no effect without a time column")
+        return self
+
+    @property
+    def per_user_and_item(self) -> tuple[int, int]:
+        """Fewest events of a user, fewest events of an item."""
+        return (self.k_core, self.k_core) if isinstance(self.k_core, int) else self.k_core
+
+
+def prepare(
+    events: Any,
+    out: str | Path,
+    *,
+    items: Any = None,
+    users: Any = None,
+    spec: Prepare = Prepare(),
+    progress: bool = False,
+    notes: Sequence[str] = (),
+) -> Store:
+    """Read events, filter and split them, and write a store at `out`; a store that is there is replaced at the end.
+
+    `events`, `items` and `users` are paths (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or
+    DataFrames of any engine that narwhals reads. An item or user table is joined on its column of the name that
+    the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr; `notes` (what
+    a source has to say about its data) are kept in the manifest.
+    Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
+    Raises `UserError` with one sentence for anything that cannot be read or would be empty.
+    """
+    place = Path(out)
+    guard(place)
+    level = shown_at(progress)
+
+    def say(step: str, facts: dict[str, Any]) -> None:
+        counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)
+        log.log(level, f"{step}: {counts}" if counts else step)
+
+    table = read_events(events, spec.columns, with_rating=spec.min_rating is not None)
+    steps: list[dict[str, Any]] = []
+    table = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say).compact()
+    catalogue = join.attach(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)
+    people = join.attach(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
+    say("split and write", {})
+    write.write(
+        place,
+        table,
+        catalogue,
+        people,
+        spec.dump(),
+        spec.split,
+        {"filters": steps, "inputs": _names(events, items, users)},
+    )
+    store = Store.open(place)
+    say(f"wrote {str(place)!r}", store.manifest["counts"])
+    return store
+
+
+def _filter(events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any) -> Events:
+    """Apply the filters that are set, in order; append the counts after each to `steps`."""
+
+    def done(name: str, now: Events, **facts: Any) -> Events:
+        steps.append({"filter": name, **facts, **now.counts()})
+        say(name, steps[-1])
+        if len(now) == 0:
+            setting = ", ".join(f"{key}={value}" for key, value in facts.items() if key != "rounds")
+            raise UserError(f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it")
+        return now
+
+    events = done("read", events)
+    if spec.event_types is not None:
+        events = done("event_types", filters.of_types(events, spec.event_types), types=list(spec.event_types))
+    if spec.min_rating is not None:
+        events = done("min_rating", filters.rated(events, spec.min_rating), least=spec.min_rating)
+    if spec.duplicates != "keep":
+        events = done("duplicates", filters.distinct(events, spec.duplicates), keep=spec.duplicates)
+    per_user, per_item = spec.per_user_and_item
+    if max(per_user, per_item) > 1:
+        events, rounds = filters.k_core(events, per_user, per_item)
+        events = done("k_core", events, per_user=per_user, per_item=per_item, rounds=rounds)
+    return events
+
+
+def _names(*tables: Any) -> dict[str, str]:
+    """Where the tables came from: a file's name (not its folder), or the type of the DataFrame."""
+    result = {}
+    for role, table in zip(("events", "items", "users"), tables, strict=True):
+        if isinstance(table, (str, Path)):
+            result[role] = Path(table).name
+        elif table is not None:
+            result[role] = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+    return result

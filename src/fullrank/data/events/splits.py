@@ -1,0 +1,149 @@
+"""Which events are trained on and which are predicted: bounds inside each user's chronological history.
+
+Each rule returns bounds [U, 2], places in the flat events: a user's training events end at bounds[u, 0], validation
+targets at bounds[u, 1], test targets at the end of the history. Histories are sorted by time: every rule is monotone.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from jaxtyping import Int64
+from pydantic import BeforeValidator, Field, field_validator
+
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.spec import Spec
+from fullrank.data.values import dated
+from fullrank.data.values import moment as as_seconds
+
+
+class LeaveOneOut(Spec):
+    """The last event of each user is the test target, the one before it the validation target."""
+
+    kind: Literal["leave_one_out"] = "leave_one_out"
+
+    def bounds(
+        self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
+    ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
+        """Bounds, and facts for the manifest. Users with fewer than three events are trained on and not tested."""
+        ends = offsets[1:]
+        tested = np.diff(offsets) >= 3
+        bounds = np.stack([ends - 2 * tested, ends - tested], axis=1)
+        facts: dict[str, Any] = {
+            "leak": "leave_one_out trains on events that happened after other users' test events; "
+            "split=global_time has no such leak",
+        }
+        if times is not None and tested.any():
+            facts["train_share_after_test"] = _later_share(offsets, bounds, times)
+        return bounds, facts
+
+
+class GlobalTime(Spec):
+    """Two moments for all users: events before the first are trained on, those from the second on are tested.
+
+    A moment is a share of all events (0 < x < 1), seconds since 1970 (a whole number), or an ISO 8601 date.
+    """
+
+    kind: Literal["global_time"] = "global_time"
+    validation_from: float | int | str = 0.8
+    """The first moment of validation."""
+    test_from: float | int | str = 0.9
+    """The first moment of the test."""
+
+    @field_validator("validation_from", "test_from", mode="before")
+    @classmethod
+    def _moment(cls, given: Any) -> Any:
+        if isinstance(given, (datetime.date, datetime.datetime)):
+            return given.isoformat()
+        if isinstance(given, bool) or (isinstance(given, float) and not 0 < given < 1):
+            raise ValueError(f"{given!r} is neither a share between 0 and 1, nor whole seconds, nor an ISO 8601 date")
+        return given
+
+    def bounds(
+        self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
+    ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
+        """Bounds, and facts for the manifest. Raises `UserError` without times or where a part would be empty."""
+        if times is None:
+            raise UserError("the global_time split needs times; name a column with columns.time or use leave_one_out")
+        first, second = _resolve(self.validation_from, times), _resolve(self.test_from, times)
+        if first >= second:
+            raise UserError(
+                f"validation_from={self.validation_from!r} is {dated(first)} and test_from={self.test_from!r} is "
+                f"{dated(second)}; the test must begin later than validation"
+            )
+        bounds = np.stack([offsets[:-1] + _before(offsets, times, moment) for moment in (first, second)], axis=1)
+        sizes = {"training": int((times < first).sum()), "test": int((times >= second).sum())}
+        for part, size in sizes.items():
+            if size == 0:
+                raise UserError(
+                    f"global_time leaves no {part} events: they span {dated(int(times.min()))} to "
+                    f"{dated(int(times.max()))}, validation begins {dated(first)} and the test {dated(second)}"
+                )
+        return bounds, {"validation_from_seconds": int(first), "test_from_seconds": int(second), "leak": None}
+
+
+def _named(given: Any) -> Any:
+    kinds: dict[str, type[Spec]] = {"leave_one_out": LeaveOneOut, "global_time": GlobalTime}
+    if isinstance(given, str):
+        given = {"kind": given}
+    if isinstance(given, dict):
+        if given.get("kind") not in kinds:
+            raise ValueError(str(unknown("split", str(given.get("kind")), kinds)))
+        return kinds[given["kind"]].model_validate(given)
+    return given
+
+
+Split = Annotated[Annotated[LeaveOneOut | GlobalTime, Field(discriminator="kind")], BeforeValidator(_named)]
+"""A split rule: a spec, a mapping with `kind`, or the bare kind."""
+
+
+def describe(
+    offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"], items: np.ndarray, num_items: int
+) -> dict[str, Any]:
+    """Counts of a split for the manifest: events and users by part, and what a trained model cannot know there."""
+    starts, ends = offsets[:-1], offsets[1:]
+    part = parts(offsets, bounds)
+    seen = np.bincount(items[part == 0], minlength=num_items) > 0
+    result: dict[str, Any] = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
+    result["users_train_only"] = int(((bounds[:, 0] == ends) & (ends > starts)).sum())
+    for number, (name, low, high) in enumerate(
+        [("validation", bounds[:, 0], bounds[:, 1]), ("test", bounds[:, 1], ends)], start=1
+    ):
+        targets = items[part == number]
+        result[name] = {
+            "events": len(targets),
+            "users": int((high > low).sum()),
+            "users_without_history": int(((high > low) & (low == starts)).sum()),
+            "events_of_items_not_in_train": int((~seen[targets]).sum()),
+        }
+    return result
+
+
+def parts(offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"]) -> np.ndarray:
+    """0 (train), 1 (validation) or 2 (test) for each event: int8 [E]."""
+    edges = np.column_stack([offsets[:-1], bounds, offsets[1:]])
+    return np.repeat(np.tile(np.arange(3, dtype=np.int8), len(edges)), np.diff(edges, axis=1).ravel())
+
+
+def _before(offsets: np.ndarray, times: np.ndarray, moment: int) -> np.ndarray:
+    """How many events of each user lie before a moment."""
+    total = np.concatenate([[0], np.cumsum(times < moment)])
+    return total[offsets[1:]] - total[offsets[:-1]]
+
+
+def _resolve(moment: float | int | str, times: np.ndarray) -> int:
+    if isinstance(moment, str):
+        return as_seconds(moment)
+    if isinstance(moment, float):
+        at = min(int(moment * len(times)), len(times) - 1)
+        return int(np.partition(times, at)[at])
+    return moment
+
+
+def _later_share(offsets: np.ndarray, bounds: np.ndarray, times: np.ndarray) -> float:
+    """The share of all training events that are later than a test event, averaged over test events."""
+    part = parts(offsets, bounds)
+    train, test = np.sort(times[part == 0]), times[part == 2]
+    return round(float(1 - np.searchsorted(train, test, side="right").mean() / len(train)), 4)

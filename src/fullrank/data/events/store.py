@@ -1,0 +1,199 @@
+"""The store: events as flat arrays with one offset per user, memory-mapped and read-only."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float32, Int32, Int64
+
+from fullrank.core.errors import unknown
+from fullrank.core.files import replaceable
+from fullrank.core.jagged import Jagged
+from fullrank.data.events import manifest as manifests
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.frames import unreadable
+from fullrank.data.histories import EvalSet, Histories
+
+_BLOCK = 1 << 22  # events checked at once: bounds the memory of opening a store to a few megabytes
+
+
+class Store:
+    """Prepared events of U users on V items. Open one with `Store.open`; `fullrank.data.events.prepare` makes it.
+
+    User u's events are ``items[offsets[u]:offsets[u+1]]``, oldest first (equal times in input order): those before
+    ``bounds[u, 0]`` are trained on, those before ``bounds[u, 1]`` are validation targets, the rest test targets.
+    """
+
+    problem: ClassVar[Literal["retrieval"]] = "retrieval"
+
+    path: Path
+    manifest: dict[str, Any]
+    items: Int32[np.ndarray, "E"]
+    offsets: Int64[np.ndarray, "U1"]
+    bounds: Int64[np.ndarray, "U 2"]
+    times: Int64[np.ndarray, "E"] | None
+    """Seconds since 1970; None where the input had only an order."""
+    weights: Float32[np.ndarray, "E"] | None
+    types: Int32[np.ndarray, "E"] | None
+    """Positions in `type_names`."""
+    catalog: Catalog
+
+    def __init__(self, path: Path, manifest: dict[str, Any], arrays: dict[str, np.ndarray | None], catalog: Catalog):
+        self.path, self.manifest, self.catalog = path, manifest, catalog
+        items, offsets, bounds = arrays["items"], arrays["offsets"], arrays["bounds"]
+        assert items is not None and offsets is not None and bounds is not None
+        self.items, self.offsets, self.bounds = items, offsets, bounds
+        self.times, self.weights, self.types = arrays["times"], arrays["weights"], arrays["types"]
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> Store:
+        """Map a store into memory and check that it is whole; `verify` reads all of it and compares the hashes.
+
+        Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
+        """
+        folder = Path(path)
+        manifest = manifests.read(folder)
+        if verify:
+            manifests.verify(folder, manifest)
+        counts = manifest["counts"]
+        users, events = counts["users"], counts["events"]
+        shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in manifests.ARRAYS}
+        shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
+        arrays = {name: manifests.array(folder, manifest, name, shape) for name, shape in shapes.items()}
+        store = cls(folder, manifest, arrays, Catalog.open(folder / "items.parquet"))
+        store._check()
+        return store
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How large it is, as manifests and tables of results say it."""
+        return {"users": self.num_users, "items": self.num_items, "events": self.num_events}
+
+    @property
+    def num_users(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_items(self) -> int:
+        return self.catalog.size
+
+    @property
+    def num_events(self) -> int:
+        return len(self.items)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of who did what in which order and which part of it is trained on, validated on and tested on.
+
+        External ids and order alone decide it: not the engine, the file format or the integer width.
+        """
+        return str(self.manifest["fingerprint"])
+
+    @property
+    def type_names(self) -> tuple[str, ...]:
+        """Event types; empty where no type column was named."""
+        return tuple(self.manifest.get("type_names", ()))
+
+    @cached_property
+    def users(self) -> pl.DataFrame:
+        """users.parquet: `user` (0 .. U-1), `user_id` (external), then the columns of the user table."""
+        path = self.path / "users.parquet"
+        try:
+            frame = pl.read_parquet(path, glob=False)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            raise unreadable(f"the user table {str(path)!r}", error) from None
+        if not {"user", "user_id"} <= set(frame.columns) or len(frame) != self.num_users:
+            raise manifests.damaged(path, f"it needs the columns user and user_id and {self.num_users:,} rows")
+        return frame
+
+    @property
+    def user_ids(self) -> pl.Series:
+        """External user ids, row u."""
+        return self.users["user_id"]
+
+    @property
+    def events(self) -> Histories:
+        """All events of all users: row u is user u."""
+        return Histories(Jagged.from_offsets(self.items, self.offsets), self.times)
+
+    def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+        """The users that have a target in a split, in order of user: what is known of each, and their targets.
+
+        `split` is train, validation or test. A test history includes the validation events. Of `train` the target is
+        the last training event and the history what precedes it. Users whose history is empty (global time: they are
+        new) are left out unless `without_history`; the manifest counts them. Raises `UserError` for another split.
+        """
+        starts, stops, bounds = self.offsets[:-1], self.offsets[1:], self.bounds
+        if split == "train":
+            ends, target_ends = np.maximum(bounds[:, 0] - 1, starts), bounds[:, 0]
+        elif split == "validation":
+            ends, target_ends = bounds[:, 0], bounds[:, 1]
+        elif split == "test":
+            ends, target_ends = bounds[:, 1], stops
+        else:
+            raise unknown("split", split, ("train", "validation", "test"))
+        chosen = target_ends > ends
+        if not without_history:
+            chosen = chosen & (ends > starts)
+        users = np.flatnonzero(chosen)
+        known, targets = Jagged(self.items, starts, ends).take(users), Jagged(self.items, ends, target_ends).take(users)
+        return EvalSet(Histories(known, self.times, users), targets)
+
+    def histories(
+        self, split: str, *, without_history: bool = False
+    ) -> tuple[Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"]]:
+        """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and ``items[ends:target_ends]``."""
+        warnings.warn(
+            "Store.histories is deprecated: Store.eval_set(split) gives the same users with histories and targets",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        asked = self.eval_set(split, without_history=without_history)
+        known = asked.histories.items
+        return asked.users, known.starts, known.ends, asked.targets.ends
+
+    def trained(
+        self,
+    ) -> tuple[Int64[np.ndarray, "N"], Int32[np.ndarray, "N"], Int64[np.ndarray, "N"] | None]:
+        """(users, items, times) of the events that are trained on, by user, oldest first; times None as in `times`."""
+        events = Jagged(self.items, self.offsets[:-1], self.bounds[:, 0])
+        return events.row_of(), events.flat(), None if self.times is None else events.over(self.times).flat()
+
+    def __repr__(self) -> str:
+        return (
+            f"Store({str(self.path)!r}: {self.num_users:,} users, {self.num_items:,} items, {self.num_events:,} events)"
+        )
+
+    def _check(self) -> None:
+        """Everything that an index into the arrays relies on. Raises `UserError`."""
+        starts, stops = self.offsets[:-1], self.offsets[1:]
+        if self.offsets[0] != 0 or self.offsets[-1] != self.num_events or bool((stops < starts).any()):
+            raise manifests.damaged(self.path / "offsets.npy", "offsets must rise from 0 to the number of events")
+        low, high = self.bounds[:, 0], self.bounds[:, 1]
+        if bool(((low < starts) | (high < low) | (stops < high)).any()):
+            raise manifests.damaged(self.path / "bounds.npy", "bounds must lie in order inside each user's events")
+        if self.manifest["counts"]["items"] != self.num_items:
+            raise manifests.damaged(
+                self.path / "items.parquet", f"it has {self.num_items:,} items, the manifest another number"
+            )
+        _in_range(self.items, self.num_items, self.path / "items.npy")
+        if self.types is not None:
+            _in_range(self.types, len(self.type_names), self.path / "types.npy")
+
+
+def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
+    for start in range(0, len(codes), _BLOCK):
+        block = codes[start : start + _BLOCK]
+        if int(block.min()) < 0 or int(block.max()) >= size:
+            raise manifests.damaged(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
+
+
+def guard(out: Path) -> None:
+    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store."""
+    own = {manifests.NAME, *manifests.TABLES, *(f"{name}.npy" for name in manifests.ARRAYS)}
+    replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)

@@ -1,0 +1,131 @@
+"""The event table in memory: coded users and items in chronological order, whatever engine it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data import values
+from fullrank.data.frames import Source
+
+
+class Columns(Spec):
+    """The names of the event table's columns."""
+
+    user: str = "user_id"
+    """Who: whole numbers or strings."""
+    item: str = "item_id"
+    """What: whole numbers or strings."""
+    time: str | None = "timestamp"
+    """When: numbers since 1970, ISO 8601 strings, dates or datetimes. None: the rows are in order already."""
+    time_unit: values.Unit = "s"
+    """What a number in the time column counts. The store keeps seconds."""
+    rating: str | None = None
+    """How much it was liked; read where `min_rating` is set."""
+    weight: str | None = None
+    """A factor of at least 0 for each event; stored beside the events."""
+    type: str | None = None
+    """What was done (view, cart, purchase, ...); stored beside the events."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events in chronological order; equal times keep input order. Codes point into the sorted external ids."""
+
+    user: Int32[np.ndarray, "E"]
+    item: Int32[np.ndarray, "E"]
+    user_ids: pl.Series
+    item_ids: pl.Series
+    time: Int64[np.ndarray, "E"] | None = None
+    """Seconds since 1970."""
+    rating: Float64[np.ndarray, "E"] | None = None
+    weight: Float32[np.ndarray, "E"] | None = None
+    type: Int32[np.ndarray, "E"] | None = None
+    type_names: tuple[str, ...] = ()
+    typed: bool = True
+    """False where ids came from a file without types (CSV)."""
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def take(self, rows: Bool[np.ndarray, "E"] | Int64[np.ndarray, "N"]) -> Events:
+        """Some of the events, by mask or by row numbers; the ids keep their codes."""
+        arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        return replace(self, **arrays)
+
+    def counts(self) -> dict[str, int]:
+        """Distinct users, distinct items, events."""
+        users = np.bincount(self.user, minlength=len(self.user_ids))
+        items = np.bincount(self.item, minlength=len(self.item_ids))
+        return {"users": int((users > 0).sum()), "items": int((items > 0).sum()), "events": len(self)}
+
+    def compact(self) -> Events:
+        """The same events with codes 0 .. U-1 and 0 .. V-1: ids without an event are dropped, order is kept."""
+        user, user_ids = _compact(self.user, self.user_ids)
+        item, item_ids = _compact(self.item, self.item_ids)
+        return replace(self, user=user, item=item, user_ids=user_ids, item_ids=item_ids)
+
+
+def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> Events:
+    """Read, check, code and sort an event table. `table` is what `frames.Source` takes.
+
+    Raises `UserError` for a missing column, missing ids, unreadable times or numbers, and for an empty table.
+    """
+    source = Source(table, "events")
+    roles = {"user": columns.user, "item": columns.item, "time": columns.time, "type": columns.type}
+    roles |= {"weight": columns.weight, "rating": columns.rating if with_rating else None}
+    for role, name in roles.items():
+        if name is not None:
+            also = ", or columns.time=None where the rows are in order" if role == "time" else ""
+            source.require(name, f"name it with columns.{role}{also}")
+    waiting = [name for name in roles.values() if name is not None]
+    frame = source.read(waiting)
+    if frame.is_empty():
+        raise UserError(f"{source.name} has no rows")
+
+    def column(name: str) -> tuple[pl.Series, str]:
+        """The column and its name in errors; the frame lets go of it at its last use, so that memory is reused."""
+        waiting.remove(name)
+        series = frame[name] if name in waiting else frame.drop_in_place(name)
+        return series, f"column {name!r} of {source.name}"
+
+    user, user_ids = values.dense(values.ids(*column(columns.user), typed=source.typed))
+    item, item_ids = values.dense(values.ids(*column(columns.item), typed=source.typed))
+    events = Events(user, item, user_ids, item_ids, typed=source.typed)
+    if columns.type is not None:
+        code, found = values.dense(values.names(*column(columns.type)))
+        events = replace(events, type=code, type_names=tuple(found))
+    if columns.weight is not None:
+        weight = values.numbers(*column(columns.weight), least=0.0)
+        events = replace(events, weight=weight.astype(np.float32))
+    if with_rating and columns.rating is not None:
+        events = replace(events, rating=values.numbers(*column(columns.rating)))
+    if columns.time is None:
+        return events
+    time, key = values.seconds(*column(columns.time), columns.time_unit, typed=source.typed)
+    notes = _doubt(time, columns)
+    events = replace(events, time=time, notes=notes)
+    if bool((key[1:] >= key[:-1]).all()):
+        return events
+    return events.take(np.argsort(key, kind="stable"))
+
+
+def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    used = np.bincount(code, minlength=len(ids)) > 0
+    new = (np.cumsum(used) - 1).astype(np.int32)
+    return new[code], ids.filter(pl.Series(used))
+
+
+def _doubt(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
+    """A note where numbers taken as seconds reach past the year 5000: they are probably milliseconds."""
+    if columns.time_unit == "s" and int(time.max()) > 10**11:
+        return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "
+                "then set columns.time_unit=ms",)  # fmt: skip
+    return ()

@@ -1,0 +1,101 @@
+"""Writing a store: flat arrays, tables and the manifest, all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from fullrank import __version__
+from fullrank.core.files import whole_folder, write_array, write_json
+from fullrank.core.tables import write_table
+from fullrank.data.events import manifest as manifests
+from fullrank.data.events import splits
+from fullrank.data.events.table import Events
+from fullrank.data.join import Attached
+
+
+def write(
+    out: Path,
+    events: Events,
+    items: Attached,
+    users: Attached,
+    spec: dict[str, Any],
+    split: splits.LeaveOneOut | splits.GlobalTime,
+    facts: dict[str, Any],
+) -> None:
+    """Sort compacted events by user, split them, and write the store at `out`. `facts` go into the manifest."""
+    order = np.argsort(events.user, kind="stable")  # events are chronological: users' histories stay so
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(events.user, minlength=len(users.ids)))]).astype(np.int64)
+    events = events.take(order)
+    bounds, rule = split.bounds(offsets, events.time)
+    parts = splits.describe(offsets, bounds, events.item, len(items.ids))
+    notes = list(events.notes)
+    for part in ("validation", "test"):
+        if parts[part]["users"] == 0:
+            notes.append(f"the split leaves no {part} events: nothing can be evaluated there")
+    train = splits.parts(offsets, bounds) == 0
+    popularity = np.bincount(events.item[train], minlength=len(items.ids))
+    manifest = {
+        "format": manifests.FORMAT,
+        "format_version": manifests.FORMAT_VERSION,
+        "library_version": __version__,
+        "spec": spec,
+        "counts": events.counts(),
+        **facts,
+        "item_table": items.facts,
+        "user_table": users.facts,
+        "split": {"kind": split.kind, **rule, **parts},
+        "fingerprint": fingerprint(users.ids, items.ids, events.item, offsets, bounds),
+        "type_names": list(events.type_names),
+        "notes": notes,
+    }
+    arrays = {"items": events.item, "offsets": offsets, "bounds": bounds}
+    arrays |= {
+        n: a for n, a in (("times", events.time), ("weights", events.weight), ("types", events.type)) if a is not None
+    }
+    tables = {
+        "items": _whole(items, "item", {"train_count": popularity.astype(np.int64)}),
+        "users": _whole(users, "user", {}),
+    }
+    save(out, arrays, tables, manifest)
+
+
+def save(
+    out: Path, arrays: Mapping[str, np.ndarray], tables: Mapping[str, pl.DataFrame], manifest: dict[str, Any]
+) -> None:
+    """Write the folder: the arrays of `manifests.ARRAYS`, the tables `items` and `users`, the manifest with hashes."""
+    with whole_folder(out) as folder:
+        for name, array in arrays.items():
+            dtype = np.dtype(manifests.ARRAYS[name][0])
+            write_array(folder / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype))
+        for name, table in tables.items():
+            write_table(table, folder / f"{name}.parquet")
+        files = manifests.describe(folder)
+        manifest |= {"content": manifests.content(files), "files": files}
+        write_json(folder / manifests.NAME, manifest, indent=1, ensure_ascii=False)
+
+
+def fingerprint(
+    user_ids: pl.Series, item_ids: pl.Series, items: np.ndarray, offsets: np.ndarray, bounds: np.ndarray
+) -> str:
+    """SHA-256 of external ids, histories and bounds, with widths and encodings that no engine changes."""
+    state = hashlib.sha256()
+    for ids in (user_ids, item_ids):
+        text = ids.cast(pl.String)
+        state.update(b"text" if ids.dtype == pl.String else b"whole")
+        state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+        state.update(text.str.join("").item().encode())
+    for array in (items, offsets, bounds):
+        state.update(np.int64(array.size).tobytes())
+        state.update(np.ascontiguousarray(array, dtype="<i8").data)
+    return state.hexdigest()
+
+
+def _whole(rows: Attached, kind: str, extra: dict[str, np.ndarray]) -> pl.DataFrame:
+    own = pl.DataFrame({kind: np.arange(len(rows.ids), dtype=np.int64), f"{kind}_id": rows.ids, **extra})
+    return own.hstack(rows.frame.get_columns()) if rows.frame.width else own

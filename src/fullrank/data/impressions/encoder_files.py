@@ -1,0 +1,123 @@
+"""A fitted encoder on disk: schema and fitted statistics as JSON, vocabularies as a table. No file is trusted.
+
+A store of impressions keeps the JSON in its manifest, the run of a ranking model in `encoder.json`. Both keep the
+values of their fields in `vocabulary.parquet`, in the order of their ids; a hashed field has none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from fullrank.core.errors import UserError
+from fullrank.core.tables import write_table
+from fullrank.data.events.manifest import AGAIN, damaged
+from fullrank.data.frames import unreadable
+from fullrank.data.impressions.encoding import Encoder, Lookup, owner
+from fullrank.data.impressions.fields import Numeric, Schema
+from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
+
+NAME = "encoder.json"
+"""The JSON of a run."""
+VOCABULARY = "vocabulary.parquet"
+_VALUES: dict[str, Any] = {"field": pl.String, "value": pl.String}
+_COUNTED: dict[str, Any] = {**_VALUES, "count": pl.Int64}
+_MOST = 2**31 - 1  # ids are int32
+_FITTED = {"standard": {"mean", "scale"}, "bucket": {"edges"}}
+"""What is fitted for a transform of numbers; the others need nothing."""
+
+
+def state(encoder: Encoder) -> dict[str, Any]:
+    """Schema and fitted statistics as JSON holds them: what `restored` reads back."""
+    return {"schema": encoder.schema.dump(), "fitted": encoder.fitted}
+
+
+def write_vocabulary(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
+    """vocabulary.parquet: the column `value`, and `count` where it is known, of each field in the order of ids."""
+    frames = [table.select(pl.lit(name).alias("field"), *table.columns) for name, table in tables.items()]
+    counted = all("count" in frame.columns for frame in frames)
+    whole = pl.concat([pl.DataFrame(schema=_COUNTED if counted else _VALUES), *frames])
+    write_table(whole, folder / VOCABULARY)
+
+
+def vocabularies(encoder: Encoder) -> dict[str, pl.DataFrame]:
+    """The values of each field that has a vocabulary of its own, in the order of ids."""
+    known = encoder.lookups.items()
+    return {name: pl.DataFrame({"value": one.values}) for name, one in known if isinstance(one, Vocabulary)}
+
+
+def restored(path: Path, tree: Mapping[str, Any], again: str = AGAIN) -> Encoder:
+    """The encoder whose `state` is in `tree`, read from the JSON file `path`, and whose vocabulary lies beside it.
+
+    Raises `UserError` for whatever no fitted encoder says; `again` is what to do then.
+    """
+    if not isinstance(tree.get("schema"), dict) or not isinstance(tree.get("fitted"), dict):
+        raise damaged(path, "it lacks the schema or what was fitted", again)
+    try:
+        schema = Schema.parse(tree["schema"])
+    except UserError as error:
+        raise damaged(path, f"its schema cannot be read ({error})", again) from None
+    fitted = _fitted(path, schema, tree["fitted"], again)
+    encoder = Encoder(schema, _lookups(path.parent / VOCABULARY, schema, again), fitted)
+    for field in encoder.fields:
+        if field.size > _MOST:
+            raise damaged(path, f"the field {field.name!r} has {field.size:.3g} ids, more than {_MOST:,}", again)
+    return encoder
+
+
+def table(path: Path, *allowed: dict[str, Any], again: str = AGAIN) -> pl.DataFrame:
+    """A Parquet file with one of the `allowed` sets of columns and types. Raises `UserError` for any other."""
+    try:
+        frame = pl.read_parquet(path, glob=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise unreadable(f"the table {str(path)!r}", error) from None
+    if dict(frame.schema) not in allowed:
+        raise damaged(path, f"its columns are not {', '.join(allowed[0])}", again)
+    return frame
+
+
+def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
+    """Where the ids of each field come from that shares no other's."""
+    whole = table(path, _COUNTED, _VALUES, again=again)
+    found = {str(name[0]): part["value"] for name, part in whole.group_by("field", maintain_order=True)}
+    lookups: dict[str, Lookup] = {}
+    for field in schema.fields:
+        if isinstance(field, Numeric) or owner(field) != field.name:
+            continue
+        if field.hash_buckets is not None:
+            lookups[field.name] = Hashed(field.hash_buckets)
+            continue
+        values = found.pop(field.name, pl.Series("value", [], pl.String))
+        if values.null_count() or values.n_unique() < len(values):
+            raise damaged(path, f"it holds a value of {field.name!r} twice, or none", again)
+        lookups[field.name] = Vocabulary(values)
+    if found:
+        raise damaged(path, f"it holds values of {next(iter(found))!r}, which has no vocabulary in the schema", again)
+    return lookups
+
+
+def _fitted(path: Path, schema: Schema, given: dict[str, Any], again: str) -> dict[str, dict[str, Any]]:
+    """The statistics of the numeric fields that need any, each checked."""
+    found: dict[str, dict[str, Any]] = {}
+    for field in schema.fields:
+        if not isinstance(field, Numeric) or field.transform not in _FITTED:
+            continue
+        one = given.get(field.name)
+        numbers = None
+        if isinstance(one, dict) and set(one) == _FITTED[field.transform]:
+            numbers = one["edges"] if field.transform == "bucket" else list(one.values())
+        if not isinstance(numbers, list) or not all(map(_finite, numbers)):
+            raise damaged(path, f"it lacks what was fitted for {field.name!r}, in finite numbers", again)
+        if field.transform == "bucket" and numbers != sorted(set(numbers)):
+            raise damaged(path, f"the buckets of {field.name!r} are not in order", again)
+        found[field.name] = dict(given[field.name])
+    return found
+
+
+def _finite(value: Any) -> bool:
+    """Whether a value of JSON, which has whole numbers of any size, is a finite float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,0 +1,138 @@
+"""Rows of a table as the ids and numbers of a fitted schema: the same code for a store and for new impressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float32, Int32, Int64, UInt8
+
+from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
+from fullrank.data import values
+from fullrank.data.impressions import numeric
+from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
+from fullrank.data.impressions.vocabulary import FIRST, Hashed, Vocabulary, canonical
+
+Lookup = Vocabulary | Hashed
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Some rows; columns in the order of the schema's fields of that kind."""
+
+    categorical: Int32[np.ndarray, "R C"]
+    numeric: Float32[np.ndarray, "R N"]
+    """NaN where missing."""
+    bags: tuple[Jagged, ...]
+    """[R rows] ids of each bag and sequence, behind each other."""
+
+
+class Encoder:
+    """A fitted schema. `lookups` are by categorical field, bag and sequence, `fitted` by numeric field."""
+
+    def __init__(self, schema: Schema, lookups: Mapping[str, Lookup], fitted: Mapping[str, dict[str, Any]]):
+        self.schema, self.lookups, self.fitted = schema, dict(lookups), dict(fitted)
+        self.fields = tuple(self._info(field) for field in schema.fields)
+        self.categorical = [field for field in schema.fields if is_categorical(field)]
+        self.numeric = [field for field in schema.fields if isinstance(field, Numeric) and not is_categorical(field)]
+        self.several = list(schema.several())
+
+    def lookup(self, field: AnyField) -> Lookup:
+        """Where the ids of a categorical field, a bag or a sequence come from."""
+        return self.lookups[owner(field)]
+
+    def encode(self, frame: pl.DataFrame, what: str) -> Encoded:
+        """The rows of a frame that has the columns of the fields. `what` names it in errors."""
+        categorical = np.zeros((len(frame), len(self.categorical)), np.int32)
+        for at, field in enumerate(self.categorical):
+            name = f"column {field.name!r} of {what}"
+            if isinstance(field, Numeric):
+                categorical[:, at] = numeric.bucketed(self.fitted[field.name], numeric.parse(frame[field.name], name))
+            else:
+                categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], name))
+        numbers = np.zeros((len(frame), len(self.numeric)), np.float32)
+        for at, one in enumerate(self.numeric):
+            name = f"column {one.name!r} of {what}"
+            parsed = numeric.parse(frame[one.name], name)
+            numbers[:, at] = numeric.transformed(one, self.fitted.get(one.name, {}), parsed, name)
+        bags = []
+        for several in self.several:
+            found, lengths = flat(frame[several.name], several, f"column {several.name!r} of {what}")
+            bags.append(Jagged.from_lengths(self.lookup(several).ids(found), lengths))
+        return Encoded(categorical, numbers, tuple(bags))
+
+    def _info(self, field: AnyField) -> FieldInfo:
+        if isinstance(field, Numeric):
+            if not is_categorical(field):
+                return FieldInfo(field.name, "numeric", 0)
+            return FieldInfo(field.name, "categorical", len(self.fitted[field.name]["edges"]) + 1 + FIRST)
+        shares = None if isinstance(field, Categorical) else field.shares
+        return FieldInfo(field.name, field.kind, self.lookup(field).size, shares)
+
+
+def is_categorical(field: AnyField) -> bool:
+    """Whether a field is a column of `Impressions.categorical`: numbers in buckets are."""
+    return isinstance(field, Categorical) or (isinstance(field, Numeric) and field.transform == "bucket")
+
+
+def owner(field: AnyField) -> str:
+    """The name of the field whose vocabulary it uses."""
+    return (getattr(field, "shares", None)) or field.name
+
+
+def labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
+    """0 and 1. Raises `UserError` for missing labels and, without a threshold, for every other number."""
+    found = values.numbers(series, what)
+    if threshold is not None:
+        return (found >= threshold).astype(np.uint8)
+    values.refuse(
+        pl.Series((found != 0) & (found != 1)), series, what,
+        "labels that are neither 0 nor 1 (stars and the like: set label_threshold)",
+    )  # fmt: skip
+    return found.astype(np.uint8)
+
+
+def flat(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
+    """The canonical values of a bag or sequence, row after row, and how many each row has; missing ones are dropped.
+
+    Raises `UserError` for text without a separator and for columns that are neither. Lists need none: a
+    schema that splits the text of a store takes lists of new impressions as they are.
+    """
+    series = _lists(series, field, what)
+    given = series.list.len().fill_null(0).to_numpy().astype(np.int64)
+    found = canonical(series.filter(pl.Series(given > 0)).explode(), what)
+    row = np.repeat(np.arange(len(series)), given)
+    there = found.is_not_null().to_numpy()
+    found, row = found.filter(pl.Series(there)), row[there]
+    lengths = np.bincount(row, minlength=len(series)).astype(np.int64)
+    if len(lengths) and int(lengths.max()) > field.max_length:
+        starts = np.cumsum(lengths) - lengths
+        at = np.arange(len(row)) - starts[row]
+        if isinstance(field, SequenceOf):  # counted from the end: the newest are kept
+            at = lengths[row] - 1 - at
+        found = found.filter(pl.Series(at < field.max_length))
+        lengths = np.minimum(lengths, field.max_length)
+    return found, lengths
+
+
+def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series:
+    if isinstance(series.dtype, (pl.Categorical, pl.Enum)):
+        series = series.cast(pl.String)
+    if series.dtype == pl.Null:
+        return series.cast(pl.List(pl.String))
+    if series.dtype == pl.String:
+        if field.separator is None:
+            raise UserError(
+                f"{what} is text and the {field.kind} {field.name!r} has no separator: say what stands between its "
+                "values (separator: '|'), or give a column of lists"
+            )
+        return series.str.split(field.separator).list.eval(pl.element().str.strip_chars())
+    if isinstance(series.dtype, pl.Array):
+        series = series.arr.to_list()
+    if not isinstance(series.dtype, pl.List):
+        raise UserError(f"{what} is of type {series.dtype}; a {field.kind} is a column of lists, or text")
+    return series

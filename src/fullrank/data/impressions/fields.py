@@ -1,0 +1,201 @@
+"""What the columns of an impressions table are: the label, the fields that a ranker reads, group, time and split.
+
+A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo` is what a ranker is told of a
+field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fullrank.core.errors import UserError, nearest, unknown
+from fullrank.core.readers import read_text
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
+from fullrank.data.values import Unit
+
+BUCKETS = 50
+"""Buckets of a numeric field where the schema does not say."""
+
+
+@dataclass(frozen=True)
+class FieldInfo:
+    """A fitted field, as rankers see it."""
+
+    name: str
+    kind: Literal["categorical", "numeric", "bag", "sequence"]
+    """How it arrives in `Impressions`; a numeric field in buckets is categorical."""
+    size: int
+    """Number of ids, missing and unknown included; 0 for numeric."""
+    shares: str | None = None
+    """The categorical field whose table this bag or sequence uses."""
+
+
+class Categorical(Spec):
+    """One value of many: text, whole numbers or booleans."""
+
+    kind: Literal["categorical"] = "categorical"
+    name: str = Field(min_length=1)
+    """Column of the table."""
+    min_count: int = Field(1, ge=1)
+    """Training rows that a value needs to get an id of its own; rarer ones are unknown."""
+    hash_buckets: int | None = Field(None, ge=1)
+    """Ids by a stable hash into so many buckets, without a vocabulary; None gives each value its own."""
+
+    @model_validator(mode="after")
+    def _effects(self) -> Categorical:
+        _hash_or_count(self.name, self.hash_buckets, self.min_count)
+        return self
+
+
+class Numeric(Spec):
+    """A number. Missing ones become 0 and are marked."""
+
+    kind: Literal["numeric"] = "numeric"
+    name: str = Field(min_length=1)
+    """Column of the table."""
+    transform: Literal["linear", "standard", "log", "bucket"] = "standard"
+    """linear: as it is; standard: mean 0 and deviation 1 over the training rows; log: sign(x) log(1 + |x|);
+    bucket: the quantiles of the training rows as a categorical field."""
+    buckets: int | None = Field(None, ge=2)
+    """Most buckets (needs transform=bucket, which takes 50 where this is None); equal quantiles are one."""
+
+    @model_validator(mode="after")
+    def _effects(self) -> Numeric:
+        if self.buckets is not None and self.transform != "bucket":
+            raise ValueError(
+                f"field {self.name!r}: buckets has no effect with transform={self.transform}; leave it out"
+            )
+        return self
+
+
+class _Several(Spec):
+    """What bags and sequences have in common."""
+
+    name: str = Field(min_length=1)
+    """Column of the table: lists, or text with a separator."""
+    separator: str | None = Field(None, min_length=1)
+    """What stands between the values of a text column; None for a column of lists."""
+    max_length: int = Field(50, ge=1)
+    """Most values kept."""
+    shares: str | None = None
+    """A categorical field whose vocabulary and embedding table it uses; its own values do not add to that."""
+    min_count: int = Field(1, ge=1)
+    """Occurrences in training rows that a value needs to get an id of its own."""
+    hash_buckets: int | None = Field(None, ge=1)
+    """Ids by a stable hash into so many buckets; None gives each value its own."""
+
+    @model_validator(mode="after")
+    def _effects(self) -> _Several:
+        _hash_or_count(self.name, self.hash_buckets, self.min_count)
+        if self.shares is not None and (self.hash_buckets is not None or self.min_count != 1):
+            raise ValueError(
+                f"field {self.name!r} shares the vocabulary of {self.shares!r}: set min_count or hash_buckets there"
+            )
+        return self
+
+
+class BagOf(_Several):
+    """Several values in no order, such as genres: the first `max_length` are kept."""
+
+    kind: Literal["bag"] = "bag"
+
+
+class SequenceOf(_Several):
+    """A behaviour history, oldest first: the last `max_length` are kept."""
+
+    kind: Literal["sequence"] = "sequence"
+
+
+_FIELDS: dict[str, type[Categorical | Numeric | _Several]] = {
+    "categorical": Categorical, "numeric": Numeric, "bag": BagOf, "sequence": SequenceOf,
+}  # fmt: skip
+
+
+def _field(given: Any) -> Any:
+    if isinstance(given, str):
+        given = {"name": given}
+    if isinstance(given, dict):
+        kind = given.get("kind", "categorical")
+        if kind not in _FIELDS:
+            raise ValueError(str(unknown("kind of field", str(kind), _FIELDS)))
+        return _FIELDS[kind].model_validate(given)
+    return given
+
+
+AnyField = Annotated[
+    Annotated[Categorical | Numeric | BagOf | SequenceOf, Field(discriminator="kind")], BeforeValidator(_field)
+]
+"""A field: a spec, a mapping (`kind` is categorical where it has none), or the bare name of a categorical column."""
+
+
+class Schema(Spec):
+    """The columns of a table of impressions, and how its rows are split."""
+
+    label: str = "label"
+    """Column of what is predicted: 0 or 1."""
+    label_threshold: float | None = None
+    """The label is 1 where the column is at least this (4 for stars); None: it holds 0 and 1."""
+    fields: tuple[AnyField, ...] = Field(min_length=1)
+    """What a ranker reads, in order."""
+    group: str | None = None
+    """Column of whose impression it is, for metrics by group; it may be a field too."""
+    time: str | None = None
+    """Column of when; the temporal split needs it."""
+    time_unit: Unit = "s"
+    """What a number in the time column counts."""
+    split: ImpressionSplit = Field(default_factory=RandomSplit)
+    """Which rows are trained on: random, temporal (by `time`) or given (a column)."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Schema:
+        names = [field.name for field in self.fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"the field {twice[0]!r} is listed twice; each column is one field")
+        if self.label in names:
+            raise ValueError(f"the label {self.label!r} is also a field: a model would read what it predicts")
+        if isinstance(self.split, GivenSplit) and self.split.column in (*names, self.label):
+            raise ValueError(f"the split column {self.split.column!r} is also a field or the label; take it out there")
+        if self.time is None and isinstance(self.split, TemporalSplit):
+            raise ValueError("the temporal split needs `time`, the name of the time column")
+        if self.time is None and self.time_unit != "s":
+            raise ValueError("time_unit has no effect without `time`")
+        owners = [field.name for field in self.fields if isinstance(field, Categorical)]
+        for field in self.several():
+            if field.shares is not None and field.shares not in owners:
+                raise ValueError(
+                    f"field {field.name!r} shares {field.shares!r}, which is no categorical field"
+                    f"{nearest(field.shares, owners)} (categorical: {', '.join(owners) or 'none'})"
+                )
+        return self
+
+    def several(self) -> Iterator[BagOf | SequenceOf]:
+        """Bags and sequences, in order."""
+        yield from (field for field in self.fields if isinstance(field, BagOf | SequenceOf))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is read, each once."""
+        split = self.split.column if isinstance(self.split, GivenSplit) else None
+        names = [self.label, *(field.name for field in self.fields), self.group, self.time, split]
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Schema:
+        """A schema from a YAML or JSON file."""
+        try:
+            text = read_text(path)
+        except UserError as error:
+            raise UserError(f"the schema {str(path)!r} cannot be read: {error}") from None
+        return cls.from_text(text)
+
+
+def _hash_or_count(name: str, hash_buckets: int | None, min_count: int) -> None:
+    if hash_buckets is not None and min_count != 1:
+        raise ValueError(f"field {name!r}: min_count has no effect with hash_buckets, which counts nothing; keep one")

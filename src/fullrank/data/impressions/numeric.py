@@ -1,0 +1,109 @@
+"""Numbers as a ranker reads them: as they are, standardised, logarithms, or the bucket between training quantiles.
+
+Statistics are gathered from one chunk after another, on training rows. Quantiles are exact up to `SAMPLE` rows; beyond
+that they are those of a sample that a hash of the row number picks, the same however the table is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float32, Float64, Int32, Int64
+
+from fullrank.core.errors import UserError
+from fullrank.data.impressions.fields import BUCKETS, Numeric
+from fullrank.data.impressions.splits import mixed
+from fullrank.data.impressions.vocabulary import FIRST, MISSING
+from fullrank.data.values import refuse
+
+SAMPLE = 1 << 18
+"""Training rows that quantiles are taken from."""
+
+
+def parse(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
+    """Numbers, NaN where missing (null, NaN, empty text). Raises `UserError` for other text and infinite values."""
+    if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
+        raise UserError(f"{what} is of type {series.dtype}; a numeric field holds numbers")
+    values = series.cast(pl.Float64, strict=False)
+    lost = values.is_null() & series.is_not_null()
+    if series.dtype == pl.String and bool(lost.any()):
+        lost = lost & (series.str.strip_chars() != "")
+    refuse(lost | (values.is_infinite() & values.is_not_null()).fill_null(False), series, what,
+           "values that are no finite numbers")  # fmt: skip
+    return values.fill_null(np.nan).to_numpy()
+
+
+class Moments:
+    """Mean and deviation of many chunks (Chan, Golub and LeVeque 1979)."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
+        known = values[~np.isnan(values)]
+        if len(known) == 0:
+            return
+        mean, total = float(known.mean()), self.count + len(known)
+        away = mean - self.mean
+        self.squares += float(((known - mean) ** 2).sum()) + away * away * self.count * len(known) / total
+        self.mean += away * len(known) / total
+        self.count = total
+
+    def fitted(self) -> dict[str, Any]:
+        """`mean` and `scale` (1 / deviation; 0 for a constant column, which says nothing)."""
+        deviation = (self.squares / max(self.count, 1)) ** 0.5
+        return {"mean": self.mean, "scale": 1 / deviation if deviation > 1e-9 * max(abs(self.mean), 1) else 0.0}
+
+
+class Quantiles:
+    """Borders between equally filled buckets."""
+
+    def __init__(self, buckets: int, sample: int = SAMPLE):
+        self.buckets, self.sample = buckets, sample
+        self._place, self._values = np.empty(0, np.uint64), np.empty(0)
+
+    def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
+        known = ~np.isnan(values)
+        place = np.concatenate([self._place, mixed(rows[known], 0)])
+        values = np.concatenate([self._values, values[known]])
+        if len(place) > self.sample:
+            kept = np.argpartition(place, self.sample - 1)[: self.sample]
+            place, values = place[kept], values[kept]
+        self._place, self._values = place, values
+
+    def fitted(self) -> dict[str, Any]:
+        """`edges`: a value belongs to the bucket after the last edge that is at most the value."""
+        if len(self._values) == 0:
+            return {"edges": []}
+        shares = np.arange(1, self.buckets) / self.buckets
+        return {"edges": np.unique(np.quantile(self._values, shares, method="inverted_cdf")).tolist()}
+
+
+def gatherer(field: Numeric) -> Moments | Quantiles | None:
+    """What has to be gathered for a field; None where its transform needs nothing."""
+    if field.transform == "standard":
+        return Moments()
+    return Quantiles(field.buckets or BUCKETS) if field.transform == "bucket" else None
+
+
+def transformed(
+    field: Numeric, fitted: dict[str, Any], values: Float64[np.ndarray, "R"], what: str
+) -> Float32[np.ndarray, "R"]:
+    """The numbers of a field that is not in buckets; NaN where missing."""
+    if field.transform == "standard":
+        values = (values - fitted["mean"]) * fitted["scale"]
+    elif field.transform == "log":
+        values = np.sign(values) * np.log1p(np.abs(values))
+    with np.errstate(over="ignore"):
+        small = values.astype(np.float32)
+    if bool(np.isinf(small).any()):
+        raise UserError(f"{what} holds numbers beyond 3e38, which do not fit; use transform=log or drop them")
+    return small
+
+
+def bucketed(fitted: dict[str, Any], values: Float64[np.ndarray, "R"]) -> Int32[np.ndarray, "R"]:
+    """Ids of a field in buckets."""
+    ids = np.searchsorted(np.asarray(fitted["edges"], np.float64), values, side="right") + FIRST
+    return np.where(np.isnan(values), MISSING, ids).astype(np.int32)

@@ -1,0 +1,226 @@
+"""Which impressions are trained on: at random by place, by time, or as a column says.
+
+A rule gives every row a part: 0 train, 1 validation, 2 test. It sees a table in chunks and needs memory for one.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int64
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.spec import Spec
+from fullrank.data.values import moment, refuse
+
+PARTS = ("train", "validation", "test")
+_ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
+Shares = tuple[float, float, float]
+
+
+class _Shared(Spec):
+    shares: Shares = (0.8, 0.1, 0.1)
+    """Shares of train, validation and test; they sum to 1."""
+
+    @field_validator("shares")
+    @classmethod
+    def _whole(cls, given: Shares) -> Shares:
+        if min(given) < 0 or given[0] <= 0 or abs(sum(given) - 1) > 1e-9:
+            raise ValueError(f"shares {given} must be at least 0, with something to train on, and sum to 1")
+        return given
+
+
+class RandomSplit(_Shared):
+    """Each row on its own, by a hash of seed and row number: the same however the table is cut into chunks."""
+
+    kind: Literal["random"] = "random"
+    seed: int = Field(0, ge=0)
+    """Which of the random splits."""
+
+    def parts(self, rows: Int64[np.ndarray, "R"]) -> np.ndarray:
+        """The part of each row number: int8 [R]."""
+        place = uniform(rows, self.seed)
+        first, second = self.shares[0], self.shares[0] + self.shares[1]
+        return ((place >= first).astype(np.int8) + (place >= second)).astype(np.int8)
+
+
+class TemporalSplit(_Shared):
+    """The earliest rows are trained on, the latest tested. Rows of equal time keep input order, also at the borders.
+
+    The borders are shares of the rows, or two moments, such as those by which a store of events was split.
+    """
+
+    kind: Literal["temporal"] = "temporal"
+    validation_from: int | str | None = None
+    """The first moment of validation, seconds since 1970 or an ISO 8601 date; None goes by `shares`."""
+    test_from: int | str | None = None
+    """The first moment of the test, likewise."""
+
+    @field_validator("validation_from", "test_from", mode="before")
+    @classmethod
+    def _text(cls, given: Any) -> Any:
+        return given.isoformat() if isinstance(given, (datetime.date, datetime.datetime)) else given
+
+    @model_validator(mode="after")
+    def _sound(self) -> TemporalSplit:
+        if (self.validation_from is None) != (self.test_from is None):
+            raise ValueError("validation_from and test_from go together: give both moments, or neither")
+        if self.moments is not None:
+            if self.shares != type(self).model_fields["shares"].default:
+                raise ValueError("shares has no effect with validation_from and test_from; leave it out")
+            if self.moments[0] >= self.moments[1]:
+                raise ValueError(
+                    f"validation_from={self.validation_from!r} is not before test_from={self.test_from!r}; the test "
+                    "must begin later than validation"
+                )
+        return self
+
+    @property
+    def moments(self) -> tuple[int, int] | None:
+        """The first seconds of validation and of the test, where they are given."""
+        if self.validation_from is None or self.test_from is None:
+            return None
+        first, second = (moment(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
+        return first, second
+
+
+class GivenSplit(Spec):
+    """A column says train, validation (or valid, val, dev) or test."""
+
+    kind: Literal["given"] = "given"
+    column: str = Field("split", min_length=1)
+    """The column."""
+
+    def parts(self, column: pl.Series, what: str) -> np.ndarray:
+        """The part of each row: int8 [R]. Raises `UserError` for any other value."""
+        if isinstance(column.dtype, (pl.Categorical, pl.Enum)):
+            column = column.cast(pl.String)
+        if column.dtype != pl.String:
+            raise UserError(f"{what} is of type {column.dtype}; a split column says {', '.join(PARTS)}")
+        found = column.str.strip_chars().str.to_lowercase().replace_strict(_ALIASES, default=None, return_dtype=pl.Int8)
+        refuse(found.is_null(), column, what, f"values other than {', '.join(PARTS)} (or valid, val, dev)")
+        return found.to_numpy()
+
+
+def _named(given: Any) -> Any:
+    rules: dict[str, type[Spec]] = {"random": RandomSplit, "temporal": TemporalSplit, "given": GivenSplit}
+    if isinstance(given, str):
+        given = {"kind": given}
+    if isinstance(given, dict):
+        if given.get("kind") not in rules:
+            raise ValueError(str(unknown("split", str(given.get("kind")), rules)))
+        return rules[given["kind"]].model_validate(given)
+    return given
+
+
+ImpressionSplit = Annotated[
+    Annotated[RandomSplit | TemporalSplit | GivenSplit, Field(discriminator="kind")], BeforeValidator(_named)
+]
+"""A split rule: a spec, a mapping with `kind`, or the bare kind."""
+
+
+def uniform(rows: Int64[np.ndarray, "R"], seed: int) -> np.ndarray:
+    """A number in [0, 1) for each row number: SplitMix64 of (seed, row), float64 [R]."""
+    return (mixed(rows, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def mixed(rows: Int64[np.ndarray, "R"], seed: int) -> np.ndarray:
+    """64 well-mixed bits for each row number: uint64 [R]."""
+    with np.errstate(over="ignore"):
+        start = _mix(np.array([seed % 2**64], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+        return _mix(rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Cuts:
+    """The temporal split of times that come in chunks: which rows lie before the first and before the second border.
+
+    Times go to a file of sortable 64-bit keys; the borders are found by four histograms of 16 bits each, so that the
+    memory does not depend on the number of rows. Equal times go by input order: a border takes the first of them.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file = open(path, "wb")  # noqa: SIM115  # closed by `borders`
+        self._dtype: np.dtype | None = None
+        self._rows = 0
+
+    def add(self, times: np.ndarray, what: str) -> None:
+        """More times, in input order. Raises `UserError` where their form changes between chunks."""
+        if self._dtype not in (None, times.dtype):
+            raise UserError(f"{what} mixes forms of times (whole numbers, decimals, dates); convert it to one")
+        self._dtype = times.dtype
+        self._rows += len(times)
+        self._file.write(_sortable(times).tobytes())
+
+    def borders(self, shares: Shares) -> TimeParts:
+        """The rule that gives each row its part; raises nothing."""
+        self._file.close()
+        places = [int(self._rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
+        return TimeParts([self._nth(place) for place in places])
+
+    def _nth(self, place: int) -> tuple[int, int]:
+        """(key, number of rows of that key before the border) of the row that `place` rows precede in time."""
+        if place >= self._rows:
+            return 2**64 - 1, self._rows
+        prefix = 0
+        for shift in (48, 32, 16, 0):
+            histogram = np.zeros(1 << 16, np.int64)
+            for block in self._blocks():
+                same = block if shift == 48 else block[block >> np.uint64(shift + 16) == np.uint64(prefix)]
+                histogram += np.bincount(((same >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64),
+                                         minlength=1 << 16)  # fmt: skip
+            total = np.cumsum(histogram)
+            digit = int(np.searchsorted(total, place, side="right"))
+            place -= int(total[digit] - histogram[digit])
+            prefix = (prefix << 16) | digit
+        return prefix, place
+
+    def _blocks(self) -> Iterator[np.ndarray]:
+        with open(self._path, "rb") as file:
+            while data := file.read(1 << 23):
+                yield np.frombuffer(data, np.uint64)
+
+
+class TimeParts:
+    """The part of each row by its time; asked once for every chunk, in input order."""
+
+    def __init__(self, borders: list[tuple[int, int]]):
+        self._left = [[np.uint64(key), ties] for key, ties in borders]
+
+    @classmethod
+    def at(cls, moments: Sequence[int]) -> TimeParts:
+        """The rule that each part begins at its moment; asked with whole seconds."""
+        return cls([(int(key), 0) for key in _sortable(np.array(moments, np.int64))])
+
+    def parts(self, times: np.ndarray) -> np.ndarray:
+        """int8 [R]."""
+        key = _sortable(times)
+        part = np.zeros(len(key), np.int8)
+        for border in self._left:
+            at, ties = border
+            equal = key == at
+            first = equal & (np.cumsum(equal) <= ties)
+            border[1] = max(int(ties) - int(equal.sum()), 0)  # type: ignore[call-overload]
+            part += ~((key < at) | first)
+        return part
+
+
+def _sortable(times: np.ndarray) -> np.ndarray:
+    """Unsigned keys in the order of the times."""
+    top = np.uint64(1 << 63)
+    if times.dtype == np.int64:
+        return times.view(np.uint64) ^ top
+    bits = (times.astype(np.float64) + 0.0).view(np.uint64)  # adding 0 makes -0.0 equal to 0.0
+    return np.where(bits >> np.uint64(63) == 1, ~bits, bits ^ top)

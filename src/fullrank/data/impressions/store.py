@@ -1,0 +1,201 @@
+"""The store of impressions: fields as flat arrays, memory-mapped and read-only, rows in the order train, validation,
+test.
+
+`fullrank.data.impressions.prepare` makes one. Opening costs the same for any number of rows: sizes and headers are
+checked then, ids and offsets when a batch reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import polars as pl
+
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.jagged import Jagged
+from fullrank.data.events.manifest import damaged, mapped
+from fullrank.data.events.manifest import verify as compare
+from fullrank.data.frames import Source
+from fullrank.data.impressions import encoder_files
+from fullrank.data.impressions import manifest as manifests
+from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.fields import FieldInfo, Numeric, Schema
+from fullrank.data.impressions.transform import fresh, known_groups, known_labels, require_fields
+from fullrank.data.impressions.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from fullrank.data.batch import Impressions
+
+
+class ImpressionStore:
+    """Prepared impressions. Open one with `ImpressionStore.open`."""
+
+    problem: ClassVar[Literal["ranking"]] = "ranking"
+
+    path: Path
+    manifest: dict[str, Any]
+    schema: Schema
+    arrays: Mapping[str, np.ndarray]
+    """The mapped files by name (`fullrank.data.impressions.manifest.shapes`)."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: Encoder):
+        self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
+        shapes = manifests.shapes(
+            len(self), len(encoder.categorical), len(encoder.numeric), schema, manifest["counts"]["bag_values"]
+        )
+        missing = [name for name in shapes if f"{name}.npy" not in manifest["files"]]
+        if missing:
+            raise UserError(f"the manifest of {str(path)!r} does not list {missing[0]}.npy; prepare the data again")
+        self.arrays = {name: mapped(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in shapes.items()}
+        known = {info.name: info.size for info in encoder.fields}
+        self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> ImpressionStore:
+        """Map a store into memory; `verify` reads all of it and compares the hashes.
+
+        Raises `UserError` for a folder that is no store of impressions, is of another version, or is damaged.
+        """
+        folder = Path(path)
+        manifest, schema = manifests.read(folder)
+        if verify:
+            compare(folder, manifest)
+        encoder = encoder_files.restored(folder / manifests.NAME, manifest)
+        if [asdict(info) for info in encoder.fields] != manifest["fields"]:
+            raise damaged(folder / manifests.NAME, "its fields are not those of the schema and the vocabularies")
+        return cls(folder, manifest, schema, encoder)
+
+    def __len__(self) -> int:
+        return int(self.manifest["counts"]["rows"])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How large it is, as manifests and tables of results say it."""
+        return {"impressions": len(self), "fields": len(self.fields)}
+
+    @property
+    def fields(self) -> tuple[FieldInfo, ...]:
+        """The fields in the schema's order; columns of a batch follow it among the fields of their kind."""
+        return self.encoder.fields
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of schema, vocabularies, rows and split; the engine and the file format do not enter."""
+        return str(self.manifest["fingerprint"])
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups; 0 without a group column."""
+        return int(self.manifest["counts"]["groups"] or 0)
+
+    def split(self, name: str) -> range:
+        """The rows of train, validation or test."""
+        parts = self.manifest["counts"]["parts"]
+        if name not in parts:
+            raise unknown("split", name, parts)
+        start = sum(parts[part]["rows"] for part in list(parts)[: list(parts).index(name)])
+        return range(start, start + parts[name]["rows"])
+
+    @property
+    def trained_until(self) -> int | None:
+        """The time of the last training impression in seconds since 1970; None without a time column."""
+        rows = self.split("train")
+        if "times" not in self.arrays or not len(rows):
+            return None
+        return int(self.arrays["times"][rows.start : rows.stop].max())
+
+    def labels(self, name: str) -> np.ndarray:
+        """The labels of a split: uint8, mapped."""
+        rows = self.split(name)
+        return self.arrays["labels"][rows.start : rows.stop]
+
+    def batch(self, rows: np.ndarray | slice | range) -> Impressions:
+        """Some rows as tensors, in the order given. Raises `UserError` for rows that are not there."""
+        from fullrank.data.impressions.tensors import tensors
+
+        at = self._rows(rows)
+        arrays = self.arrays
+        ids = arrays["categorical"][at] if len(self._sizes) else np.zeros((len(at), 0), np.int32)
+        if len(at) and bool(((ids.max(axis=0) >= self._sizes) | (ids.min(axis=0) < 0)).any()):
+            raise damaged(self.path / "categorical.npy", "it holds ids beyond the sizes of the fields")
+        numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
+        bags = [self._bag(number, at) for number in range(len(self.encoder.several))]
+        groups = arrays["groups"][at] if "groups" in arrays else None
+        found = tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
+        for number, (field, bag) in enumerate(zip(self.encoder.several, found.bags, strict=True)):
+            table, size = bag.ids.numpy(), self.encoder.lookup(field).size
+            if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
+                raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
+        return found
+
+    def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
+        """`input_row` (in the table that was prepared, from 0), and `group` and `time` (seconds) if there are any."""
+        at = self._rows(rows)
+        columns: dict[str, Any] = {"input_row": self.arrays["inputs"][at]}
+        if "groups" in self.arrays:
+            columns["group"] = self.group_values.gather(self.arrays["groups"][at].astype(np.int64))
+        if "times" in self.arrays:
+            columns["time"] = self.arrays["times"][at]
+        return pl.DataFrame(columns)
+
+    def vocabulary(self, field: str) -> pl.Series:
+        """The external values of a field as text; value i has the id i + 2. Raises `UserError` where there are none."""
+        spec = {one.name: one for one in self.schema.fields}.get(field)
+        if spec is None:
+            raise unknown("field", field, [one.name for one in self.schema.fields])
+        lookup = None if isinstance(spec, Numeric) else self.encoder.lookup(spec)
+        if not isinstance(lookup, Vocabulary):
+            why = "is a number" if lookup is None else "is hashed"
+            raise UserError(f"the field {field!r} has no vocabulary, it {why}")
+        return lookup.values
+
+    @cached_property
+    def group_values(self) -> pl.Series:
+        """External groups, whole numbers or text as they came; group i of a batch is row i."""
+        path = self.path / "groups.parquet"
+        found = encoder_files.table(path, {"value": pl.String}, {"value": pl.Int64})["value"]
+        if len(found) != self.num_groups or found.null_count():
+            raise damaged(path, f"it does not hold {self.num_groups:,} groups")
+        return found
+
+    def encode(self, impressions: Any) -> Impressions:
+        """New impressions (a path or a DataFrame) as tensors, rows in their order, by what was fitted on this store.
+
+        A value that training did not see becomes 1, a missing one 0. Labels and groups are there where the table has
+        their columns without gaps; a new group gets a number behind the known ones. Raises `UserError` for a missing
+        column and for values that the schema does not allow.
+        """
+        source, schema = Source(impressions, "impressions"), self.schema
+        require_fields(source, schema)
+        extra = [name for name in (schema.label, schema.group) if name is not None and name in source.columns]
+        frame = source.read([*(field.name for field in schema.fields), *extra])
+        groups = None
+        if schema.group is not None and schema.group in frame.columns:
+            groups = known_groups(frame[schema.group], self.group_values)
+        return fresh(
+            self.encoder, frame, source.name, labels=known_labels(schema, frame, source.name), groups=groups
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"ImpressionStore({str(self.path)!r}: {len(self):,} rows, {len(self.fields)} fields)"
+
+    def _rows(self, rows: np.ndarray | slice | range) -> np.ndarray:
+        if isinstance(rows, slice):
+            rows = range(len(self))[rows]
+        at = np.asarray(rows, np.int64)
+        if len(at) and not 0 <= int(at.min()) <= int(at.max()) < len(self):
+            raise UserError(f"rows {at.min()} .. {at.max()} were asked for; the store has 0 .. {len(self) - 1}")
+        return at
+
+    def _bag(self, number: int, rows: np.ndarray) -> Jagged:
+        """The ids of some rows, where they lie in the file."""
+        ids, offsets = self.arrays[f"bag{number}_ids"], self.arrays[f"bag{number}_offsets"]
+        starts, ends = offsets[rows], offsets[rows + 1]
+        if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
+            raise damaged(self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values")
+        return Jagged(ids, starts, ends)

@@ -1,0 +1,76 @@
+"""Robustness: the model does not get to see some events of each history (PLR, Sec. 6.5.1, Figure 3).
+
+Event j (from the start of user u's whole history) is hidden where a hash of (seed, u, j) falls below the share, so the
+events of a smaller share are among those of a larger, two runs lose the same ones, and nothing depends on batches. A
+user who would lose everything keeps the event that is hidden last. Older events move up into the places that become
+free, as they would had the dropped ones never happened.
+
+Differs: the paper does not say whether dropped items may be recommended; here the candidates stay those of the whole
+history, so that shares differ in what is read alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Answer, Batch, Model
+from fullrank.inference.batches import answer_of, index_of
+from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.ops.place_random import uniform
+
+STEP = 0x0D12
+"""Where in the sequence of random numbers these are: apart from training steps at the same seed."""
+
+
+class Forgetful(nn.Module):
+    """A model that reads each history without some of its events (satisfies `batch.Model`)."""
+
+    def __init__(self, model: Model, share: float, seed: int):
+        super().__init__()
+        if not 0 <= share < 1:
+            raise UserError(f"the share of events to drop must be at least 0 and below 1, not {share:g}")
+        self.model, self.share, self.seed = model, share, seed
+        self.num_items, self.longest = model.num_items, model.max_length
+        self.max_length = sys.maxsize  # what is dropped is drawn from whole histories
+        self.allows_empty: bool = getattr(model, "allows_empty", False)
+        self.reads_times: bool = getattr(model, "reads_times", True)
+        self.reasoner: Any = getattr(model, "reasoner", None)
+        self.train(getattr(model, "training", False))
+
+    def index_items(self) -> Any | None:
+        return index_of(self.model)
+
+    def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Answer:
+        assert batch.rows is not None
+        draws = uniform(self.seed, STEP, batch.rows, batch.items.shape[1])
+        seen = without(batch, kept(draws, batch.valid, self.share), self.longest)
+        return answer_of(self.model, seen, index, budget)
+
+
+def kept(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:
+    """Which events stay: those whose draw is not below the share, and of a row without any, that of the largest."""
+    stays = valid & (draws >= share)
+    best = draws.masked_fill(~valid, -1.0).argmax(1, keepdim=True)
+    last = torch.zeros_like(stays).scatter_(1, best, True) & valid
+    return torch.where(stays.any(1, keepdim=True), stays, last)
+
+
+def without(batch: Batch, stays: Bool[Tensor, "B T"], longest: int) -> Batch:
+    """The batch with the last `longest` events that stay, moved to the left, and no padding that none needs."""
+    order = (~stays).long().argsort(dim=1, stable=True)
+    counts = stays.sum(1)
+    lengths = counts.clamp_max(longest)
+    width = max(int(lengths.max()), 1)
+    at = (counts - lengths)[:, None] + torch.arange(width, device=counts.device)
+    valid = torch.arange(width, device=counts.device) < lengths[:, None]
+    taken = order.gather(1, at.clamp_max(order.shape[1] - 1))
+    items = torch.where(valid, batch.items.gather(1, taken), 0)
+    times = None if batch.times is None else torch.where(valid, batch.times.gather(1, taken), 0)
+    return replace(batch, items=items, lengths=lengths, times=times)

@@ -1,0 +1,172 @@
+"""Histories in length-bucketed batches through a model, and its answers: what ranking, scoring and diagnostics share.
+
+A model whose answers need item vectors makes them once for all batches (`index_items`). How much it reasons is an
+argument (`Budget`). Nothing here changes a model that is in evaluation mode, so many threads may share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Progress
+from fullrank.data.batch import Answer, Batch, Model
+from fullrank.data.histories import Histories
+from fullrank.inference.exact import scorer
+from fullrank.models.sequential.reasoning.budget import Budget, check_budget
+
+BLOCK = 8192
+"""Items per block."""
+SCORES = 1 << 21
+"""Most scores alive at once (users x block), 4 bytes each."""
+TOKENS = 1 << 15
+"""Most positions (users x padded length) in one batch given to a model."""
+
+
+def index_of(model: Model) -> Any | None:
+    """A model's item index (`index_items`), which many answers share; None for a model whose answers need none."""
+    make = getattr(model, "index_items", None)
+    return None if make is None else make()
+
+
+def answer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Answer:
+    """A model's answer to a batch; index and budget are for models that have an index (`batch.Model`)."""
+    if index is None:
+        return model.answer(batch)
+    return model.answer(batch, index=index, budget=budget)  # type: ignore[call-arg]  # of models with index_items
+
+
+def answers(
+    model: Model,
+    histories: Histories,
+    *,
+    block: int,
+    batch_size: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    budget: Budget | None = None,
+    index: Any | None = None,
+) -> Iterator[tuple[Int[np.ndarray, "B"], Answer]]:
+    """The model's answers batch by batch, each with the places (in the order given) of the histories it is for.
+
+    `index` is what `index_of(model)` gave, made here where it is None. Raises `UserError` as `batches` does, and for a
+    budget that the model cannot keep.
+    """
+    if budget is not None:
+        check_budget(model, budget)
+    with evaluating(model):
+        index = index_of(model) if index is None else index
+        for at, batch in batches(
+            model, histories, block=block, batch_size=batch_size, device=device, progress=progress
+        ):
+            with torch.inference_mode():
+                answer = answer_of(model, batch, index, budget)
+            if answer.size != model.num_items:
+                raise UserError(f"the model says it has {model.num_items} items but answers for {answer.size}")
+            yield at, answer
+
+
+def batches(
+    model: Model,
+    histories: Histories,
+    *,
+    block: int,
+    batch_size: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> Iterator[tuple[Int[np.ndarray, "B"], Batch]]:
+    """The histories in batches of like length, on `device`; between them the model is in evaluation mode.
+
+    A model reads the last `model.max_length` events. Raises `UserError` on an empty history (unless the model has the
+    attribute `allows_empty = True`) and on an id outside the catalogue.
+    """
+    read = histories.items.last(model.max_length)
+    lengths = read.lengths
+    _check(model, lengths, batch_size)
+    times = histories.times if getattr(model, "reads_times", True) else None
+    order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
+    most = batch_size or max(SCORES // block, 1)
+    done = 0
+    with evaluating(model):
+        while done < len(order):
+            longest = max(int(lengths[order[done]]), 1)
+            count = batch_size or min(most, max(TOKENS // longest, 1))
+            at = order[done : done + count]
+            items = read.take(at)
+            table = items.padded()
+            _refuse_strangers(table, model.num_items)
+            batch = Batch(
+                items=_padded(table),
+                lengths=torch.from_numpy(lengths[at]),
+                rows=torch.from_numpy(np.asarray(at if histories.users is None else histories.users[at], np.int64)),
+                times=None if times is None else _padded(items.over(times).padded()),
+            )
+            yield at, batch if str(device) == "cpu" else batch.to(device)
+            done += len(at)
+            if progress is not None:
+                progress(done, len(order))
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """A trained module must not drop out while it answers; one in evaluation mode already is left alone."""
+    training = isinstance(model, torch.nn.Module) and model.training
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
+
+
+def _padded(table: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(table.astype(np.int64, copy=False))
+
+
+def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) -> None:
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"batch_size must be at least 1 user, not {batch_size}")
+    shortest = int(lengths.min(initial=1))
+    if shortest < 0:
+        raise UserError("a history ends before it starts: every end must be at least its start")
+    if shortest == 0 and not getattr(model, "allows_empty", False):
+        raise UserError(
+            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot answer without "
+            "one: leave these users out or rank them with a model that can, such as popularity"
+        )
+
+
+def _refuse_strangers(items: Int[np.ndarray, "B T"], num_items: int) -> None:
+    low, high = int(items.min()), int(items.max())
+    if low < 0 or high >= num_items:
+        wrong = low if low < 0 else high
+        raise UserError(f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})")
+
+
+@torch.inference_mode()
+def pair_scores(
+    answer: Answer, rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], *, block: int
+) -> Float[np.ndarray, "P"]:
+    """The scores of single (row, item) pairs as float32, by the same streaming over item blocks."""
+    order = np.argsort(items, kind="stable")
+    pairs_rows, pairs_items = torch.from_numpy(rows[order]), torch.from_numpy(items[order])
+    found = np.empty(len(rows), dtype=np.float32)
+    score = scorer(answer, block)
+    edges = np.searchsorted(items[order], np.arange(0, answer.size + block, block))
+    for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        if first == last:
+            continue
+        low = number * block
+        scores = score(low, min(low + block, answer.size))
+        taken = scores[pairs_rows[first:last].to(scores.device), (pairs_items[first:last] - low).to(scores.device)]
+        found[order[first:last]] = taken.float().cpu().numpy()
+    if np.isnan(found).any():
+        raise UserError(f"the model gave NaN scores for {int(np.isnan(found).sum())} of {len(found)} candidates")
+    return found

@@ -1,0 +1,162 @@
+"""Filters: which items each user may be shown, by what they have seen and by lists of a request.
+
+They hold before a list is cut, so a list stays full while enough items remain, whatever searches it. Nothing here
+makes a table of users x items: lists of single users are flat pairs (user, item), those for all one mask of V items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fullrank.core.errors import unknown
+from fullrank.core.jagged import Jagged
+from fullrank.metrics import SeenPolicy
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a request excludes and allows, for all of its U users."""
+
+    excluded: Jagged | None = None
+    """[U rows] items that a user is not shown."""
+    barred: Bool[np.ndarray, "V"] | None = None
+    """Items that nobody is shown."""
+    allowed: Jagged | None = None
+    """[U rows] the only items that a user may be shown."""
+
+    def take(self, rows: Int[np.ndarray, "B"]) -> Filters:
+        """Those of some of the users."""
+        if self.excluded is None and self.allowed is None:
+            return self
+        part = (None if one is None else one.take(rows) for one in (self.excluded, self.allowed))
+        excluded, allowed = part
+        return replace(self, excluded=excluded, allowed=allowed)
+
+    def of_batch(self, seen: Jagged | None, device: torch.device | str = "cpu") -> BatchFilter | None:
+        """As tensors, with what these users have `seen` (None: it may be shown again); None where nothing is hidden."""
+        hidden = [one for one in (seen, self.excluded) if one is not None]
+        if not hidden and self.barred is None and self.allowed is None:
+            return None
+        rows, items = (
+            parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+            for parts in ([one.row_of() for one in hidden], [one.flat() for one in hidden])
+        )
+        allowed = None if self.allowed is None else _Pairs.of(self.allowed.row_of(), self.allowed.flat(), device)
+        barred = None if self.barred is None else torch.from_numpy(self.barred).to(device)
+        return BatchFilter(_Pairs.of(rows, items, device), barred, allowed)
+
+
+@dataclass(frozen=True)
+class BatchFilter:
+    """The filters of one batch of B users, asked by every search."""
+
+    hidden: _Pairs
+    """What single users are not shown: seen and excluded items."""
+    barred: Bool[Tensor, "V"] | None = None
+    allowed: _Pairs | None = None
+
+    @staticmethod
+    def of(rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], device: torch.device | str = "cpu") -> BatchFilter:
+        """Hidden pairs alone, in any order; a pair may occur several times."""
+        return BatchFilter(_Pairs.of(rows, items, device))
+
+    def only(self, users: Int[Tensor, "b"], of: int) -> BatchFilter:
+        """The filters of these of the batch's `of` rows, which become its rows."""
+        allowed = None if self.allowed is None else self.allowed.only(users, of)
+        return BatchFilter(self.hidden.only(users, of), self.barred, allowed)
+
+    def refuses(self, items: Int[Tensor, "B m"]) -> Bool[Tensor, "B m"]:
+        """Whether row b may not be shown items[b, j]."""
+        found = self.hidden.has(items)
+        if self.barred is not None:
+            found = found | self.barred[items]
+        if self.allowed is not None:
+            found = found | ~self.allowed.has(items)
+        return found
+
+    def hide(self, scores: Float[Tensor, "B n"], low: int) -> tuple[Float[Tensor, "B n"], Undo | None]:
+        """The scores of items low .. low + n - 1 with -inf where they are refused.
+
+        Where single pairs alone are hidden, that is done in place (a copy of the block would cost as much as ranking
+        it) and what was covered is given back, to be put back by `undo`: the scores may belong to the model.
+        """
+        high = low + scores.shape[1]
+        copied = self.barred is not None or self.allowed is not None
+        if self.barred is not None:
+            scores = scores.masked_fill(self.barred[low:high], -torch.inf)
+        if self.allowed is not None:
+            rows, columns = self.allowed.within(low, high)
+            kept = torch.full_like(scores, -torch.inf)
+            kept[rows, columns] = scores[rows, columns]
+            scores = kept
+        rows, columns = self.hidden.within(low, high)
+        if not len(rows):
+            return scores, None
+        if copied or 0 in scores.stride():  # an expanded row: one place in memory serves several users
+            scores = scores if copied else scores.clone()
+            scores[rows, columns] = -torch.inf
+            return scores, None
+        undo = rows, columns, scores[rows, columns]
+        scores[rows, columns] = -torch.inf
+        return scores, undo
+
+
+Undo = tuple[Tensor, Tensor, Tensor]
+"""Rows, columns, and the scores that stood there."""
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs (row of the batch, item id), sorted by item so that the pairs of an item block are one slice."""
+
+    rows: Int[Tensor, "P"]
+    items: Int[Tensor, "P"]
+    beyond: int
+    """No item is this one or a larger one: a block that ends here or later needs no search for where it ends."""
+
+    @staticmethod
+    def of(rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], device: torch.device | str) -> _Pairs:
+        order = np.argsort(items, kind="stable")
+        beyond = int(items[order[-1]]) + 1 if len(order) else 0
+        return _Pairs(_tensor(rows[order]).to(device), _tensor(items[order]).to(device), beyond)
+
+    def within(self, low: int, high: int) -> tuple[Int[Tensor, "p"], Int[Tensor, "p"]]:
+        """Rows, and columns of the block of items low .. high-1."""
+        if low == 0 and high >= self.beyond:
+            return self.rows, self.items
+        first, last = torch.searchsorted(self.items, self.items.new_tensor([low, high])).tolist()
+        return self.rows[first:last], self.items[first:last] - low
+
+    def only(self, users: Int[Tensor, "b"], of: int) -> _Pairs:
+        place = torch.full((of,), -1, device=users.device).index_copy_(
+            0, users, torch.arange(len(users), device=users.device)
+        )
+        rows = place[self.rows]
+        return _Pairs(rows[rows >= 0], self.items[rows >= 0], self.beyond)
+
+    def has(self, items: Int[Tensor, "B m"]) -> Bool[Tensor, "B m"]:
+        users = len(items)
+        keys = (self.items * users + self.rows).sort().values
+        if not len(keys):
+            return torch.zeros_like(items, dtype=torch.bool)
+        wanted = items * users + torch.arange(users, device=items.device)[:, None]
+        place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+        return keys[place] == wanted
+
+
+def checked(policy: str) -> SeenPolicy:
+    """The policy, or a `UserError` that names the allowed ones."""
+    for allowed in get_args(SeenPolicy):
+        if policy == allowed:
+            return allowed
+    raise unknown("seen-items policy", policy, get_args(SeenPolicy))
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))

@@ -1,0 +1,121 @@
+"""New impressions in, their click probabilities out, beside the columns that they came with; in chunks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float
+
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Progress
+from fullrank.core.tables import TableWriter
+from fullrank.data.batch import Impressions
+from fullrank.data.chunks import Chunks
+from fullrank.data.frames import Source
+from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.transform import fresh, require_fields
+from fullrank.inference.batches import evaluating
+from fullrank.models.ranking.model import ClickModel
+
+ROWS = 1 << 14
+"""Rows encoded and scored at once: as many as evaluation takes."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What was written."""
+
+    out: Path
+    rows: int
+    mean: float | None
+    """Of the probabilities; None without rows."""
+
+
+@torch.inference_mode()
+def probable(model: ClickModel, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
+    """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
+    with evaluating(model):
+        found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
+    if not np.isfinite(found).all():
+        raise UserError("the model gives probabilities that are not finite: its training diverged; lower training.lr")
+    return found
+
+
+def predict(
+    model: ClickModel,
+    encoder: Encoder,
+    impressions: Any,
+    *,
+    column: str = "probability",
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> pl.DataFrame:
+    """The table with one more column. Raises `UserError` where a field is missing or the column is there already."""
+    with tempfile.TemporaryDirectory() as scratch:
+        chunks = _opened(encoder, impressions, column, Path(scratch))
+        return pl.concat(list(_predicted(model, encoder, chunks, column, device, progress)))
+
+
+def predict_file(
+    model: ClickModel,
+    encoder: Encoder,
+    impressions: Any,
+    out: str | Path,
+    *,
+    column: str = "probability",
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> Predicted:
+    """The same, written to a file (.parquet, .csv or .jsonl) that appears whole or not at all.
+
+    Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does, and where the file
+    cannot be written; one that was there stays then.
+    """
+    place = Path(out)
+    growing = TableWriter(place)
+    total = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        chunks = _opened(encoder, impressions, column, Path(scratch))
+        with growing:
+            for frame in _predicted(model, encoder, chunks, column, device, progress):
+                growing.add(frame)
+                total += float(frame[column].sum())
+    return Predicted(place, growing.rows, total / growing.rows if growing.rows else None)
+
+
+def _opened(encoder: Encoder, impressions: Any, column: str, scratch: Path) -> Chunks:
+    source = Source(impressions, "impressions")
+    if column in source.columns:
+        raise UserError(f"the impressions have a column {column!r} already: name another one for the probabilities")
+    require_fields(source, encoder.schema)
+    return Chunks(source, source.columns, scratch)
+
+
+def _predicted(
+    model: ClickModel,
+    encoder: Encoder,
+    chunks: Chunks,
+    column: str,
+    device: torch.device | str,
+    progress: Progress | None,
+) -> Iterator[pl.DataFrame]:
+    """The chunks with their probabilities; one without rows where the table has none."""
+    if chunks.rows == 0:
+        yield chunks.empty.with_columns(pl.Series(column, [], pl.Float64))
+    for start, frame in chunks:
+        parts = []
+        for low in range(0, len(frame), ROWS):
+            some = frame.slice(low, ROWS)
+            last = start + low + len(some) - 1
+            what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
+            parts.append(probable(model, fresh(encoder, some, what), device))
+            if progress is not None:
+                progress(start + low + len(some), chunks.rows)
+        yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

@@ -1,0 +1,358 @@
+"""Predictor: a trained model opened once, that answers many callers at a time.
+
+It owns the model, its device, what the model knows by number (the catalogue of a recommender, the encoder of a ranking
+model) and what answers are searched in (item vectors, a graph of items), made once. Nothing of it changes with a call:
+seen policy, filters, budget and decoding are arguments, so threads may share one. One file although it is long: all
+that can be asked of a trained model stands in one place.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float
+
+from fullrank.core.device import resolve_device
+from fullrank.core.errors import UserError, brief
+from fullrank.core.progress import Progress
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Dense
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.values import Unit, take
+from fullrank.inference.batches import BLOCK, answers, index_of, pair_scores
+from fullrank.inference.decoding import Decoding
+from fullrank.inference.exact import top_k
+from fullrank.inference.filters import Filters
+from fullrank.inference.predict import Predicted, predict, predict_file
+from fullrank.inference.recommend import check, lists, long
+from fullrank.inference.requests import Given, ItemLists, RequestBatch, read, read_candidates, read_filters
+from fullrank.inference.search import Search, search_of
+from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.problem import Problem
+
+S = TypeVar("S", bound=Spec)
+NOTHING = object()
+KEPT = 4
+"""Most searches kept between calls: a graph of items is as large as the catalogue."""
+EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
+
+
+class Predictor:
+    """A model and what it knows, safe from many threads. `fullrank.load(run)` makes one of a run folder.
+
+    A recommender (it satisfies `batch.Model`) comes with its catalogue, a ranking model (`click.ClickModel`) with its
+    fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
+    `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
+    A method that is the other problem's raises `UserError`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        known: Catalog | Encoder,
+        *,
+        device: str | torch.device = "auto",
+        budget: Budget | None = None,
+        decoding: Decoding | None = None,
+        name: str = "this model",
+    ):
+        self.device, self.name = resolve_device(device), name
+        self.problem: Problem = "ranking" if isinstance(known, Encoder) else "retrieval"
+        self._known = known
+        self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
+        self.budget, self.decoding = budget or Budget(), decoding or Decoding()
+        self._lock = threading.Lock()
+        self._made: dict[str, Search] = {}
+        self._index: Any = NOTHING
+
+    @property
+    def catalog(self) -> Catalog:
+        """The items that a recommender knows, in the order of its table."""
+        if isinstance(self._known, Encoder):
+            raise UserError(
+                f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender"
+            )
+        return self._known
+
+    @property
+    def encoder(self) -> Encoder:
+        """How a ranking model reads impressions: schema, vocabularies, scales."""
+        if not isinstance(self._known, Encoder):
+            raise UserError(f"{self.name} recommends items; `predict` is of ranking models, use `recommend`")
+        return self._known
+
+    def recommend(
+        self,
+        histories: Given,
+        *,
+        k: int = 10,
+        seen: str = "exclude",
+        exclude: ItemLists = None,
+        allow: ItemLists = None,
+        budget: Budget | Mapping[str, Any] | None = None,
+        decoding: Decoding | Mapping[str, Any] | str | None = None,
+        unknown: str = "skip",
+        empty: str = "popular",
+        untimed: str = "error",
+        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        time_unit: Unit = "s",
+        titles: bool = False,
+    ) -> Any:
+        """The k best items for each history, best first.
+
+        Histories hold external ids: {user: items}, a list of item lists, or a DataFrame, whose `columns` are user, item
+        and time (events are put in order of time where it has that column, else they are read in the order given).
+
+        `seen`: the history's own items are kept out of its list ("exclude") or ranked like any other ("keep").
+        `exclude` and `allow` are item ids, one list for all or one per history (a list of lists, or {user: items}):
+        what is not to be shown, and all that may be. They hold before a list is cut, so that it stays full while
+        enough items remain, whatever searches it.
+        `unknown`: items that the catalogue does not have are left out of the history ("skip"), or are an error.
+        `empty`: a history without known items gets the most popular items ("popular"), or is an error. A model that
+        reads times takes them from the table, numbers in `time_unit`; `untimed`: histories without times are an error
+        for such a model, or their events count as steps of a day ("even").
+        `budget` is how much a reasoner thinks, such as {"steps": 1} or {"adaptive": 10} (an error for a model without
+        one); with adaptive stopping a column `steps` says how long for each user. `decoding` is the search among
+        semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
+
+        Returns columns user, item, score, rank (from 1), and title where `titles` is asked for and known; polars unless
+        a frame was given. Raises `UserError` for what cannot be done as asked.
+        """
+        check(k, seen, empty)
+        spent, search = self.settings(budget, decoding)
+        request = self._read(histories, unknown, untimed, columns, time_unit)
+        filters = read_filters(exclude, allow, request, self.catalog)
+        found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=spent, decoding=search)
+        taken = None if spent.adaptive is None else found.steps
+        return request.give(long(request.names, found.ids, found.scores, self.catalog, titles, taken))
+
+    def lists(
+        self,
+        request: RequestBatch,
+        *,
+        k: int,
+        seen: str,
+        empty: str,
+        filters: Filters | None = None,
+        budget: Budget | None = None,
+        decoding: Decoding | None = None,
+    ) -> Any:
+        """The same for requests that are read already, as arrays of item numbers (`retrieval.recommend.Lists`)."""
+        decoding = self.decoding if decoding is None else decoding
+        return lists(
+            self.model, self.catalog, request, k=k, seen=seen, empty=empty, filters=filters,
+            budget=self.budget if budget is None else budget, decoding=decoding, device=self.device, index=self.index,
+            search=self._search(decoding),
+        )  # fmt: skip
+
+    def score(
+        self,
+        histories: Given,
+        candidates: ItemLists,
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        unknown: str = "skip",
+        untimed: str = "error",
+        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        time_unit: Unit = "s",
+    ) -> Any:
+        """The score of each candidate for each history: user, item, score, in the order given.
+
+        `candidates` are item ids, one list for all histories or one per history, as in `recommend`, and so are the
+        other arguments; steps are those of `budget` for everybody. Seen items are scored like any other. The score is
+        null for an item that the model does not know. Raises `UserError` for a history without known items, unless the
+        model can answer it (popularity).
+        """
+        spent = self._fixed(budget)
+        request = self._read(histories, unknown, untimed, columns, time_unit)
+        rows, items = read_candidates(candidates, request)
+        bare = request.histories.lengths == 0
+        if bare.any() and not getattr(self.model, "allows_empty", False):
+            raise UserError(
+                f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows, so nothing can be "
+                "scored for them: leave them out, or use recommend, which answers them by popularity"
+            )
+        ids = self.catalog.lookup(items)
+        found = np.full(len(ids), np.nan, np.float32)
+        for at, answer in answers(
+            self.model, request.histories, block=BLOCK, device=self.device, budget=spent, index=self.index
+        ):
+            place = np.full(len(request), -1)
+            place[at] = np.arange(len(at))
+            mine = np.flatnonzero((place[rows] >= 0) & (ids >= 0))
+            found[mine] = pair_scores(answer, place[rows[mine]], ids[mine], block=BLOCK)
+        frame = pl.DataFrame({
+            "user": take(request.users, rows, "user"),
+            "item": items,
+            "score": pl.Series(found).fill_nan(None),
+        })  # fmt: skip
+        return request.give(frame)
+
+    def similar(
+        self,
+        items: Any,
+        k: int = 10,
+        *,
+        exclude: Sequence[Any] | None = None,
+        allow: Sequence[Any] | None = None,
+        titles: bool = False,
+    ) -> pl.DataFrame:
+        """The k items most like each of `items` (an id, or several): item, similar, score, rank, and title if asked.
+
+        The score is the cosine of item vectors; of `item_to_item`, how often both occur together. An item is not like
+        itself. `exclude` and `allow` are lists of item ids, as in `recommend`. Raises `UserError` for an id that the
+        model does not know, and for a model without a likeness of items (popularity, recency).
+        """
+        check(k, "exclude", "popular")
+        several = isinstance(items, list | tuple | np.ndarray | pl.Series)
+        asked = pl.Series("item", list(items) if several else [items], strict=False)
+        ids = self.catalog.lookup(asked)
+        if (ids < 0).any():
+            raise UserError(f"the model does not know the item {asked[int(np.argmax(ids < 0))]!r}")
+        alike = getattr(self.model, "similar", None)
+        if alike is None:
+            raise UserError("this model has no vectors of items, so none are alike: take one that reads histories")
+        request = read([[item] for item in asked.to_list()], self.catalog)
+        filters = read_filters(exclude, allow, request, self.catalog)
+        with torch.inference_mode():
+            answer = alike(torch.from_numpy(ids).to(self.device), self.index)
+            scores, found = top_k(
+                answer, min(k, self.catalog.size), filters=filters.of_batch(request.histories.items, self.device)
+            )
+        frame = long(asked, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
+        return frame.rename({"user": "item", "item": "similar"})
+
+    def predict(
+        self, impressions: Any, *, column: str = "probability", progress: Progress | None = None
+    ) -> pl.DataFrame:
+        """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
+
+        Values are read as in training: one that training did not see is unknown, a null is missing. Labels are not
+        needed. `progress` is called with (rows done, rows in all). Raises `UserError` where a field's column is missing
+        or holds what the schema refuses, and where `column` is there already.
+        """
+        return predict(
+            self.model, self.encoder, impressions, column=column, device=self.device, progress=progress
+        )  # fmt: skip
+
+    def predict_file(
+        self, impressions: Any, out: str | Path, *, column: str = "probability", progress: Progress | None = None
+    ) -> Predicted:
+        """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
+
+        The file appears whole or not at all. The result says how many rows it has, and the mean probability.
+        """
+        return predict_file(
+            self.model, self.encoder, impressions, out, column=column, device=self.device, progress=progress
+        )  # fmt: skip
+
+    def item_vectors(self) -> Float[np.ndarray, "V D"]:
+        """The vector of every item, in the order of `catalog.ids`: its inner product with a user's is the score.
+
+        Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
+        """
+        one = self._read([[self.catalog.ids[0]]], "error", "even", (), "s")  # any history: answers search these vectors
+        return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
+
+    def user_vectors(
+        self,
+        histories: Given,
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        unknown: str = "skip",
+        untimed: str = "error",
+        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        time_unit: Unit = "s",
+    ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
+        """Users, and a vector for each of their histories: its inner product with an item's vector is the score.
+
+        Arguments and errors as in `score`; raises `UserError` too for a model that does not score by inner products.
+        """
+        spent = self._fixed(budget)
+        request = self._read(histories, unknown, untimed, columns, time_unit)
+        return request.users, self._dense(request, spent)[0]
+
+    @property
+    def index(self) -> Any | None:
+        """What answers are searched in (`batch.Model.index_items`); None for a model that needs nothing made."""
+        if self._index is NOTHING:
+            with self._lock:
+                if self._index is NOTHING:
+                    self._index = index_of(self.model)
+        return self._index
+
+    def _dense(self, request: RequestBatch, budget: Budget | None = None) -> tuple[Float[np.ndarray, "U D"], Dense]:
+        """The vectors of some users, and the last answer that they came from."""
+        found: np.ndarray | None = None
+        last: Dense | None = None
+        for at, answer in answers(
+            self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
+        ):
+            if not isinstance(answer, Dense):
+                raise UserError("this model does not score by inner products, so users and items have no vectors in it")
+            vectors = (answer.vectors / answer.temperature).float().cpu().numpy()
+            found = np.zeros((len(request), vectors.shape[1]), np.float32) if found is None else found
+            found[at], last = vectors, answer
+        if found is None or last is None:
+            raise UserError("there are no histories; give at least one")
+        return found, last
+
+    def _read(
+        self, histories: Given, unknown: str, untimed: str, columns: Sequence[str], time_unit: Unit
+    ) -> RequestBatch:
+        return read(
+            histories, self.catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
+            timed=getattr(self.model, "reads_times", False),
+        )  # fmt: skip
+
+    def settings(
+        self, budget: Budget | Mapping[str, Any] | None, decoding: Decoding | Mapping[str, Any] | str | None = None
+    ) -> tuple[Budget, Decoding]:
+        """The settings of a call: the predictor's own where it says nothing. Raises `UserError` for what is none."""
+        given = {"kind": decoding} if isinstance(decoding, str) else decoding
+        return _changed("budget", self.budget, budget), _changed("decoding", self.decoding, given)
+
+    def _fixed(self, budget: Budget | Mapping[str, Any] | None) -> Budget:
+        """A budget without adaptive stopping, which goes by ranked lists."""
+        own = self.budget.model_copy(update={"adaptive": None, "patience": None})
+        spent = _changed("budget", own, budget)
+        if spent.adaptive is not None:
+            raise UserError("adaptive stopping goes by ranked lists, and none is ranked here: give steps instead")
+        return spent
+
+    def _search(self, decoding: Decoding) -> Search | None:
+        """A search that has something to keep, such as a graph of items; None for exact scores, which have nothing."""
+        if decoding.kind == "exact":
+            return None
+        name = str(decoding.described())
+        found = self._made.get(name)
+        if found is None:
+            with self._lock:  # the first thread makes it, the others wait
+                found = self._made.get(name)
+                if found is None:
+                    while len(self._made) >= KEPT:
+                        del self._made[next(iter(self._made))]
+                    found = self._made[name] = search_of(self.model, decoding, BLOCK)
+        return found
+
+
+def _changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:
+    """The settings of a call: those given in place of the predictor's own, or some of them changed.
+
+    Another `kind` starts from its defaults, since the settings of one kind have no effect on another.
+    """
+    if given is None:
+        return spec
+    if isinstance(given, type(spec)):
+        return given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}")
+    other = "kind" in given and given["kind"] != getattr(spec, "kind", None)
+    return type(spec).parse({**({} if other else spec.dump()), **given})

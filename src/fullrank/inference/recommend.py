@@ -1,0 +1,126 @@
+"""The best items of each request: a model's lists, the most popular items where it has no answer, and a long frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float, Int
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Dense
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.histories import Histories
+from fullrank.data.values import take
+from fullrank.inference.batches import BLOCK, SCORES
+from fullrank.inference.decoding import Decoding
+from fullrank.inference.exact import top_k
+from fullrank.inference.filters import Filters, checked
+from fullrank.inference.rank import rank
+from fullrank.inference.requests import RequestBatch, named
+from fullrank.inference.search import Search
+from fullrank.models.sequential.reasoning.budget import Budget
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The best items of each user; empty places hold -1 / -inf."""
+
+    ids: Int[np.ndarray, "U K"]
+    scores: Float[np.ndarray, "U K"]
+    steps: Int[np.ndarray, "U"]
+    """Reasoning steps where stopping is adaptive, else 0."""
+
+
+def check(k: Any, seen: str, empty: str) -> None:
+    """Raise `UserError` for policies that there are not."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise UserError(f"k must be at least 1, a whole number, not {k!r}")
+    checked(seen)
+    named("empty", empty, ("popular", "error"))
+
+
+def lists(
+    model: Any,
+    catalog: Catalog,
+    request: RequestBatch,
+    *,
+    k: int,
+    seen: str,
+    empty: str,
+    budget: Budget,
+    filters: Filters | None = None,
+    decoding: Decoding | None = None,
+    device: torch.device | str = "cpu",
+    index: Any | None = None,
+    search: Search | None = None,
+) -> Lists:
+    """The k best items of each user, or as many as there are; policies as in `Predictor.recommend`, the rest as in
+    `rank`."""
+    filters = filters or Filters()
+    histories = request.histories
+    bare = histories.lengths == 0
+    if bare.any() and empty == "error":
+        raise UserError(
+            f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows; "
+            "empty='popular' answers them"
+        )
+    k = min(k, catalog.size)
+    served = ~bare | getattr(model, "allows_empty", False)
+    able, rest = np.flatnonzero(served), np.flatnonzero(~served)
+    how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
+    if not len(rest):  # what most requests are
+        found = rank(model, histories, k=k, seen=seen, filters=filters, **how)
+        none = np.zeros(len(request), dtype=np.int64)
+        return Lists(found.ids, found.scores, none if found.steps is None else found.steps)
+    ids = np.full((len(request), k), -1, dtype=np.int64)
+    scores = np.full((len(request), k), -np.inf, dtype=np.float32)
+    steps = np.zeros(len(request), dtype=np.int64)
+    if len(able):
+        found = rank(model, histories.take(able), k=k, seen=seen, filters=filters.take(able), **how)
+        ids[able], scores[able] = found.ids, found.scores
+        steps[able] = 0 if found.steps is None else found.steps
+    for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
+        ids[some], scores[some] = popular(catalog, len(some), k, filters.take(some), histories.take(some))
+    return Lists(ids, scores, steps)
+
+
+def popular(
+    catalog: Catalog, users: int, k: int, filters: Filters, histories: Histories
+) -> tuple[Int[np.ndarray, "U K"], Float[np.ndarray, "U K"]]:
+    """The items with most training events that filters let through, with their counts as scores, for each user."""
+    counts = torch.from_numpy(catalog.popularity.astype(np.float32))
+    answer = Dense(torch.ones(users, 1), counts[:, None])
+    scores, ids = top_k(answer, k, filters=filters.of_batch(histories.items))
+    return ids.numpy(), scores.numpy()
+
+
+def long(
+    users: pl.Series | None,
+    ids: Int[np.ndarray, "U K"],
+    scores: Float[np.ndarray, "U K"],
+    catalog: Catalog,
+    titles: bool,
+    steps: Int[np.ndarray, "U"] | None = None,
+) -> pl.DataFrame:
+    """A row for each filled place: user, item, score, rank, and steps and title where they are given and asked for.
+
+    Users without names (None) are numbered.
+    """
+    k = ids.shape[1]
+    filled = np.flatnonzero(ids.ravel() >= 0)
+    place, internal = filled // k, ids.ravel()[filled]
+    frame = pl.DataFrame([
+        pl.Series("user", place) if users is None else take(users, place, "user"),
+        catalog.external(internal, "item"),
+        pl.Series("score", scores.ravel()[filled]),
+        pl.Series("rank", filled % k + 1),
+    ])  # fmt: skip
+    if steps is not None:
+        frame = frame.with_columns(steps=pl.Series(steps[place]))
+    if titles and catalog.titles is not None:
+        frame = frame.with_columns(title=catalog.titles[internal])
+    return frame

@@ -1,0 +1,123 @@
+"""AutoInt: fields attend to fields (Song et al., CIKM 2019, arXiv:1810.11921).
+
+    a^h = softmax_g(<W_Q^h v_f, W_K^h v_g>),  v'_f = ReLU([sum_g a^h_fg W_V^h v_g]_h + W_Res v_f)     (Eqs. 5 to 8)
+    logit = w . [v'_1; ...; v'_F]  (+ MLP: AutoInt+)  (+ linear: `wide`)
+
+Differs: `scale` divides the scores by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual, as FuxiCTR
+offers; both are off, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import FieldTokens, RankerOutput, several
+from fullrank.models.ranking.deep import Deep, xavier
+from fullrank.models.ranking.size import Flops, of_linear
+
+
+class AutoInt(Spec):
+    """Self-attention over the fields."""
+
+    kind: Literal["autoint"] = "autoint"
+    layers: int = Field(3, ge=1)
+    """Attention layers."""
+    width: int = Field(64, ge=1)
+    """Width of a field after each layer, over all heads."""
+    heads: int = Field(2, ge=1)
+    """Heads; the width must divide by them."""
+    residual: bool = True
+    """Add a linear map of the layer's input."""
+    norm: bool = False
+    """LayerNorm behind the residual, before the ReLU."""
+    scale: bool = False
+    """Divide scores by the square root of a head's width."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of attention weights dropped in training."""
+    wide: bool = False
+    """Add the linear part."""
+    deep: Deep = Deep(hidden=())
+    """Perceptron beside the attention (AutoInt+); none by default."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> AutoInt:
+        if self.width % self.heads:
+            raise ValueError(f"the width {self.width} does not divide by {self.heads} heads")
+        return self
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({"tokens", "linear"} if self.wide else {"tokens"})
+
+    def build(self, fields: Sequence[FieldInfo], dim: int) -> AutoIntRanker:
+        several(fields, "autoint")
+        return AutoIntRanker(len(fields), dim, self)
+
+
+class AutoIntRanker(nn.Module):
+    def __init__(self, fields: int, dim: int, spec: AutoInt):
+        super().__init__()
+        self.fields = fields
+        widths = [dim] + [spec.width] * spec.layers
+        self.layers = nn.ModuleList(FieldAttention(width, spec) for width in widths[:-1])
+        self.head = xavier(nn.Linear(fields * spec.width, 1))
+        self.deep = spec.deep.build(fields * dim) if spec.deep.hidden else None
+        self.deep_head = xavier(nn.Linear(self.deep.out, 1, bias=False)) if self.deep is not None else None
+
+    def forward(self, x: FieldTokens) -> RankerOutput:
+        notes, tokens = x.notes(), x.tokens
+        for number, layer in enumerate(self.layers):
+            tokens = layer(tokens)
+            notes(f"attention_{number}", tokens)
+        logits = self.head(tokens.flatten(1)).squeeze(-1)
+        if self.deep is not None and self.deep_head is not None:
+            logits = logits + self.deep_head(self.deep(x.tokens.flatten(1))).squeeze(-1)
+        return RankerOutput(logits if x.linear is None else logits + x.linear, notes)
+
+    def flops(self) -> Flops:
+        found: Flops = {}
+        for number, layer in enumerate(self.layers):
+            found[f"attention_{number}"] = layer.flops(self.fields)  # type: ignore[operator]
+        head = of_linear(self.head)
+        if self.deep is not None and self.deep_head is not None:
+            found["deep"], head = self.deep.flops(), head + of_linear(self.deep_head)
+        return {**found, "head": head}
+
+
+class FieldAttention(nn.Module):
+    """One layer."""
+
+    def __init__(self, dim: int, spec: AutoInt):
+        super().__init__()
+        self.heads, self.dropout = spec.heads, spec.dropout
+        self.scale = (spec.width // spec.heads) ** -0.5 if spec.scale else 1.0
+        maps = [nn.Linear(dim, spec.width, bias=False) for _ in range(4 if spec.residual else 3)]
+        for one in maps:
+            xavier(one)
+        self.query, self.key, self.value = maps[:3]
+        self.residual = maps[3] if spec.residual else None
+        self.norm = nn.LayerNorm(spec.width) if spec.norm else None
+
+    def forward(self, x: Float[Tensor, "B F D"]) -> Float[Tensor, "B F W"]:
+        q, k, v = (one(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.query, self.key, self.value))
+        shares = torch.softmax(q @ k.mT * self.scale, -1)
+        if self.dropout:
+            shares = F.dropout(shares, self.dropout, self.training)
+        out = (shares @ v).transpose(1, 2).flatten(2)
+        if self.residual is not None:
+            out = out + self.residual(x)
+        return F.relu(out if self.norm is None else self.norm(out))
+
+    def flops(self, fields: int) -> int:
+        """Projections of every field, then scores and mixtures of every pair."""
+        maps = [self.query, self.key, self.value, *([] if self.residual is None else [self.residual])]
+        return sum(of_linear(one, fields) for one in maps) + 2 * 2 * fields * fields * self.query.out_features

@@ -1,0 +1,129 @@
+"""DCN V2: explicit crosses of bounded degree, learned matrix by matrix (Wang et al., WWW 2021, arXiv:2008.13535).
+
+    x_{l+1} = x_0 * (W_l x_l + b_l) + x_l                                                              (Eq. 1)
+    x_{l+1} = sum_i G_i(x_l) x_0 * (U_i g(C_i g(V_i^T x_l)) + b_l) + x_l                         (Eqs. 4 to 7)
+
+x_0 is all field vectors in a row and * the element-wise product; the second form is the low-rank mixture of experts,
+with g = tanh and G a softmax. `parallel` puts the perceptron beside the crosses, `stacked` behind them (Sec. 3.4).
+
+Differs: G_i(x) is a linear gate with a softmax, as in the authors' code; the paper leaves it open. The bias is added
+once to the mixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import FieldTokens, RankerOutput
+from fullrank.models.ranking.deep import Deep, xavier
+from fullrank.models.ranking.size import Flops, of_linear, of_part
+from fullrank.ops.cross import cross
+
+
+class DCNv2(Spec):
+    """Deep and cross network, second version."""
+
+    kind: Literal["dcnv2"] = "dcnv2"
+    crosses: int = Field(3, ge=1)
+    """Cross layers: interactions of up to `crosses` + 1 fields."""
+    rank: int | None = Field(None, ge=1)
+    """Rank of each expert's matrix; null takes one full matrix."""
+    experts: int | None = Field(None, ge=1)
+    """Low-rank experts per layer (needs `rank`, which takes 4 where this is null)."""
+    structure: Literal["parallel", "stacked"] = "parallel"
+    """The perceptron reads the field vectors, beside the crosses, or what the crosses made of them."""
+    deep: Deep = Deep()
+    """The perceptron; without hidden layers there are crosses alone."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> DCNv2:
+        if self.experts is not None and self.rank is None:
+            raise ValueError(f"experts={self.experts} has no effect without rank: set both or neither")
+        if self.structure == "stacked" and not self.deep.hidden:
+            raise ValueError("structure=stacked has no effect without deep.hidden: leave it out")
+        return self
+
+    def build(self, fields: Sequence[FieldInfo], dim: int) -> DCNv2Ranker:
+        return DCNv2Ranker(len(fields) * dim, self)
+
+
+class DCNv2Ranker(nn.Module):
+    def __init__(self, width: int, spec: DCNv2):
+        super().__init__()
+        self.stacked = spec.structure == "stacked"
+        if spec.rank is None:
+            layers: list[nn.Module] = [Cross(width) for _ in range(spec.crosses)]
+        else:
+            layers = [LowRankCross(width, spec.rank, spec.experts or 4) for _ in range(spec.crosses)]
+        self.crosses = nn.ModuleList(layers)
+        self.deep = spec.deep.build(width) if spec.deep.hidden else None
+        deep = 0 if self.deep is None else self.deep.out
+        self.head = xavier(nn.Linear(deep if self.stacked else width + deep, 1))
+
+    def forward(self, x: FieldTokens) -> RankerOutput:
+        notes = x.notes()
+        first = crossed = x.tokens.flatten(1)
+        for number, layer in enumerate(self.crosses):
+            crossed = layer(first, crossed)
+            notes(f"cross_{number}", crossed.view(x.tokens.shape))
+        if self.deep is None or self.stacked:
+            logits = self.head(crossed if self.deep is None else self.deep(crossed))
+        else:  # the head of both sides behind each other, without a copy of the two
+            sides = self.head.weight.split([crossed.shape[1], self.deep.out], 1)
+            logits = F.linear(crossed, sides[0], self.head.bias) + F.linear(self.deep(first), sides[1])
+        return RankerOutput(logits.squeeze(-1), notes)
+
+    def flops(self) -> Flops:
+        found: Flops = {f"cross_{number}": of_part(layer) for number, layer in enumerate(self.crosses)}
+        if self.deep is not None:
+            found["deep"] = self.deep.flops()
+        return {**found, "head": of_linear(self.head)}
+
+
+class Cross(nn.Module):
+    """Eq. 1."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.linear = xavier(nn.Linear(width, width))
+
+    def forward(self, first: Float[Tensor, "B W"], x: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
+        return cross(first, x, self.linear.weight, self.linear.bias)
+
+    def flops(self) -> int:
+        return of_linear(self.linear)
+
+
+class LowRankCross(nn.Module):
+    """Eqs. 4 to 7."""
+
+    def __init__(self, width: int, rank: int, experts: int):
+        super().__init__()
+        self.down = nn.Parameter(torch.empty(experts, width, rank))
+        self.core = nn.Parameter(torch.empty(experts, rank, rank))
+        self.up = nn.Parameter(torch.empty(experts, rank, width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.gate = xavier(nn.Linear(width, experts)) if experts > 1 else None  # of one expert it is 1
+        for stack in (self.down, self.core, self.up):
+            for matrix in stack:  # Xavier's fans are those of one expert, not of the stack
+                nn.init.xavier_normal_(matrix)
+
+    def forward(self, first: Float[Tensor, "B W"], x: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
+        inner = torch.tanh(torch.einsum("bw,ewr->ber", x, self.down))
+        inner = torch.tanh(torch.einsum("ber,ers->bes", inner, self.core))
+        if self.gate is not None:
+            inner = inner * self.gate(x).softmax(-1)[..., None]  # before the widest product, which is linear
+        return torch.addcmul(x, first, torch.einsum("ber,erw->bw", inner, self.up) + self.bias)
+
+    def flops(self) -> int:
+        gate = 0 if self.gate is None else of_linear(self.gate)
+        return gate + 2 * (self.down.numel() + self.core.numel() + self.up.numel())

@@ -1,0 +1,48 @@
+"""DNN: a perceptron on all field vectors at once (the deep part of Covington et al., RecSys 2016; BARS calls it DNN).
+
+logit = w . MLP([v_1; ...; v_F]) + b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import model_validator
+from torch import nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import FieldTokens, RankerOutput
+from fullrank.models.ranking.deep import Deep, xavier
+from fullrank.models.ranking.size import Flops, of_linear
+
+
+class DNN(Spec):
+    """Multi-layer perceptron on the concatenated fields."""
+
+    kind: Literal["dnn"] = "dnn"
+    deep: Deep = Deep()
+    """Its hidden layers."""
+
+    @model_validator(mode="after")
+    def _is_deep(self) -> DNN:
+        if not self.deep.hidden:
+            raise ValueError("deep.hidden is empty: a DNN needs a hidden layer (lr has none)")
+        return self
+
+    def build(self, fields: Sequence[FieldInfo], dim: int) -> DNNRanker:
+        return DNNRanker(len(fields) * dim, self)
+
+
+class DNNRanker(nn.Module):
+    def __init__(self, width: int, spec: DNN):
+        super().__init__()
+        self.deep = spec.deep.build(width)
+        self.head = xavier(nn.Linear(self.deep.out, 1))
+
+    def forward(self, x: FieldTokens) -> RankerOutput:
+        return RankerOutput(self.head(self.deep(x.tokens.flatten(1))).squeeze(-1), x.notes())
+
+    def flops(self) -> Flops:
+        return {"deep": self.deep.flops(), "head": of_linear(self.head)}

@@ -1,0 +1,167 @@
+"""Field embeddings: every id of every field is a row of one table, found at its field's offset.
+
+    token_f = table[offset_f + id_f]  (categorical);  mean or sum of such rows  (bag);  x_f w_f, w_f in R^E  (numeric)
+
+One gather serves all categorical fields, where a list of tables needs one per field. A row whose value is missing has
+id 0, a bag without values takes that id, a missing number has a vector of its own; id 1 is every unknown value.
+Starting values N(0, 1e-4), and Xavier for the vectors of numbers, are FuxiCTR's.
+
+Fields of another width (`dims`) lie in a table of that width and are projected to the common one without a bias.
+
+The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on: rows`), or of the
+whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.errors import unknown
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Impressions
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import FieldTokens
+from fullrank.models.ranking.fused import Fused, in_order
+from fullrank.models.ranking.size import Flops
+
+Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
+
+
+class Embedding(Spec):
+    """A vector for every value of every field."""
+
+    dim: int = Field(16, ge=1)
+    """Width of a field's vector."""
+    dims: tuple[tuple[str, int], ...] = ()
+    """Fields stored at another width, as (name, width) pairs, and projected to `dim`."""
+    std: float = Field(1e-4, gt=0)
+    """Standard deviation of starting values."""
+    bags: Literal["mean", "sum"] = "mean"
+    """How the values of a bag or a sequence become one vector."""
+    l2: float = Field(0.0, ge=0)
+    """Weight of the squared norm of the vectors (halved) in the loss."""
+    l2_on: Literal["rows", "table"] | None = None
+    """Whose norm: the rows in the batch (null too), or the whole tables, which needs update=adamw."""
+    update: Update = "adamw"
+    """How tables learn: with dense gradients in AdamW like all else; or with sparse ones, where only the rows of a
+    batch move: lazy_adam (moments of the touched rows alone), rowwise_adagrad (one number of state per row)."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> Embedding:
+        if self.l2_on is not None and not self.l2:
+            raise ValueError(f"l2_on={self.l2_on} has no effect when l2 is 0: set l2, or leave it out")
+        if self.l2_on == "table" and self.update != "adamw":
+            raise ValueError(f"l2_on=table moves every row in every step: use update=adamw, not {self.update}")
+        names = [name for name, _ in self.dims]
+        if len(set(names)) < len(names):
+            raise ValueError(f"dims: each field once, given {names}")
+        for name, width in self.dims:
+            if width < 1 or width == self.dim:
+                raise ValueError(f"dims: {name!r} needs a width of at least 1 that differs from dim={self.dim}")
+        return self
+
+    def build(self, fields: Sequence[FieldInfo], reads: frozenset[str]) -> FieldEmbedding:
+        return FieldEmbedding(fields, reads, self)
+
+
+class FieldEmbedding(nn.Module):
+    """Impressions -> `FieldTokens`, of which it makes what is read."""
+
+    def __init__(self, fields: Sequence[FieldInfo], reads: frozenset[str], spec: Embedding):
+        super().__init__()
+        self.fields, self.spec = tuple(fields), spec
+        self.numbers = sum(field.kind == "numeric" for field in fields)
+        widths = _widths(fields, spec) if "tokens" in reads else {}
+        sparse = spec.update != "adamw"
+        self.tables = nn.ModuleList(
+            Fused(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse)
+            for width in sorted(set(widths.values()), key=lambda width: (width != spec.dim, width))
+        )
+        off = [p for p, field in enumerate(self.fields) if widths.get(field.name, spec.dim) != spec.dim]
+        self.projections = nn.ParameterDict({str(p): _xavier(widths[fields[p].name], spec.dim) for p in off})
+        linear, numbers = "linear" in reads, self.numbers > 0
+        self.linear_table = Fused(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
+        self.numeric = None
+        if "tokens" in reads and numbers:
+            self.numeric = Numbers(self.numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
+        self.linear_numeric = Numbers(self.numbers, 1, spec.std, spec.std) if linear and numbers else None
+        self.bias = nn.Parameter(torch.zeros(())) if linear else None
+        for table in self._all_tables():
+            nn.init.normal_(table.table, std=spec.std)
+
+    def _all_tables(self) -> list[Fused]:
+        extra = [] if self.linear_table is None else [self.linear_table]
+        return [*self.tables, *extra]
+
+    def row_parameters(self) -> list[nn.Parameter]:
+        """The tables whose touched rows alone are updated (`update`)."""
+        return [] if self.spec.update == "adamw" else [table.table for table in self._all_tables()]
+
+    def looked_up(self) -> int:
+        """Parameters of the look-ups: all but the projections and the bias."""
+        bias = 0 if self.bias is None else 1
+        return sum(p.numel() for p in self.parameters()) - bias - sum(m.numel() for m in self.projections.values())
+
+    def flops(self) -> Flops:
+        """Of one impression: the projections of fields that are stored at another width."""
+        return {"projections": 2 * sum(m.numel() for m in self.projections.values())} if self.projections else {}
+
+    def forward(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> FieldTokens:
+        tokens = self._tokens(batch)
+        return FieldTokens(tokens, None if self.linear_table is None else self._linear(batch), wanted)
+
+    def penalty(self, batch: Impressions) -> Float[Tensor, ""]:
+        """l2 / 2 times the squared norm of the vectors."""
+        whole = self.spec.l2_on == "table"
+        parts = [t.table.square().sum() if whole else t.squared(batch) for t in self._all_tables()]
+        numbers = [one for one in (self.numeric, self.linear_numeric) if one is not None]
+        parts += [vectors.square().sum() for one in numbers for vectors in one.parameters()]
+        return torch.stack(parts).sum() * (self.spec.l2 / 2)
+
+    def _tokens(self, batch: Impressions) -> Float[Tensor, "B F E"]:
+        if not len(self.tables) and self.numeric is None:
+            return batch.numeric.new_zeros(len(batch.categorical), len(self.fields), 0)
+        parts = [part for table in self.tables for part in table(batch)]
+        if self.numeric is not None:
+            places = [p for p, field in enumerate(self.fields) if field.kind == "numeric"]
+            parts.append((places, self.numeric(batch.numeric, batch.missing)))
+        return in_order(parts, dict(self.projections.items()))
+
+    def _linear(self, batch: Impressions) -> Float[Tensor, "B"]:
+        assert self.linear_table is not None and self.bias is not None
+        parts = [part.sum((1, 2)) for _, part in self.linear_table(batch)]
+        if self.linear_numeric is not None:
+            parts.append(self.linear_numeric(batch.numeric, batch.missing).sum((1, 2)))
+        return self.bias + torch.stack(parts).sum(0)
+
+
+class Numbers(nn.Module):
+    """x_f w_f, and a vector of its own where the number is missing."""
+
+    def __init__(self, numbers: int, width: int, std: float, weight_std: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(numbers, width) * weight_std)
+        self.missing = nn.Parameter(torch.randn(numbers, width) * std)
+
+    def forward(self, x: Float[Tensor, "B N"], missing: Tensor) -> Float[Tensor, "B N E"]:
+        return torch.where(missing[..., None], self.missing, x[..., None] * self.weight)
+
+
+def _widths(fields: Sequence[FieldInfo], spec: Embedding) -> dict[str, int]:
+    """Width of each field that has ids; one that shares a table has its owner's."""
+    own = {field.name: spec.dim for field in fields if field.kind != "numeric" and field.shares is None}
+    for name, width in spec.dims:
+        if name not in own:
+            raise unknown("field with a table of its own in embedding.dims", name, own)
+        own[name] = width
+    return {f.name: own[f.shares or f.name] for f in fields if f.kind != "numeric"}
+
+
+def _xavier(inner: int, outer: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.xavier_normal_(torch.empty(inner, outer)))

@@ -1,0 +1,63 @@
+"""Sparse mixture of experts per token with ReLU routing (RankMixer, arXiv:2507.15551, Sec. 3.5).
+
+    G_tj = ReLU(h_t(M_t))_j,  Z_t = LN(sum_j G_tj FFN_tj(M_t) + M_t),  and lambda * mean of G is added to the loss
+
+ReLU lets a token take as many experts as it needs; the penalty on G keeps them few.
+
+Differs: lambda is fixed (`sparsity`) where the paper adapts it to a budget; there is one router, not one for dense
+training and one for sparse inference; and all experts are computed, so a zero gate saves no time here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.models.ranking.feed_forwards.gelu import perceptron
+from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
+
+
+class Experts(Spec):
+    """RankMixer's sparse-MoE per-token FFN."""
+
+    kind: Literal["experts"] = "experts"
+    experts: int = Field(4, ge=2)
+    """Experts of each token."""
+    expansion: float = Field(1.0, gt=0)
+    """Hidden width of an expert as a multiple of the token's."""
+    sparsity: float = Field(1e-3, ge=0)
+    """Weight of the mean gate in the loss; 0 adds nothing."""
+
+    def build(self, tokens: int, width: int) -> ExpertsFeedForward:
+        return ExpertsFeedForward(tokens, width, self)
+
+
+class ExpertsFeedForward(nn.Module):
+    def __init__(self, tokens: int, width: int, spec: Experts, how: How | None = None):
+        super().__init__()
+        self.how, self.experts, self.sparsity = how, spec.experts, spec.sparsity
+        hidden = max(1, round(spec.expansion * width))
+        self.up = nn.ParameterList(stack_of(tokens, width, hidden) for _ in range(spec.experts))
+        self.down = nn.ParameterList(stack_of(tokens, hidden, width) for _ in range(spec.experts))
+        self.up_bias = nn.ParameterList(biases(tokens, hidden) for _ in range(spec.experts))
+        self.down_bias = nn.ParameterList(biases(tokens, width) for _ in range(spec.experts))
+        self.router, self.router_bias = stack_of(tokens, width, spec.experts), biases(tokens, spec.experts)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+        gates = F.relu(per_token(affine, x, [self.router, self.router_bias], self.how))
+        out = x
+        for number in range(self.experts):
+            weights = [self.up[number], self.down[number], self.up_bias[number], self.down_bias[number]]
+            out = out + gates[..., number, None] * per_token(perceptron, x, weights, self.how)
+        aux = {"routing": self.sparsity * gates.mean()} if self.sparsity else {}
+        return self.norm(out), aux
+
+    def flops(self) -> int:
+        return 2 * sum(weight.numel() for weight in [*self.up, *self.down, self.router])

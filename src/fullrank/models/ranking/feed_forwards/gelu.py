@@ -1,0 +1,72 @@
+"""GELU per-token FFN (RankMixer, arXiv:2507.15551, Sec. 3.4).
+
+    Z_t = LN(W2_t GELU(W1_t M_t + b1_t) + b2_t + M_t)
+
+Differs: the hidden width is `expansion` times the token's, 1 by default, as RankElastor's experiments set it; its code
+takes two hidden layers of 200 or 400 (`hidden: [200, 200]`) and adds the skip without a norm (`norm: false`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
+
+
+class Gelu(Spec):
+    """RankMixer's per-token FFN."""
+
+    kind: Literal["gelu"] = "gelu"
+    expansion: float | None = Field(None, gt=0)
+    """Hidden width as a multiple of the token's; null is 1."""
+    hidden: tuple[int, ...] = ()
+    """Hidden widths written out, in place of `expansion`."""
+    norm: bool = True
+    """LayerNorm of the sum with the input; without it the input is added alone."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> Gelu:
+        if self.hidden and self.expansion is not None:
+            raise ValueError("expansion has no effect beside hidden: keep one of them")
+        if any(width < 1 for width in self.hidden):
+            raise ValueError(f"hidden: widths of at least 1, not {list(self.hidden)}")
+        return self
+
+    def build(self, tokens: int, width: int) -> GeluFeedForward:
+        return GeluFeedForward(tokens, width, self)
+
+
+class GeluFeedForward(nn.Module):
+    def __init__(self, tokens: int, width: int, spec: Gelu, how: How | None = None):
+        super().__init__()
+        self.how = how
+        hidden = spec.hidden or (max(1, round((spec.expansion or 1.0) * width)),)
+        widths = (width, *hidden, width)
+        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        self.weights = nn.ParameterList(stack_of(tokens, a, b) for a, b in pairs)
+        self.biases = nn.ParameterList(biases(tokens, b) for _, b in pairs)
+        self.norm = nn.LayerNorm(width) if spec.norm else None
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+        out = x + per_token(perceptron, x, [*self.weights, *self.biases], self.how)
+        return out if self.norm is None else self.norm(out), {}
+
+    def flops(self) -> int:
+        return 2 * sum(weight.numel() for weight in self.weights)
+
+
+def perceptron(x: Tensor, *weights: Tensor) -> Tensor:
+    """Layers of one token (or of all): first the matrices, then as many biases; GELU between layers."""
+    layers = len(weights) // 2
+    for place in range(layers):
+        x = affine(x, weights[place], weights[layers + place])
+        if place < layers - 1:
+            x = F.gelu(x)
+    return x

@@ -1,0 +1,152 @@
+"""The tables of many fields as one: a field's ids begin at its offset, so that one gather serves all of them.
+
+A field that shares another's table has that one's offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fullrank.data.batch import Bag, Impressions
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.ops.distinct import distinct
+
+Found = list[tuple[list[int], Tensor]]
+"""Vectors [B, n, E] with the places of their n fields in the schema."""
+
+
+class Fused(nn.Module):
+    """The fields of `names` in a table of one width."""
+
+    offsets: Tensor
+    """[C] of the categorical fields held here."""
+
+    def __init__(
+        self,
+        fields: Sequence[FieldInfo],
+        names: Collection[str],
+        width: int,
+        mode: Literal["mean", "sum"],
+        sparse: bool,
+    ):
+        super().__init__()
+        self.fields, self.mode, self.sparse = tuple(fields), mode, sparse
+        self.starts, rows = _starts(fields, names)
+        categorical = [field.name for field in fields if field.kind == "categorical"]
+        held = [column for column, name in enumerate(categorical) if name in self.starts]
+        self.columns = None if len(held) == len(categorical) else held
+        self.places = [p for p, f in enumerate(fields) if f.kind == "categorical" and f.name in self.starts]
+        several = [p for p, f in enumerate(fields) if f.kind in ("bag", "sequence")]
+        held_bags = [(number, place) for number, place in enumerate(several) if fields[place].name in self.starts]
+        self.bags = [(number, place, self.starts[fields[place].name]) for number, place in held_bags]
+        offsets = [self.starts[fields[p].name] for p in self.places]
+        self.register_buffer("offsets", torch.tensor(offsets, dtype=torch.long), persistent=False)
+        self.table = nn.Parameter(torch.empty(rows, width))
+
+    def forward(self, batch: Impressions) -> Found:
+        found: Found = []
+        if self.places:
+            found.append((self.places, F.embedding(self._ids(batch), self.table, sparse=self.sparse)))
+        for number, place, start in self.bags:
+            ids, offsets = flattened(batch.bags[number])
+            pooled = F.embedding_bag(ids + start, self.table, offsets, mode=self.mode, sparse=self.sparse)
+            found.append(([place], pooled[:, None]))
+        return found
+
+    def used(self, batch: Impressions) -> Float[Tensor, "n E"]:
+        """The rows that occur in a batch, each once."""
+        return F.embedding(distinct(self._every(batch), len(self.table)), self.table, sparse=self.sparse)
+
+    def squared(self, batch: Impressions) -> Float[Tensor, ""]:
+        """The squared norm of the rows in `used`.
+
+        Of a table that is small beside the batch all rows are squared and those that occur are added: cheaper than to
+        gather rows and to scatter their gradients.
+        """
+        if self.sparse or len(self.table) > self.offsets.numel() * len(batch):
+            return self.used(batch).square().sum()
+        occurs = torch.zeros(len(self.table), dtype=self.table.dtype, device=self.table.device)
+        occurs[self._every(batch)] = 1.0
+        return torch.mv(self.table.square().T, occurs).sum()
+
+    def _every(self, batch: Impressions) -> Int[Tensor, "n"]:
+        """The rows of all values in a batch, one as often as it occurs."""
+        ids = [self._ids(batch).flatten()] if self.places else []
+        return torch.cat([*ids, *(flattened(batch.bags[number])[0] + start for number, _, start in self.bags)])
+
+    def _ids(self, batch: Impressions) -> Int[Tensor, "B C"]:
+        ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]
+        return ids + self.offsets
+
+    def slowly(self, batch: Impressions) -> Found:
+        """The slow twin: a table per field, one after the other."""
+        found: Found = []
+        names = [field.name for field in self.fields if field.kind == "categorical"]
+        several = [p for p, f in enumerate(self.fields) if f.kind in ("bag", "sequence")]
+        for place, field in enumerate(self.fields):
+            if field.name not in self.starts:
+                continue
+            owner = next(f for f in self.fields if f.name == (field.shares or field.name))
+            table = self.table[self.starts[field.name] :][: owner.size]
+            if field.kind == "categorical":
+                vectors = table[batch.categorical[:, names.index(field.name)].long()]
+            else:
+                bag = batch.bags[several.index(place)]
+                rows = [row[:n] if n else row.new_zeros(1) for row, n in zip(bag.ids, bag.lengths, strict=True)]
+                vectors = torch.stack([getattr(table[row.long()], self.mode)(0) for row in rows])
+            found.append(([place], vectors[:, None]))
+        return found
+
+
+def flattened(bag: Bag) -> tuple[Int[Tensor, "n"], Int[Tensor, "B"]]:
+    """The values of all rows in a row, and where each row begins; a row without values has the missing one."""
+    lengths = bag.lengths.clamp_min(1)
+    inside = torch.arange(max(1, bag.ids.shape[1]), device=lengths.device) < lengths[:, None]
+    ids = bag.ids if bag.ids.shape[1] else bag.ids.new_zeros(len(lengths), 1)
+    ids = torch.where(bag.lengths[:, None] > 0, ids, 0)
+    return ids[inside].long(), (lengths.cumsum(0) - lengths).long()
+
+
+def in_order(found: Found, projections: Mapping[str, Tensor]) -> Float[Tensor, "B F E"]:
+    """The vectors in the order of the schema; the field at place p is first multiplied by `projections[str(p)]`.
+
+    Fields that stand side by side are copied together: one field at a time is slow.
+    """
+    pieces: dict[int, Tensor] = {}
+    for places, vectors in found:
+        runs = _runs(places, projections)
+        for run, piece in zip(runs, vectors.split([len(run) for run in runs], 1), strict=True):
+            matrix = projections.get(str(run[0]))
+            pieces[run[0]] = piece if matrix is None else piece @ matrix
+    whole = [pieces[place] for place in sorted(pieces)]
+    return torch.cat(whole, 1) if len(whole) > 1 else whole[0]
+
+
+def _runs(places: Sequence[int], alone: Collection[str]) -> list[list[int]]:
+    """Rising places cut wherever one is missing, and around those that stand alone."""
+    runs: list[list[int]] = []
+    for place in places:
+        joins = runs and runs[-1][-1] == place - 1 and not {str(place), str(place - 1)} & set(alone)
+        if joins:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return runs
+
+
+def _starts(fields: Sequence[FieldInfo], names: Collection[str]) -> tuple[dict[str, int], int]:
+    """Where each field of `names` begins, and the number of rows."""
+    starts: dict[str, int] = {}
+    rows = 0
+    for field in fields:
+        if field.name in names and field.kind != "numeric" and field.shares is None:
+            starts[field.name] = rows
+            rows += field.size
+    shared = {f.name: starts[f.shares] for f in fields if f.name in names and f.shares is not None}
+    return starts | shared, rows

@@ -1,0 +1,40 @@
+"""Logistic regression: one weight per value of each field, summed.
+
+Source: McMahan et al., KDD 2013, as the linear baseline of click prediction. It cannot represent any interaction.
+
+    logit = b + sum_f w_f[id_f]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import FieldTokens, RankerOutput
+from fullrank.models.ranking.size import Flops
+
+
+class LR(Spec):
+    """Logistic regression on the fields."""
+
+    kind: Literal["lr"] = "lr"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({"linear"})
+
+    def build(self, fields: Sequence[FieldInfo], dim: int) -> LRRanker:
+        return LRRanker()
+
+
+class LRRanker(nn.Module):
+    def forward(self, x: FieldTokens) -> RankerOutput:
+        assert x.linear is not None
+        return RankerOutput(x.linear)
+
+    def flops(self) -> Flops:
+        return {}

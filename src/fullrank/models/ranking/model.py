@@ -1,0 +1,102 @@
+"""Click: field embeddings + a ranker, trained to give the probability that an impression is clicked. Plain PyTorch.
+
+p = sigmoid(logit),  loss = binary cross-entropy + l2 / 2 |rows|^2 + what the ranker adds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.registry import Room
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Impressions
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import RankerOutput, reads
+from fullrank.models.ranking.dcnv2 import DCNv2
+from fullrank.models.ranking.embedding import Embedding
+from fullrank.models.ranking.size import Counted, Size
+
+
+class Click(Spec):
+    """A click model trained by gradient descent on impressions."""
+
+    kind: Literal["click"] = "click"
+    embedding: Embedding = Embedding()
+    """Fields -> vectors."""
+    ranker: Annotated[Spec, Room("rankers")] = DCNv2()
+    """Vectors -> logit."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> Click:
+        if "tokens" not in reads(self.ranker):
+            for name in ("dim", "dims"):
+                if getattr(self.embedding, name) != Embedding.model_fields[name].default:
+                    raise ValueError(
+                        f"embedding.{name} has no effect on {self.ranker.kind_of()}, which has one weight per value: "
+                        "leave it out"
+                    )
+        return self
+
+    def build(self, fields: Sequence[FieldInfo]) -> ClickModel:
+        return ClickModel(fields, self)
+
+
+class ClickModel(nn.Module):
+    """`forward` gives the named terms whose sum is minimised, `output` the logits."""
+
+    def __init__(self, fields: Sequence[FieldInfo], spec: Click):
+        super().__init__()
+        if not fields:
+            raise UserError("the store has no fields, so there is nothing to rank by: prepare it with at least one")
+        self.embedding = spec.embedding.build(fields, reads(spec.ranker))
+        self.ranker = spec.ranker.build(fields, spec.embedding.dim)  # type: ignore[attr-defined]
+        self.l2 = spec.embedding.l2
+        self.penalties = frozenset({"l2", "routing"})
+        """Terms that are no sum over rows."""
+
+    def forward(self, batch: Impressions) -> dict[str, Float[Tensor, ""]]:
+        """Named terms: the loss is the local sum over the global count of rows, so shards and micro-batches add up."""
+        labels = checked(batch.labels)
+        out = self.output(batch)
+        loss = F.binary_cross_entropy_with_logits(out.logits.float(), labels.float(), reduction="sum")
+        terms = {"bce": loss / max(1, len(labels) if batch.count is None else batch.count), **out.aux}
+        return terms | {"l2": self.embedding.penalty(batch)} if self.l2 else terms
+
+    def output(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> RankerOutput:
+        """Logits, and the taps that are wanted."""
+        out: RankerOutput = self.ranker(self.embedding(batch, wanted))
+        return out
+
+    def probabilities(self, batch: Impressions) -> Float[Tensor, "B"]:
+        """In double precision: large logits stay apart."""
+        return torch.sigmoid(self.output(batch).logits.double())
+
+    def size(self) -> Size:
+        """Parameters by kind, and the FLOPs of one impression."""
+        embedding = self.embedding.looked_up()
+        dense = sum(p.numel() for p in self.parameters()) - embedding
+        ranker = self.ranker.flops() if isinstance(self.ranker, Counted) else {"ranker": None}
+        return Size(embedding, dense, {**self.embedding.flops(), **ranker})
+
+    def row_parameters(self) -> list[nn.Parameter]:
+        """Tables whose gradients are sparse, updated row by row."""
+        return self.embedding.row_parameters()
+
+
+def checked(labels: Tensor | None) -> Float[Tensor, "B"]:
+    """The labels of a training batch. Raises `UserError` where there are none, or others than 0 and 1."""
+    if labels is None:
+        raise UserError("these impressions have no labels: training and evaluation need 0 or 1 for each")
+    wrong = (labels != 0) & (labels != 1)
+    if bool(wrong.any()):
+        given = float(labels[wrong][0])
+        raise UserError(f"a label is {given:g}, allowed are 0 and 1: set label_threshold where you prepare the store")
+    return labels

@@ -1,0 +1,102 @@
+"""xDeepFM: explicit interactions of whole field vectors, a degree per layer (Lian et al., KDD 2018, arXiv:1803.05170).
+
+    X^k_h = sum_{i,j} W^{k,h}_{ij} (X^{k-1}_i * X^0_j)          compressed interaction network (CIN, Eq. 6)
+    logit = linear + w . [sum_d X^1; X^2; ...] + MLP([v_1; ...; v_F])
+
+Differs: the CIN's layers are linear and none is split in halves, as in FuxiCTR (the paper found the identity best).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import FieldTokens, RankerOutput, several
+from fullrank.models.ranking.deep import Deep, xavier
+from fullrank.models.ranking.size import Flops, of_linear
+
+
+class XDeepFM(Spec):
+    """Compressed interaction network, perceptron and linear part."""
+
+    kind: Literal["xdeepfm"] = "xdeepfm"
+    cin: tuple[int, ...] = Field((16, 16), min_length=1)
+    """Feature maps of each CIN layer."""
+    deep: Deep = Deep()
+    """The perceptron beside it."""
+
+    @model_validator(mode="after")
+    def _has_maps(self) -> XDeepFM:
+        if min(self.cin) < 1:
+            raise ValueError(f"cin: at least one feature map per layer, not {list(self.cin)}")
+        return self
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({"tokens", "linear"})
+
+    def build(self, fields: Sequence[FieldInfo], dim: int) -> XDeepFMRanker:
+        several(fields, "xdeepfm")
+        return XDeepFMRanker(len(fields), dim, self)
+
+
+class XDeepFMRanker(nn.Module):
+    def __init__(self, fields: int, dim: int, spec: XDeepFM):
+        super().__init__()
+        self.dim = dim
+        maps = (fields, *spec.cin)
+        self.cin = nn.ModuleList(
+            xavier(nn.Linear(fields * before, after, bias=False))
+            for before, after in zip(maps[:-1], maps[1:], strict=True)
+        )
+        self.pooled = xavier(nn.Linear(sum(spec.cin), 1))
+        self.deep = spec.deep.build(fields * dim) if spec.deep.hidden else None
+        self.head = xavier(nn.Linear(self.deep.out, 1, bias=False)) if self.deep is not None else None
+
+    def forward(self, x: FieldTokens) -> RankerOutput:
+        assert x.linear is not None
+        notes, sums, maps = x.notes(), [], x.tokens
+        for number, layer in enumerate(self.cin):
+            maps = interact(x.tokens, maps, layer.weight)  # type: ignore[arg-type]
+            notes(f"cin_{number}", maps)
+            sums.append(maps.sum(-1))
+        logits = x.linear + self.pooled(torch.cat(sums, -1)).squeeze(-1)
+        if self.deep is not None and self.head is not None:
+            logits = logits + self.head(self.deep(x.tokens.flatten(1))).squeeze(-1)
+        return RankerOutput(logits, notes)
+
+    def flops(self) -> Flops:
+        found: Flops = {}
+        for number, layer in enumerate(self.cin):
+            found[f"cin_{number}"] = of_linear(layer, self.dim)  # type: ignore[arg-type]
+        head = of_linear(self.pooled)
+        if self.deep is not None and self.head is not None:
+            found["deep"], head = self.deep.flops(), head + of_linear(self.head)
+        return {**found, "head": head}
+
+
+def interact(
+    first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"], weight: Float[Tensor, "G FH"]
+) -> Float[Tensor, "B G E"]:
+    """One CIN layer; `weight[g, f * H + h]` is that of field f with map h."""
+    outer = (first[:, :, None] * maps[:, None]).flatten(1, 2)
+    return weight @ outer
+
+
+def interact_slowly(
+    first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"], weight: Float[Tensor, "G FH"]
+) -> Float[Tensor, "B G E"]:
+    """The same, pair by pair."""
+    out = first.new_zeros(len(first), len(weight), first.shape[-1])
+    for g in range(len(weight)):
+        for f in range(first.shape[1]):
+            for h in range(maps.shape[1]):
+                out[:, g] = out[:, g] + weight[g, f * maps.shape[1] + h] * first[:, f] * maps[:, h]
+    return out

@@ -1,0 +1,1 @@
+"""Sequential recommenders: items, encoder, task, loss, weighting and penalties, one folder for each choice."""

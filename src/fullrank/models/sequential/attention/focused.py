@@ -1,0 +1,175 @@
+"""Focused attention: the difference of two softmax attentions mixes the values (FAIR, Sec. 3.2, Eqs. 2 to 7).
+
+Claim: two sets of queries and keys and one of values; A = Norm(l1 A1 - l2 A2) lets what both maps agree on, the noise,
+cancel, and leaves what one of them picks out. l1 and l2 are constants, 1 in the paper. A's entries may be negative.
+
+The paper does not say what Norm is. With l1 = l2 every row of the difference sums to 0, so that dividing by the row's
+sum does not exist. `none` (default) leaves the difference: the maps start alike, so the block starts near the identity.
+`head_rms` is what the Differential Transformer does (arXiv:2410.05258, Sec. 2.1): RMSNorm on each head's mixed values,
+with one learned gain per value dimension shared by the heads. It cancels any positive scale of a row, so it stands for
+every such Norm but for what eps (1e-6) does to rows near zero, and it needs no weights of queries x keys; at the start
+it blows a small random difference up to full size, which drowns small inputs. `row_l1` and `row_rms` divide the row
+itself, by the sum of its absolute values or by its root mean square over the keys that may be seen. Why `none`:
+docs/decisions/0007-focused-attention-without-norm.md.
+
+Differs: dropout falls on A behind Norm; on A1 and A2 apart it would break what cancels. The first event of a row sees
+itself alone in both maps, so with l1 = l2 its output is exactly 0 and the block's residual carries it. The factor
+1 - lambda_init of the Differential Transformer is left out.
+
+SPRINT's columns: where the weights are made anyway (`row_l1`, `row_rms`), the sums of |A|; else those of l1 A1 + l2 A2,
+since |l1 A1 - l2 A2| <= l1 A1 + l2 A2 everywhere and |A|_2 <= sqrt(|A|_1 |A|_inf) holds for it. Its rows sum to
+l1 + l2, which `exact_bound` counts. RMSNorm of `head_rms` is outside of what the penalty bounds, as HSTU's gate is.
+Sums behind dropout would need one mask for two kernels and are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Columns
+from fullrank.models.initial import start_small
+from fullrank.models.sequential.attention import Projection, mask, of_mixing
+from fullrank.models.sequential.attention.rotary import rotate
+from fullrank.models.sequential.attention.streams import Memory, seen
+from fullrank.ops.focused_attention import (
+    EPS,
+    RowNorm,
+    focused_attention,
+    focused_attention_noting,
+    focused_weights,
+    noted_weights,
+    softmax_map,
+    subtracted,
+)  # fmt: skip
+from fullrank.ops.query_blocks import BLOCK
+from fullrank.ops.shared_prefix import stream_mix, stream_scores
+
+Norm = Literal["none", "head_rms", "row_l1", "row_rms"]
+
+
+class Focused(Spec):
+    """Attention as the difference of two softmax maps."""
+
+    kind: Literal["focused"] = "focused"
+    heads: int = Field(2, ge=1)
+    """Heads; the width must divide by them."""
+    causal: bool = True
+    """A position sees itself and what came before it."""
+    norm: Norm = "none"
+    """Nothing, RMSNorm of each head's output, or rows of the weights over their absolute sum or root mean square."""
+    lambda_1: float = Field(1.0, gt=0)
+    """Factor of the first map."""
+    lambda_2: float = Field(1.0, gt=0)
+    """Factor of the second, which is subtracted."""
+    qk_width: int | None = Field(None, ge=1)
+    """Width of each of the two queries and keys per head; default the model's width over the heads."""
+    rope: bool = False
+    """Turn queries and keys by their position (RoPE, base 10,000)."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the difference, behind its norm."""
+
+    def build(self, dim: int, max_length: int) -> FocusedAttention:
+        if dim % self.heads:
+            raise UserError(f"focused attention: the width {dim} does not divide by {self.heads} heads")
+        if self.rope and (self.qk_width or dim // self.heads) % 2:
+            raise UserError(f"focused attention: RoPE needs an even qk_width, not {self.qk_width or dim // self.heads}")
+        return FocusedAttention(dim, self)
+
+
+class FocusedAttention(nn.Module):
+    """Satisfies `Attention` and `Streamed`. A query is [q1 q2] and a key [k1 k2], side by side."""
+
+    notes = frozenset({"columns", "rows"})
+
+    def __init__(self, dim: int, spec: Focused):
+        super().__init__()
+        self.heads, self.causal, self.rope, self.drop = spec.heads, spec.causal, spec.rope, spec.dropout
+        self.factors = spec.lambda_1, spec.lambda_2
+        self.rows: RowNorm = {"row_l1": "l1", "row_rms": "rms"}.get(spec.norm)  # type: ignore[assignment]
+        self.width = spec.qk_width or dim // spec.heads
+        self.sizes = [2 * spec.heads * self.width, 2 * spec.heads * self.width, dim]
+        self.qkv = nn.Linear(dim, sum(self.sizes), bias=False)
+        self.output = nn.Linear(dim, dim, bias=False)
+        self.norm = nn.RMSNorm(dim // spec.heads, eps=EPS) if spec.norm == "head_rms" else None
+        start_small(self)
+
+    def flops(self, length: int) -> dict[str, int]:
+        weights = self.qkv.weight.numel() + self.output.weight.numel()
+        fused = self.rows is None and self._dropped() == 0  # two kernels that each mix the values, else one in blocks
+        widths, block = self.sizes[0] + (2 if fused else 1) * self.sizes[2], None if fused else BLOCK
+        mixing = of_mixing(length, widths, causal=self.causal, block=block)
+        return {"projections": 2 * length * weights, "mixing": mixing}
+
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).split(self.sizes, -1))
+        if self.rope:
+            # a head's two queries turn as two heads would: each over its own width
+            q, k = (rotate(p.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2), positions) for p in (q, k))
+            q, k = (p.unflatten(1, (self.heads, 2)).transpose(2, 3).flatten(3) for p in (q, k))
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Bool[Tensor, "B 1 T S"] | None) -> Tensor:
+        y = focused_attention(q, k, v, self.factors, allowed, norm=self.rows, dropout=self._dropped())
+        return self._closed(y)
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
+        q, k, v = self.project(x, batch.positions(from_end=False))
+        if batch.taps is not None and "memory" in batch.taps.wanted:
+            batch.taps.memory[self] = k, v
+        if batch.taps is None or "columns" not in batch.taps.wanted:
+            return self.attend(q, k, v, None if self.causal else mask(batch, causal=False))
+        y, (columns, rows) = focused_attention_noting(
+            q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self._dropped()
+        )
+        batch.taps.columns.append(Columns(self, columns, batch.valid, rows))
+        return self._closed(y)
+
+    def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:
+        allowed, w = seen(batch, own[0].shape[3]), self.width
+        first, second = (
+            softmax_map(stream_scores(q[..., at], prefix[0][..., at], own[0][..., at]), w, allowed)
+            for at in (slice(0, w), slice(w, 2 * w))
+        )
+        weights = subtracted(first, second, self.factors, allowed, self.rows)
+        kept = F.dropout(weights, self._dropped()).to(q.dtype)
+        return self._closed(stream_mix(kept, prefix[1], own[1]).float())
+
+    def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
+        """A, signed: behind its row norm, or l1 A1 - l2 A2 where the norm is the head's or none.
+
+        Where no gradient is asked for, as in diagnoses, it is worked out in fp64: of maps that nearly agree fp32 leaves
+        little but its own rounding.
+        """
+        q, k, _ = self.project(x, batch.positions(from_end=False))
+        q, k = (q, k) if torch.is_grad_enabled() else (q.double(), k.double())
+        return focused_weights(q, k, self.factors, mask(batch, causal=self.causal), self.rows).to(x.dtype)
+
+    def noted_weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
+        """What is noted for penalties on columns, in full: |A| behind a row norm, else l1 A1 + l2 A2, which is more."""
+        q, k, _ = self.project(x, batch.positions(from_end=False))
+        return noted_weights(q, k, self.factors, mask(batch, causal=self.causal), self.rows).to(x.dtype)
+
+    def apply_weights(self, weights: Float[Tensor, "B H T T"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        v = self.qkv(x)[..., -self.sizes[2] :].unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self._closed((weights @ v).float())
+
+    def matrices(self) -> Projection:
+        """With head_rms the norm stands between the two."""
+        return self.qkv.weight[-self.sizes[2] :].unflatten(0, (self.heads, -1)), self.output.weight
+
+    def _dropped(self) -> float:
+        return self.drop if self.training else 0.0
+
+    def _closed(self, y: Float[Tensor, "B H T f"]) -> Float[Tensor, "B T D"]:
+        """Each head normalised where that is the norm, and the output projection of all."""
+        y = y.transpose(1, 2)  # as the kernels lay it out
+        y = y if self.norm is None else self.norm(y)
+        return self.output(y.flatten(2).to(self.output.weight.dtype))

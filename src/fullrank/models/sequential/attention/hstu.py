@@ -1,0 +1,230 @@
+"""HSTU: pointwise SiLU attention with a gate, and biases by position and by time (Zhai et al. 2024, arXiv:2402.17152).
+
+With [U V Q K] = silu(W x) and A_ij = silu(q_i . k_j + b_p(i - j) + b_t(t_(i+1) - t_j)) / n for the keys that i may
+see (Eqs. 1 and 2; no softmax and no 1 / sqrt d), y = W_o dropout(U * norm(A V)) (Eq. 3). b_p is a table of distances,
+b_t one of floor(ln(max(|dt|, 1)) / 0.301) cut at 128, both shared by the heads; the last event of a row asks about its
+own time. The defaults are the paper's; the norm before it, the residual and learned positions are the encoder's.
+
+SPRINT's backbone is the ungated setting: y = W_o A V with ``gate=False, rel_bias=none, rope=True, bias=False``.
+
+Differs: n is a constant or the number of keys that a query sees, where SPRINT's code takes the padded length of the
+batch, which would show a row how long its neighbours are. W_o starts Xavier-uniform in both settings. The table of a
+causal attention has no entries for distances that causality hides.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Columns
+from fullrank.models.initial import STD, start_small
+from fullrank.models.sequential.attention import Places, Projection, mask, of_mixing
+from fullrank.models.sequential.attention.rotary import rotate
+from fullrank.models.sequential.attention.streams import Memory, seen
+from fullrank.ops.query_blocks import BLOCK
+from fullrank.ops.shared_prefix import stream_mix, stream_scores
+from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
+
+BUCKETS = 129
+"""Entries of the time table; the last takes every difference of e^38.5 seconds or more."""
+BUCKET_WIDTH = 0.301
+"""Of a bucket, in ln(seconds)."""
+
+
+class HSTU(Spec):
+    """SiLU attention with gate and relative biases."""
+
+    kind: Literal["hstu"] = "hstu"
+    heads: int = Field(2, ge=1)
+    """Heads."""
+    causal: bool = True
+    """A position sees itself and what came before it."""
+    qk_width: int | None = Field(None, ge=1)
+    """Width of queries and keys per head; default the model's width over the heads, which must divide it."""
+    value_width: int | None = Field(None, ge=1)
+    """Width of values (and of the gate) per head; default as for `qk_width`."""
+    gate: bool = True
+    """Normalise the mixed values and multiply them by a gate made of the query's own token."""
+    norm: Literal["layer", "rms"] | None = None
+    """Norm before the gate: LayerNorm without gain and bias, or RMSNorm with gain; default layer."""
+    rel_bias: Literal["none", "positions", "times"] = "times"
+    """Added to the scores: nothing, a table of distances, or that and a table of time differences (needs times)."""
+    rope: bool = False
+    """Turn queries and keys by their position, after the SiLU (RoPE, base 10,000); for rel_bias=none."""
+    divide_by: Literal["max_length", "visible"] = "max_length"
+    """n: the model's `max_length`, or the number of keys that the query sees."""
+    bias: bool = True
+    """Bias on the output projection."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on what the output projection reads."""
+    weight_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the attention weights."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_effect(self) -> HSTU:
+        if not self.gate and self.norm is not None:
+            raise ValueError("norm has no effect with gate=false, which does not normalise; remove it")
+        if self.rope and self.rel_bias != "none":
+            raise ValueError(f"rope takes the place of rel_bias={self.rel_bias!r}: set rel_bias=none, or rope=false")
+        return self
+
+    def build(self, dim: int, max_length: int) -> HSTUAttention:
+        if dim % self.heads and None in (self.qk_width, self.value_width):
+            raise UserError(
+                f"hstu attention: the width {dim} does not divide by {self.heads} heads; "
+                "choose other heads or set qk_width and value_width"
+            )
+        if self.rope and (self.qk_width or dim // self.heads) % 2:
+            raise UserError(f"hstu attention: RoPE needs an even qk_width, not {self.qk_width or dim // self.heads}")
+        return HSTUAttention(dim, max_length, self)
+
+
+class HSTUAttention(nn.Module):
+    """Satisfies `Attention`, `Placed` and `Streamed`."""
+
+    notes = frozenset({"columns", "rows"})
+
+    def __init__(self, dim: int, max_length: int, spec: HSTU):
+        super().__init__()
+        self.heads, self.causal, self.rope = spec.heads, spec.causal, spec.rope
+        self.gated, self.reads_times = spec.gate, spec.rel_bias == "times"
+        self.max_length, self.by_visible = max_length, spec.divide_by == "visible"
+        value, qk = spec.value_width or dim // spec.heads, spec.qk_width or dim // spec.heads
+        self.sizes = [spec.heads * width for width in (value * spec.gate, value, qk, qk)]
+        self.uvqk = nn.Linear(dim, sum(self.sizes), bias=False)
+        self.output = nn.Linear(spec.heads * value, dim, bias=spec.bias)
+        start_small(self)
+        nn.init.xavier_uniform_(self.output.weight)
+        self.norm: nn.Module | None = None
+        if spec.gate and spec.norm == "rms":
+            self.norm = nn.RMSNorm(spec.heads * value, eps=1e-6)
+        elif spec.gate:
+            self.norm = nn.LayerNorm(spec.heads * value, eps=1e-6, elementwise_affine=False)
+        self.by_distance: nn.Parameter | None = None
+        self.by_time: nn.Parameter | None = None
+        if spec.rel_bias != "none":
+            self.by_distance = nn.Parameter(torch.randn(max_length if spec.causal else 2 * max_length - 1) * STD)
+        if spec.rel_bias == "times":
+            self.by_time = nn.Parameter(torch.randn(BUCKETS) * STD)
+        self.drop, self.weight_drop = nn.Dropout(spec.dropout), spec.weight_dropout
+
+    def flops(self, length: int) -> dict[str, int]:
+        weights = self.uvqk.weight.numel() + self.output.weight.numel()
+        mixing = of_mixing(length, self.sizes[1] + self.sizes[2], causal=self.causal, block=BLOCK)
+        return {"projections": 2 * length * weights, "mixing": mixing}
+
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+        """A query carries its gate behind it: both are the querying token's own."""
+        u, v, q, k = self._parts(x)
+        if self.rope:
+            q, k = rotate(q, positions), rotate(k, positions)
+        return (torch.cat([q, u], -1) if self.gated else q), k, v
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, allowed: Bool[Tensor, "B 1 T S"] | None, places: Places | None = None
+    ) -> Tensor:
+        """Without `places` the tokens are those of whole rows, at positions 0, 1, ... and without times."""
+        if places is None:
+            at = torch.arange(k.shape[2], device=k.device)[None]
+            places = Places(at[:, k.shape[2] - q.shape[2] :], at)
+        return self._mixed(q, k, v, allowed, places, None)[0]
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
+        q, k, v = self.project(x, batch.positions(from_end=False))
+        if batch.taps is not None and "memory" in batch.taps.wanted:
+            batch.taps.memory[self] = k, v
+        allowed = None if self.causal else batch.valid[:, None, None, :]
+        wanted = batch.taps is not None and "columns" in batch.taps.wanted
+        y, columns, rows = self._mixed(q, k, v, allowed, Places.of(batch), batch.valid if wanted else None)
+        if batch.taps is not None and columns is not None:
+            batch.taps.columns.append(Columns(self, columns, batch.valid, rows))
+        return y
+
+    def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:
+        q, u = q[..., : prefix[0].shape[-1]], q[..., prefix[0].shape[-1] :]
+        elders = own[0].shape[3] - 1
+        allowed, bias = seen(batch, elders + 1), self._bias(Places.behind(batch, elders, 1))
+        scores = stream_scores(q, prefix[0], own[0])
+        scores = scores if bias is None else scores + bias(slice(0, 1), scores.shape[-1])
+        weights = (F.silu(scores) / self._divisor(q, allowed)).masked_fill(~allowed, 0.0)
+        return self._closed(stream_mix(F.dropout(weights, self.weight_drop, self.training), prefix[1], own[1]), u)
+
+    def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
+        """May be below zero, down to -0.28 / n, and rows do not sum to one."""
+        q, k, _ = self.project(x, batch.positions(from_end=False))
+        q = q[..., : k.shape[-1]]
+        allowed, bias = mask(batch, causal=self.causal), self._bias(Places.of(batch))
+        added = None if bias is None else bias(slice(0, q.shape[2]), k.shape[2])
+        return silu_weights(q, k, self._divisor(q, allowed), allowed, added)
+
+    def apply_weights(self, weights: Float[Tensor, "B H T T"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        u, v, _, _ = self._parts(x)
+        return self._closed(weights @ v, u)
+
+    def matrices(self) -> Projection:
+        """Of the values before their SiLU; the norm and the gate stand between them and the output projection."""
+        value = self.uvqk.weight[self.sizes[0] : self.sizes[0] + self.sizes[1]]
+        return value.unflatten(0, (self.heads, -1)), self.output.weight
+
+    def _parts(self, x: Tensor) -> list[Tensor]:
+        """U (of width 0 without a gate), V, Q and K by head."""
+        parts = F.silu(self.uvqk(x)).split(self.sizes, -1)
+        return [part.unflatten(-1, (self.heads, part.shape[-1] // self.heads)).transpose(1, 2) for part in parts]
+
+    def _mixed(
+        self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, places: Places, counted: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The output, and the sums of |A| by key and by query over the queries that are counted."""
+        q, u = q[..., : k.shape[-1]], q[..., k.shape[-1] :]
+        drop = self.weight_drop if self.training else 0.0
+        divisor, bias = self._divisor(q, allowed), self._bias(places)
+        mixed, columns, rows = silu_attention(q, k, v, divisor, allowed, bias=bias, counted=counted, dropout=drop)
+        return self._closed(mixed, u), columns, rows
+
+    def _closed(self, mixed: Float[Tensor, "B H T e"], u: Float[Tensor, "B H T g"]) -> Float[Tensor, "B T D"]:
+        y = mixed.transpose(1, 2).flatten(2)
+        if self.norm is not None:
+            y = u.transpose(1, 2).flatten(2) * self.norm(y)
+        return self.output(self.drop(y))
+
+    def _divisor(self, q: Tensor, allowed: Tensor | None) -> Float[Tensor, "#B 1 #T 1"]:
+        if not self.by_visible:
+            return torch.full((1, 1, 1, 1), float(self.max_length), device=q.device)
+        if allowed is None:
+            return torch.arange(1.0, q.shape[2] + 1, device=q.device)[None, None, :, None]
+        return allowed.sum(-1, keepdim=True).clamp_min(1).float()
+
+    def _bias(self, places: Places) -> Bias | None:
+        if self.by_time is not None and places.times is None:
+            raise UserError(
+                "this model reads when events happened and the batch has no times: give them, or train a model with "
+                "model.encoder.attention.rel_bias=positions"
+            )
+        if self.by_distance is None:
+            return None
+        return lambda queries, keys: self._added(places, queries, keys)
+
+    def _added(self, places: Places, queries: slice, keys: int) -> Float[Tensor, "#B 1 m n"]:
+        assert self.by_distance is not None
+        most = self.max_length - 1
+        apart = places.queries[:, queries, None] - places.keys[:, None, :keys]
+        added = self.by_distance[apart.clamp(0, most) if self.causal else apart.clamp(-most, most) + most]
+        if self.by_time is not None:
+            assert places.asked is not None and places.times is not None
+            at = buckets(places.asked[:, queries, None] - places.times[:, None, :keys])
+            # in 0.4 of the time of by_time[at], forward and backward
+            added = added + self.by_time.index_select(0, at.flatten()).view(at.shape)
+        return added[:, None]
+
+
+def buckets(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """Which entry of the time table a difference reads."""
+    return (seconds.abs().clamp_min(1).float().log() / BUCKET_WIDTH).long().clamp_max(BUCKETS - 1)

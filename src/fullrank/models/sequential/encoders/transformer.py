@@ -1,0 +1,191 @@
+"""Transformer around any attention: pre- or post-norm, RMSNorm or LayerNorm, MLP, SwiGLU or no feed-forward.
+
+Sources: post-norm of Vaswani et al. (arXiv:1706.03762), pre-norm with RMSNorm and SwiGLU as in Llama
+(arXiv:2302.13971). Positions are learned here or rotated in the attention (`rope`), counted from the start or the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal, cast
+
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.registry import Room
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, States, Taps
+from fullrank.models.initial import start_small
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.attention.streams import Memory, remembered, think
+from fullrank.models.sequential.encoders import Cache
+from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
+
+
+class Transformer(Spec):
+    """Blocks of attention and feed-forward, each behind a residual."""
+
+    kind: Literal["transformer"] = "transformer"
+    layers: int = Field(2, ge=1)
+    """Blocks."""
+    attention: Annotated[Spec, Room("attention")] = Softmax()
+    """Token mixer of every block."""
+    norm: Literal["rms", "layer"] = "rms"
+    """RMSNorm or LayerNorm."""
+    norm_at: Literal["pre", "post"] = "pre"
+    """Before each sublayer, or after each residual sum."""
+    norm_eps: float = Field(1e-6, gt=0)
+    """Added to the variance."""
+    norm_affine: bool = True
+    """The norms have gains (and LayerNorm biases) that are learned."""
+    norm_input: bool = False
+    """Normalise the embedded history before the first block."""
+    norm_output: bool | None = None
+    """Normalise after the last block; default yes (pre-norm only: a post-norm block ends with one)."""
+    feed_forward: Literal["mlp", "swiglu", "none"] = "swiglu"
+    """Feed-forward of every block."""
+    inner: int | None = Field(None, ge=1)
+    """Inner width of the feed-forward; default four times the width."""
+    activation: Literal["relu", "gelu", "silu"] | None = None
+    """Activation of the MLP; default relu."""
+    bias: bool = False
+    """Biases in the feed-forward."""
+    positions: Literal["learned", "none"] = "learned"
+    """Learned position vectors added to the input."""
+    positions_from: Literal["start", "end"] | None = None
+    """Learned positions count from the row's first event or back from its last; default from the start."""
+    scale_input: bool = False
+    """Multiply the embedded history by the square root of the width."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout on each sublayer's output and inside the feed-forward."""
+    input_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout on the embedded history; null is `dropout`."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_effect(self) -> Transformer:
+        if self.feed_forward != "mlp" and self.activation is not None:
+            raise ValueError(f"activation has no effect with feed_forward={self.feed_forward!r}; remove it")
+        if self.feed_forward == "none" and (self.inner is not None or self.bias):
+            raise ValueError("inner and bias have no effect with feed_forward='none'; remove them")
+        if self.positions == "none" and self.positions_from is not None:
+            raise ValueError("positions_from has no effect with positions='none'; remove it")
+        if self.norm_at == "post" and self.norm_output is not None:
+            raise ValueError("norm_output has no effect with norm_at='post', whose blocks end with a norm; remove it")
+        return self
+
+    def build(self, dim: int, max_length: int) -> TransformerEncoder:
+        return TransformerEncoder(dim, max_length, self)
+
+
+def make_norm(spec: Transformer, dim: int) -> nn.Module:
+    kind = nn.RMSNorm if spec.norm == "rms" else nn.LayerNorm
+    return kind(dim, eps=spec.norm_eps, elementwise_affine=spec.norm_affine)
+
+
+class Block(nn.Module):
+    """One attention and at most one feed-forward."""
+
+    attention: Any
+
+    def __init__(self, dim: int, max_length: int, spec: Transformer):
+        super().__init__()
+        self.attention = spec.attention.build(dim, max_length)  # type: ignore[attr-defined]
+        self.attention_norm = make_norm(spec, dim)
+        self.pre, self.drop = spec.norm_at == "pre", nn.Dropout(spec.dropout)
+        inner = spec.inner or 4 * dim
+        self.feed_forward: nn.Module | None = None
+        if spec.feed_forward == "mlp":
+            self.feed_forward = MLP(dim, inner, spec.activation or "relu", spec.bias, spec.dropout)
+        elif spec.feed_forward == "swiglu":
+            self.feed_forward = SwiGLU(dim, inner, spec.bias, spec.dropout)
+        if self.feed_forward is not None:
+            self.feed_forward_norm = make_norm(spec, dim)
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
+        return self._behind(x, self.attention(self._before(x), batch))
+
+    def flops(self, length: int) -> dict[str, int | None]:
+        """None for the parts of an attention that does not say."""
+        count = getattr(self.attention, "flops", None)
+        own = {"projections": None, "mixing": None} if count is None else count(length)
+        inner = () if self.feed_forward is None else self.feed_forward.modules()
+        fed = sum(layer.weight.numel() for layer in inner if isinstance(layer, nn.Linear))
+        return {**own, "feed_forward": 2 * length * fed}
+
+    def remembered(self, x: Float[Tensor, "B T D"], batch: Batch) -> Memory:
+        """The keys and values of the history that the block has just read."""
+        return remembered(self.attention, self._before(x), batch)
+
+    def step(self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Memory]:
+        """One more token in each stream: its state, and the keys and values of the streams."""
+        own = (memory[2], memory[3]) if len(memory) > 2 else None
+        y, own = think(self.attention, self._before(x), (memory[0], memory[1]), own, batch)
+        return self._behind(x, y), own
+
+    def _before(self, x: Tensor) -> Tensor:
+        return self.attention_norm(x) if self.pre else x
+
+    def _behind(self, x: Tensor, mixed: Tensor) -> Tensor:
+        y = x + self.drop(mixed)
+        return self._fed(y if self.pre else self.attention_norm(y))
+
+    def _fed(self, x: Tensor) -> Tensor:
+        if self.feed_forward is None:
+            return x
+        if self.pre:
+            return x + self.drop(self.feed_forward(self.feed_forward_norm(x)))
+        return self.feed_forward_norm(x + self.drop(self.feed_forward(x)))
+
+
+class TransformerEncoder(nn.Module):
+    def __init__(self, dim: int, max_length: int, spec: Transformer):
+        super().__init__()
+        self.causal: bool = spec.attention.causal  # type: ignore[attr-defined]
+        self.blocks = nn.ModuleList(Block(dim, max_length, spec) for _ in range(spec.layers))
+        self.reads_times = any(getattr(block.attention, "reads_times", False) for block in self._stack())
+        self.position = nn.Embedding(max_length, dim) if spec.positions == "learned" else None
+        self.from_end, self.max_length = spec.positions_from == "end", max_length
+        self.scale = dim**0.5 if spec.scale_input else 1.0
+        self.norm_input = make_norm(spec, dim) if spec.norm_input else nn.Identity()
+        closed = spec.norm_at == "pre" and spec.norm_output is not False
+        self.norm_output = make_norm(spec, dim) if closed else nn.Identity()
+        self.drop = nn.Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
+        start_small(self)
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
+        layers = [self._entered(x, batch.positions(from_end=self.from_end))]
+        for block in self.blocks:
+            layers.append(block(layers[-1], batch))
+        return States(self.norm_output(layers[-1]), tuple(layers), tuple(self.blocks))
+
+    def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
+        noting = replace(batch, taps=(batch.taps or Taps(frozenset())).also("memory"))
+        states = self(x, noting)
+        kept = zip(self._stack(), states.layers, strict=False)
+        return states, Cache(tuple(block.remembered(layer, noting) for block, layer in kept), batch)
+
+    def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
+        x, layers = self.drop(self.norm_input(x)), []
+        for block, memory in zip(self._stack(), cache.layers, strict=True):
+            x, own = block.step(x, memory, cache.batch)
+            layers.append((*memory[:2], *own))
+        return self.norm_output(x), cache.grown(tuple(layers))
+
+    def flops(self, length: int) -> dict[str, int | None]:
+        blocks = [block.flops(length) for block in self._stack()]
+        parts = {part: [block[part] for block in blocks] for part in blocks[0]}
+        return {part: None if None in found else sum(v or 0 for v in found) for part, found in parts.items()}
+
+    def _stack(self) -> list[Block]:
+        return cast(list[Block], list(self.blocks))
+
+    def _entered(self, x: Tensor, positions: Int[Tensor, "B T"]) -> Tensor:
+        if self.position is not None:
+            if positions.shape[1] > self.max_length:
+                raise UserError(f"a history of {positions.shape[1]} events exceeds max_length={self.max_length}")
+            x = x * self.scale + self.position(positions.clamp_max(self.max_length - 1))
+        else:
+            x = x * self.scale
+        return self.drop(self.norm_input(x))

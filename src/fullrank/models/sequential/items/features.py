@@ -1,0 +1,147 @@
+"""Items from what is known of them: id vector + categorical vectors + a linear map of numbers, summed.
+
+Numbers are standardised, a missing one is 0 with an indicator of its own. Without the id vector, an item is known by
+its features alone, so a new item has a useful vector on its first day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.initial import start_small
+
+
+class Features(Spec):
+    """Item vectors from features."""
+
+    kind: Literal["features"] = "features"
+    categorical: tuple[str, ...] = ()
+    """Columns of the item table with a vector for each value."""
+    numeric: tuple[str, ...] = ()
+    """Columns of the item table that are numbers."""
+    ids: bool = True
+    """Add a vector of the item's own."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the summed vector."""
+
+    @model_validator(mode="after")
+    def _some_source(self) -> Features:
+        if not (self.categorical or self.numeric):
+            raise ValueError("features needs columns in categorical or numeric; without any, use items kind 'table'")
+        return self
+
+    def build(self, dim: int, catalog: Catalog) -> FeatureItems:
+        return FeatureItems(dim, catalog, self)
+
+
+class FeatureItems(nn.Module):
+    uncounted = "the map of numbers is computed for every place of a step, and negatives are asked for in several ways"
+    codes: Tensor
+    numbers: Tensor
+    popularity: Tensor
+
+    def __init__(self, dim: int, catalog: Catalog, spec: Features):
+        super().__init__()
+        self.size, self.spec = catalog.size, spec
+        columns = [catalog.categorical(name) for name in spec.categorical]
+        codes = [torch.as_tensor(c.codes) for c in columns]
+        self.register_buffer("codes", torch.stack(codes, 1) if codes else torch.zeros(self.size, 0, dtype=torch.long))
+        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.tables = nn.ModuleList(nn.Embedding(c.cardinality, dim) for c in columns)
+        self.embedding = nn.Embedding(self.size, dim) if spec.ids else None
+        self.linear: nn.Linear | None = None
+        if spec.numeric:
+            numbers = torch.as_tensor(catalog.numeric(spec.numeric).matrix)
+            self.register_buffer("numbers", numbers)
+            self.linear = nn.Linear(numbers.shape[1], dim)
+        self.drop = nn.Dropout(spec.dropout)
+        start_small(self)
+        start_small(self.tables)
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        parts = [table(self.codes[ids][..., i]) for i, table in enumerate(self.tables)]
+        if self.embedding is not None:
+            parts.append(self.embedding(ids))
+        if self.linear is not None:
+            parts.append(self.linear(self.numbers[ids]))
+        return self.drop(torch.stack(parts).sum(0))
+
+    def all(self) -> Float[Tensor, "V D"]:
+        return self.embed(torch.arange(self.size, device=self.codes.device))
+
+    def carried(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+        """What an earlier run learned of features, in the codes and scales of the catalogue `new`.
+
+        `given` are the run's tensors by the names of this module's state, `old` is its catalogue. A value's vector
+        goes with the value (values that the run never saw keep their first vectors), and the linear map is corrected
+        for the change of mean and scale: equal features have equal vectors before and after.
+        Raises `UserError` where the run's tensors or columns are others.
+        """
+        found, own = {}, self.state_dict()
+        for i, name in enumerate(self.spec.categorical):
+            key = f"tables.{i}.weight"
+            table, learned = own[key].clone(), given[key]
+            places, sources = _same_values(name, old, new)
+            if learned.shape != (old.categorical(name).cardinality, table.shape[1]):
+                raise UserError(f"the run's items have another {key} than the column {name!r} has values; "
+                                "going on needs the same model spec")  # fmt: skip
+            table[places] = learned[sources]
+            found[key] = table
+        if self.linear is not None:
+            if given["linear.weight"].shape != self.linear.weight.shape:
+                raise UserError("the run's items have other numeric columns; going on needs the same model spec")
+            moved = _rescaled(given["linear.weight"], given["linear.bias"], *_scales(self.spec.numeric, old, new))
+            found |= dict(zip(("linear.weight", "linear.bias"), moved, strict=True))
+        return found
+
+
+def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list[int]]:
+    """Codes in `new` and in `old` of the values that a column has in both, with missing (0) first."""
+    a, b = old.categorical(name).values, new.categorical(name).values
+    if len(a) and len(b) and a.dtype.is_integer() != b.dtype.is_integer():
+        raise UserError(
+            f"the items' column {name!r} was {a.dtype} in the run and is now {b.dtype}; give it the same type"
+        )
+    codes = {value: code for code, value in enumerate(a, 1)}
+    both = [(0, 0), *((place, codes[value]) for place, value in enumerate(b, 1) if value in codes)]
+    return [place for place, _ in both], [code for _, code in both]
+
+
+def _scales(names: tuple[str, ...], old: Catalog, new: Catalog) -> tuple[Tensor, Tensor, Tensor]:
+    """[F] float64 each: old scale, new scale, new mean - old mean; a standardised value is (raw - mean) * scale."""
+    found = []
+    for catalog in (old, new):
+        values = catalog.numeric(names).values
+        for i, name in enumerate(names):
+            raw = catalog.frame[name].cast(float).fill_nan(None)
+            mean = float(raw[: catalog.base].mean() or 0.0)  # type: ignore[arg-type]
+            offset = (raw - mean).fill_null(0.0).to_numpy()
+            far = int(np.abs(offset).argmax())  # where rounding of the standardised value matters least
+            found.append((mean, float(values[far, i]) / offset[far] if offset[far] else 0.0))
+    means, scales = torch.tensor(found, dtype=torch.float64).view(2, len(names), 2).unbind(2)
+    return scales[0], scales[1], means[1] - means[0]
+
+
+def _rescaled(
+    weight: Float[Tensor, "D F2"], bias: Float[Tensor, "D"], old: Tensor, new: Tensor, moved: Tensor
+) -> tuple[Float[Tensor, "D F2"], Float[Tensor, "D"]]:
+    """The same function of the raw numbers. `weight` is of the F values, then of the F missing indicators.
+
+    With raw = z / new + new mean, a known number's part w (raw - old mean) old is w (old / new) z + w old moved. The
+    constant goes into the bias; a missing number has no such part, so its indicator takes it back.
+    """
+    value, missing = weight.double().chunk(2, 1)
+    ratio = torch.where(new > 0, old / torch.where(new > 0, new, 1.0), 0.0)  # 0 where the new data is constant
+    constant = value * (old * moved)
+    both = torch.cat([value * ratio, missing - constant], 1)
+    return both.to(weight.dtype), (bias.double() + constant.sum(1)).to(bias.dtype)

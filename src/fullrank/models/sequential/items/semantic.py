@@ -1,0 +1,179 @@
+"""Items made of their semantic ids: an item's vector is put together from the vectors of its K codes.
+
+`parts: mean` (RPG and FAIR: the mean of K vectors of the full width) and `sum` (TIGER's input); `concat` (RecJPQ,
+Petrov and Macdonald, WSDM 2024, arXiv:2312.06165: K vectors of width D / K, one behind the other). Parameters grow with
+the codebooks and not with the catalogue, and an item that comes later has a vector as soon as it has codes.
+
+A run keeps the codes in its own item table, in the columns `codes` and `code_sizes` (`known`), so it needs the folder
+that `fullrank encode` wrote only once. Rows of the code table: code c of level k is row offset_k + c.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.initial import STD
+from fullrank.models.sequential.items import Snapshot, unit
+from fullrank.models.sequential.items.coded import Coded, log_probabilities
+from fullrank.models.sequential.items.perturb import Noise, perturb
+from fullrank.semantic_ids.reader import CODES, SIZES, Codes
+
+
+class Semantic(Spec):
+    """Item vectors from codes."""
+
+    kind: Literal["semantic"] = "semantic"
+    codes: str | None = None
+    """Folder that `fullrank encode` wrote; null where the item table has the codes already, as a run's own does."""
+    parts: Literal["mean", "sum", "concat"] = "mean"
+    """How the vectors of an item's codes become one."""
+
+    def known(self, catalog: Catalog) -> Catalog:
+        """The catalogue with each item's codes. Raises `UserError` where there are none, or they lack some items."""
+        if self.codes is None:
+            if CODES not in catalog.frame.columns:
+                raise UserError(
+                    "the items have no codes: make them with `fullrank encode STORE --out FOLDER`, then set "
+                    "model.items.codes=FOLDER"
+                )
+            return catalog
+        return Codes.open(self.codes).attach(catalog)
+
+    def build(self, dim: int, catalog: Catalog) -> SemanticItems:
+        codes, sizes = read(catalog)
+        if self.parts == "concat" and dim % len(sizes):
+            raise UserError(
+                f"parts=concat gives each of {len(sizes)} codes an equal part of the width, and {dim} does not divide: "
+                f"set model.dim to a multiple of {len(sizes)}, or parts=mean"
+            )
+        return SemanticItems(dim, catalog, codes, sizes, self)
+
+
+class SemanticItems(nn.Module):
+    """Satisfies `Items` and `Perturbable`."""
+
+    codes: Tensor
+    popularity: Tensor
+    offsets: Tensor
+
+    def __init__(self, dim: int, catalog: Catalog, codes: Int[Tensor, "V K"], sizes: tuple[int, ...], spec: Semantic):
+        super().__init__()
+        self.size, self.sizes, self.parts = catalog.size, sizes, spec.parts
+        self.register_buffer("codes", codes)
+        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
+        self.table = nn.Parameter(torch.randn(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim) * STD)
+
+    def flops(self, count: int) -> int:
+        return 0
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        return self._joined(self.codes[ids] + self.offsets)
+
+    def all(self) -> Float[Tensor, "V D"]:
+        return self._joined(self.codes + self.offsets)
+
+    def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
+        """`embed` with noise on the digits; a masked one is a vector of zeros and is counted in the mean."""
+        digits, kept = perturb(self.codes[ids], self.sizes, noise)
+        return self._joined(digits + self.offsets, kept)
+
+    def _joined(self, rows: Int[Tensor, "*n K"], kept: Tensor | None = None) -> Float[Tensor, "*n D"]:
+        if self.parts == "concat":
+            vectors = self.table[rows]
+            return (vectors if kept is None else vectors * kept[..., None]).flatten(-2)
+        flat = rows.reshape(-1, rows.shape[-1])
+        if kept is None:
+            mode = "mean" if self.parts == "mean" else "sum"
+            return F.embedding_bag(flat, self.table, mode=mode).view(*rows.shape[:-1], self.table.shape[1])
+        share = 1 / rows.shape[-1] if self.parts == "mean" else 1.0
+        weights = kept.reshape(flat.shape).to(self.table.dtype) * share
+        joined = F.embedding_bag(flat, self.table, mode="sum", per_sample_weights=weights)
+        return joined.view(*rows.shape[:-1], self.table.shape[1])
+
+
+class Level:
+    """One level of semantic ids as what queries search (`batch.Catalogue`): its codes are the items."""
+
+    def __init__(self, items: SemanticItems, number: int, vectors: Float[Tensor, "C D"]):
+        self.items, self.number, self.vectors = items, number, vectors
+
+    @property
+    def size(self) -> int:
+        return len(self.vectors)
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        return self.vectors[ids]
+
+    def all(self) -> Float[Tensor, "C D"]:
+        return self.vectors
+
+    def log_q(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Log share of the training events of items with this code; a code without any counts as one event."""
+        own = self.items.codes[:, self.number]
+        counts = torch.bincount(own, self.items.popularity, minlength=self.size).to(self.vectors.dtype).clamp_min(1.0)
+        return (counts / counts.sum()).log()[ids]
+
+
+def levels_of(catalogue: Snapshot) -> tuple[Level, ...]:
+    """Each level of a snapshot's codes, normalised where the snapshot is."""
+    items = catalogue.items
+    assert isinstance(items, SemanticItems)
+    table = unit(items.table) if catalogue.normalise else items.table
+    return tuple(Level(items, k, vectors) for k, vectors in enumerate(table.split(items.sizes)))
+
+
+def by_codes(vectors: Float[Tensor, "B K D"], catalogue: Snapshot) -> Coded:
+    """The items' mean log-probability of their codes, where vector k asks for the code of level k."""
+    items = catalogue.items
+    assert isinstance(items, SemanticItems)
+    levels, rows = index_codes(catalogue)
+    logits = [vectors[:, k] @ level.vectors.T for k, level in enumerate(levels)]
+    return Coded(log_probabilities(logits), items.sizes, rows)
+
+
+def index_codes(catalogue: Snapshot) -> tuple[tuple[Level, ...], Int[Tensor, "V K"]]:
+    """What `by_codes` reads of a snapshot: the levels, and the rows of each item's codes; made once."""
+    items = catalogue.items
+    assert isinstance(items, SemanticItems)
+    return (
+        catalogue.once("levels", lambda: levels_of(catalogue)),
+        catalogue.once("rows", lambda: items.codes + items.offsets),
+    )
+
+
+def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> Coded:
+    """The products of these vectors with every item's, code by code: an item's vector is a sum of its codes' parts."""
+    tables = items.table.detach().split(items.sizes)
+    if items.parts == "concat":
+        parts = vectors.unflatten(-1, (len(tables), -1)).unbind(1)
+    else:
+        parts = (vectors / len(tables) if items.parts == "mean" else vectors,) * len(tables)
+    levels = torch.cat([table @ part.T for table, part in zip(tables, parts, strict=True)])
+    return Coded(levels, items.sizes, items.codes + items.offsets)
+
+
+def read(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
+    """Codes [V, K] and the sizes of their levels. Raises `UserError` where the columns are missing or are none."""
+    missing = [name for name in (CODES, SIZES) if name not in catalog.frame.columns]
+    if missing:
+        raise UserError(
+            f"the item table has no column {missing[0]!r}: set model.items.codes to a folder of `fullrank encode`"
+        )
+    cells, sizes = catalog.frame[CODES], catalog.frame[SIZES]
+    if not isinstance(cells.dtype, pl.Array) or not isinstance(sizes.dtype, pl.Array) or cells.null_count():
+        raise UserError(f"the columns {CODES!r} and {SIZES!r} must hold the codes of every item, as arrays of numbers")
+    most = tuple(int(n) for n in sizes[0])
+    codes = torch.tensor(cells.to_numpy(), dtype=torch.long).reshape(catalog.size, -1)
+    if codes.shape[1] != len(most) or bool((codes >= torch.tensor(most)).any()):
+        raise UserError(f"the column {CODES!r} does not fit {SIZES!r}: {codes.shape[1]} codes, sizes {list(most)}")
+    return codes, most

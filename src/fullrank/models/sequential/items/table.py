@@ -1,0 +1,42 @@
+"""One learned vector per item, shared by input and output (tied)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.initial import start_small
+
+
+class Table(Spec):
+    """An embedding table."""
+
+    kind: Literal["table"] = "table"
+
+    def build(self, dim: int, catalog: Catalog) -> ItemTable:
+        return ItemTable(dim, catalog)
+
+
+class ItemTable(nn.Module):
+    popularity: Tensor
+
+    def __init__(self, dim: int, catalog: Catalog):
+        super().__init__()
+        self.size = catalog.size
+        self.embedding = nn.Embedding(catalog.size, dim)
+        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        start_small(self)
+
+    def flops(self, count: int) -> int:
+        return 0
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        return self.embedding(ids)
+
+    def all(self) -> Float[Tensor, "V D"]:
+        return self.embedding.weight

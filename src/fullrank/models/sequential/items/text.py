@@ -1,0 +1,184 @@
+"""Items made of their text: sums of token vectors, one table for each field, joined by a linear map.
+
+SRT (Text-Based Recommender, SIGIR 2024, Sec. 3): an item has no vector of its own; title and brand become tokens
+(`tokeniser.py`), each field's token vectors are summed, the sums stand one behind the other, and a linear map
+with a bias gives the item's vector. Parameters do not grow with the catalogue; an item that comes later has a vector
+from its text alone, and one without text has the bias of the map.
+
+A run keeps the tokens and the tokeniser in its own item table (`known`): columns NAME_tokens, `tokeniser` and
+`tokeniser_size`. In a model they lie packed and are no part of the weights.
+
+Differs: both tables have a row for each token of the tokeniser (the code: for those that occur). Unknown text is left
+out before the mean is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.initial import start_small
+from fullrank.models.sequential.items.once import Once
+from fullrank.models.sequential.items.text_fields import Packed, TextField, own_words, packed, text_of
+from fullrank.models.sequential.items.tokeniser import MOST_TOKENS, TOKENISER, TOKENISER_SIZE, Tokeniser, train
+from fullrank.ops.packed_bags import packed_bags
+
+AT_ONCE = 1 << 16
+"""Items that are embedded together where all are: bounds the memory of what comes between."""
+LINES = 1_000_000
+"""Most texts of a field that a tokeniser is trained on; of more, evenly spaced ones."""
+
+
+class Text(Spec):
+    """Item vectors from text."""
+
+    kind: Literal["text"] = "text"
+    fields: tuple[TextField, ...] = (
+        TextField(column="title", tokens=40),
+        TextField(column="brand", tokens=8, empty="unknown"),
+    )
+    """What is read of an item; each field has a table of token vectors of its own."""
+    pooling: Literal["sum", "mean"] = "sum"
+    """How a field's token vectors become one; a sum grows with the length of the text."""
+    vocabulary: int = Field(30_000, ge=2, le=MOST_TOKENS)
+    """Most tokens of the tokeniser that is trained on the items' text; a small catalogue has fewer."""
+    tokeniser: str | None = None
+    """A run's folder or a SentencePiece model file whose tokeniser is taken; null trains one on the items' text."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Text:
+        names = [field.name for field in self.fields]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"fields: at least one, and each column once; given {names}")
+        if self.tokeniser is not None and self.vocabulary != type(self).model_fields["vocabulary"].default:
+            raise ValueError("vocabulary has no effect where a tokeniser is given, which has its own; leave it out")
+        return self
+
+    def known(self, catalog: Catalog) -> Catalog:
+        """The catalogue with each item's tokens, and the tokeniser. Raises `UserError` where there is no text."""
+        columns = catalog.frame.columns
+        own = [TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields)]
+        if set(own) <= set(columns) and catalog.frame[TOKENISER].dtype == pl.Binary:
+            return catalog
+        for name in own:
+            if name in columns:
+                raise UserError(f"the items have a column {name!r}, a name that text items use themselves; rename it")
+        texts = {field: text_of(field, catalog) for field in self.fields}
+        if self.tokeniser is not None:
+            tokeniser = Tokeniser.open(self.tokeniser)
+        else:
+            tokeniser = Tokeniser(train(self._lines(texts), self.vocabulary))
+        tokens = {field.kept: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
+        told = (tokeniser.tell(tokens[field.kept]).filter(own_words(field, t)).any() for field, t in texts.items())
+        if self.tokeniser is not None and not any(told):
+            raise UserError(
+                f"the tokeniser {self.tokeniser!r} knows no token of any of {catalog.size:,} items (columns "
+                f"{', '.join(field.column for field in self.fields)}), so all would be alike: leave "
+                "model.items.tokeniser out to train one on these items, or name one that was trained on such text"
+            )
+        rest = pl.repeat(None, catalog.size - 1, dtype=pl.Binary, eager=True)
+        model = pl.concat([pl.Series([tokeniser.model], dtype=pl.Binary), rest])
+        size = pl.repeat(tokeniser.size, catalog.size, dtype=pl.Int32, eager=True)
+        return Catalog(catalog.frame.with_columns(**tokens, **{TOKENISER: model, TOKENISER_SIZE: size}))
+
+    def extended(self, catalog: Catalog, old: int) -> Catalog:
+        """The grown catalogue with the tokens of new items; a token that no old item has in a field is left out."""
+        tokeniser, frame = Tokeniser.of(catalog), catalog.frame
+        grown = {TOKENISER_SIZE: pl.repeat(tokeniser.size, len(frame), dtype=pl.Int32, eager=True)}
+        new = Catalog(frame[old:].with_columns(item=pl.Series(np.arange(len(frame) - old)), map_version=pl.lit(0)))
+        if all(frame[field.column][old:].is_null().all() for field in self.fields):
+            names = ", ".join(dict.fromkeys(repr(field.column) for field in self.fields))
+            raise UserError(f"the new items have no text: give them the columns that this run reads ({names})")
+        for field in self.fields:
+            before = frame[field.kept][:old]
+            seen = np.zeros(tokeniser.size, dtype=bool)
+            seen[packed(before, tokeniser.size, field.kept).flat.numpy()] = True
+            fresh = tokeniser.tokens(text_of(field, new, may_be_empty=True), field.tokens)
+            kept = fresh.list.eval(pl.element().filter(pl.element().is_in(np.flatnonzero(seen).tolist())))
+            grown[field.kept] = pl.concat([before, kept])
+        return Catalog(frame.with_columns(**grown))
+
+    def build(self, dim: int, catalog: Catalog) -> TextItems:
+        for name in (TOKENISER_SIZE, *(field.kept for field in self.fields)):
+            if name not in catalog.frame.columns:
+                raise UserError(
+                    f"the item table has no column {name!r}: items become tokens when a model is trained on a store "
+                    "(or: catalog = model.items.known(catalog))"
+                )
+        size = catalog.frame[TOKENISER_SIZE][0]
+        if not isinstance(size, int) or not 0 < size <= MOST_TOKENS:
+            raise UserError(f"the column {TOKENISER_SIZE!r} must hold a number of tokens up to {MOST_TOKENS:,}")
+        tokens = [packed(catalog.frame[field.kept], size, field.kept) for field in self.fields]
+        popularity = torch.as_tensor(catalog.popularity, dtype=torch.float32)
+        return TextItems(dim, size, tokens, popularity, self)
+
+    def _lines(self, texts: Mapping[TextField, pl.Series]) -> Iterator[str]:
+        for text in texts.values():
+            yield from text[:: -(-len(text) // LINES)]
+
+
+class TextItems(nn.Module):
+    """Satisfies `Items` and `Computed`."""
+
+    popularity: Tensor
+
+    def __init__(self, dim: int, tokens: int, fields: list[Packed], popularity: Float[Tensor, "V"], spec: Text):
+        super().__init__()
+        self.size, self.dim, self.mean = len(popularity), dim, spec.pooling == "mean"
+        self.register_buffer("popularity", popularity)
+        for i, field in enumerate(fields):
+            self.register_buffer(f"flat_{i}", field.flat, persistent=False)
+            self.register_buffer(f"offsets_{i}", field.offsets, persistent=False)
+        self.tables = nn.ModuleList(nn.Embedding(tokens, dim) for _ in fields)
+        self.adapter = nn.Linear(len(fields) * dim, dim)
+        start_small(self)
+        start_small(self.tables)
+
+    def flops(self, count: int) -> int:
+        return 2 * count * self.adapter.weight.numel()
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        rows, parts = ids.reshape(-1), []
+        for i, table in enumerate(self.tables):
+            flat, offsets = getattr(self, f"flat_{i}"), getattr(self, f"offsets_{i}")
+            parts.append(packed_bags(table.weight, flat, offsets, rows, mean=self.mean))  # type: ignore[arg-type]
+        return self.adapter(torch.cat(parts, 1)).view(*ids.shape, self.dim)
+
+    def all(self) -> Float[Tensor, "V D"]:
+        every = torch.arange(self.size, device=self.popularity.device)
+        return torch.cat([self.embed(some) for some in every.split(AT_ONCE)])
+
+    def once(self) -> Once:
+        """The items as one step reads them."""
+        return Once(self)
+
+    def carried(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+        """What an earlier run learned of tokens, by their text: the new tokeniser may number them otherwise.
+
+        Tokens that the run did not have keep their first vectors. Raises `UserError` where the fields are others.
+        """
+        found, own = {}, self.state_dict()
+        before, after = (Tokeniser.of(catalog).pieces for catalog in (old, new))
+        places = {piece: place for place, piece in enumerate(before)}
+        both = [(place, places[piece]) for place, piece in enumerate(after) if piece in places]
+        here, there = torch.tensor(both, dtype=torch.long).reshape(-1, 2).T
+        for name, _ in self.named_parameters():
+            table, learned = own[name].clone(), given.get(name)
+            of_tokens = name.startswith("tables.")
+            wanted = (len(before), *table.shape[1:]) if of_tokens else tuple(table.shape)
+            if learned is None or tuple(learned.shape) != wanted:
+                raise UserError(f"the run's items have another {name}; going on needs the same model spec")
+            if of_tokens:
+                table[here] = learned[there]
+            found[name] = table if of_tokens else learned
+        return found

@@ -1,0 +1,124 @@
+"""Text to tokens as in SRT: lower case, word characters alone, SentencePiece's BPE (Kudo and Richardson 2018).
+
+Token 0 is what the tokeniser does not know; models leave it out. Equal lines give an equal tokeniser.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from fullrank.core.errors import UserError
+from fullrank.data.events.catalog import Catalog
+
+TOKENISER, TOKENISER_SIZE = "tokeniser", "tokeniser_size"
+"""Columns of a run's item table: the model (in the first row alone), and its number of tokens."""
+MARK = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes in place of a space."""
+MOST_TOKENS = 1 << 20
+_MOST_BYTES = 64 * 2**20
+_CHUNK = 100_000
+
+
+def words(texts: pl.Series) -> pl.Series:
+    """Texts in lower case, word characters alone, one space between words; empty where there are none."""
+    return texts.fill_null("").str.to_lowercase().str.extract_all(r"\w+").list.join(" ")
+
+
+def train(lines: Iterable[str], vocabulary: int) -> bytes:
+    """A tokeniser of at most `vocabulary` tokens, fewer where the text has fewer pieces.
+
+    Raises `UserError` where `vocabulary` is too small for the characters.
+    """
+    package = _package()
+    model = io.BytesIO()
+    try:
+        package.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, vocab_size=vocabulary, model_type="bpe",
+            normalization_rule_name="identity", unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1, hard_vocab_limit=False,
+            max_sentence_length=1 << 16, num_threads=1, minloglevel=2,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise UserError(
+            f"no tokeniser of {vocabulary:,} tokens can be made of the items' text ({_reason(error)}); "
+            "set model.items.vocabulary to more"
+        ) from None
+    return model.getvalue()
+
+
+class Tokeniser:
+    """An opened tokeniser. Raises `UserError` for bytes that are none; nothing of them is run."""
+
+    def __init__(self, model: bytes, where: str = "the items' tokeniser"):
+        if not 0 < len(model) <= _MOST_BYTES:
+            raise UserError(f"{where} is damaged: it has {len(model):,} bytes")
+        package = _package()
+        try:
+            self._processor = package.SentencePieceProcessor(model_proto=model)
+            self.size = int(self._processor.get_piece_size())
+            unknown = int(self._processor.unk_id())
+            self.pieces: list[str] = self._processor.id_to_piece(list(range(self.size)))
+            """The text of each token."""
+        except (RuntimeError, ValueError) as error:  # a UnicodeDecodeError too
+            raise UserError(f"{where} is damaged: it is no SentencePiece model ({_reason(error)})") from None
+        if not 0 < self.size <= MOST_TOKENS:
+            raise UserError(f"{where} is damaged: it has {self.size:,} tokens; allowed are 1 to {MOST_TOKENS:,}")
+        if unknown != 0:
+            raise UserError(f"{where} gives unknown text the token {unknown}; it must be 0, as train makes it")
+        self.model = model
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> Tokeniser:
+        """The tokeniser that a run's item table holds."""
+        if TOKENISER not in catalog.frame.columns or catalog.frame[TOKENISER].dtype != pl.Binary:
+            raise UserError(f"the item table has no tokeniser (a column {TOKENISER!r} of bytes)")
+        found = cls(catalog.frame[TOKENISER][0] or b"")
+        size = catalog.frame[TOKENISER_SIZE][0] if TOKENISER_SIZE in catalog.frame.columns else None
+        if size != found.size:
+            raise UserError(
+                f"the items' tokeniser is damaged: it has {found.size:,} tokens, the item table says {size}"
+            )
+        return found
+
+    @classmethod
+    def open(cls, path: str | Path) -> Tokeniser:
+        """From a run's folder or a SentencePiece model file."""
+        place = Path(path)
+        if place.is_dir():
+            return cls.of(Catalog.open(place / "items.parquet"))
+        try:
+            return cls(place.read_bytes(), f"the tokeniser {str(place)!r}")
+        except OSError as error:
+            raise UserError(f"cannot read the tokeniser {str(place)!r}: {error.strerror or error}") from None
+
+    def tokens(self, lines: pl.Series, most: int) -> pl.Series:
+        """The first `most` tokens of each line (of `words`), the unknown ones left out, as lists of numbers."""
+        parts = [
+            self._encoded(lines[low : low + _CHUNK].to_list(), most) for low in range(0, max(len(lines), 1), _CHUNK)
+        ]
+        return pl.concat(parts)
+
+    def tell(self, tokens: pl.Series) -> pl.Series:
+        """Which lists (of `tokens`) hold more than the mark of a word's beginning, which unknown words have too."""
+        marks = [token for token, piece in enumerate(self.pieces) if not piece.strip(MARK)]
+        return tokens.list.eval(~pl.element().is_in(marks)).list.any()
+
+    def _encoded(self, lines: Sequence[str], most: int) -> pl.Series:
+        rows = self._processor.encode(lines, num_threads=1) if lines else []
+        return pl.Series([[token for token in row[:most] if token] for row in rows], dtype=pl.List(pl.Int32))
+
+
+def _package() -> Any:
+    try:
+        import sentencepiece
+    except ImportError:
+        raise UserError("items made of text need the package sentencepiece: pip install 'fullrank[text]'") from None
+    return sentencepiece
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].split("] ")[-1].rstrip(".")[:200]

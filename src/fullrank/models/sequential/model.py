@@ -1,0 +1,195 @@
+"""Recommender: items, encoder, task, loss, weighting and penalties, composed. Plain PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.registry import Room
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Answer, Batch, Dense, Queries, Step, Taps
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items import Snapshot, reading, unit
+from fullrank.models.sequential.items.semantic import by_codes, index_codes
+from fullrank.models.sequential.items.table import Table
+from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
+from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from fullrank.models.sequential.reasoning import Reasoner
+from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.regularizers import Asking, Attached
+
+
+class Scoring(Spec):
+    """How a state and an item vector become a score: similarity / temperature."""
+
+    similarity: Literal["dot", "cosine"] = "dot"
+    """Inner product, or that of vectors of length one."""
+    temperature: float = Field(1.0, gt=0)
+    """Divides the similarity in training and inference."""
+
+
+class Recommender(Spec):
+    """A recommender trained by gradient descent."""
+
+    kind: Literal["recommender"] = "recommender"
+    dim: int = Field(64, ge=1)
+    """Width of item vectors and states."""
+    max_length: int = Field(50, ge=2)
+    """Longest history read, in events; older ones are dropped."""
+    items: Annotated[Spec, Room("items")] = Table()
+    """Item id <-> vector."""
+    encoder: Annotated[Spec, Room("encoders")] = Transformer()
+    """History -> states."""
+    reasoner: Annotated[Spec, Room("reasoning")] | None = None
+    """Latent steps behind the history; null answers with the encoder's own state."""
+    task: Annotated[Spec, Room("objectives.tasks")] = NextItem()
+    """Who predicts what."""
+    loss: Annotated[Spec, Room("objectives.losses")] = CrossEntropy()
+    """Scores -> one number per query."""
+    scoring: Scoring = Scoring()
+    """State and item vector -> score."""
+    weighting: Annotated[Spec, Room("objectives.weightings")] | None = None
+    """One factor per query; null counts all the same."""
+    penalties: tuple[Annotated[Spec, Room("regularizers")], ...] = ()
+    """Terms added to the loss."""
+
+    @model_validator(mode="after")
+    def _penalties_differ(self) -> Recommender:
+        kinds = [p.kind_of() for p in self.penalties]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"penalties: each kind once, given {kinds}")
+        return self
+
+    def build(self, catalog: Catalog) -> RecommenderModel:
+        return RecommenderModel(catalog, self)
+
+
+class RecommenderModel(nn.Module):
+    """Satisfies `batch.Model`. `forward` gives the named terms whose sum is minimised."""
+
+    def __init__(self, catalog: Catalog, spec: Recommender):
+        super().__init__()
+        self.num_items, self.max_length = catalog.size, spec.max_length
+        self.items = spec.items.build(spec.dim, catalog)  # type: ignore[attr-defined]
+        self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        if spec.reasoner is not None:
+            self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        self._reasons = isinstance(self.encoder, Reasoner)  # kept: asking a protocol costs more than a small layer
+        self.reads_times: bool = getattr(self.encoder, "reads_times", False)
+        self.task = spec.task.build(spec.dim, spec.max_length, self.items)  # type: ignore[attr-defined]
+        self.loss = spec.loss.build()  # type: ignore[attr-defined]
+        self.weighting = spec.weighting.build() if spec.weighting else None  # type: ignore[attr-defined]
+        self.penalties = nn.ModuleDict({p.kind_of(): p.build() for p in spec.penalties})  # type: ignore[attr-defined]
+        self.cosine, self.temperature = spec.scoring.similarity == "cosine", spec.scoring.temperature
+        if self.task.causal is not None and self.encoder.causal != self.task.causal:
+            wants = "a causal" if self.task.causal else "a bidirectional"
+            raise UserError(
+                f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
+                f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder"
+            )
+        if spec.reasoner is not None and not getattr(self.task, "reads_outputs", False):
+            raise UserError(
+                f"the task {spec.task.kind_of()!r} asks with the encoder's own states, so the reasoner would not "
+                "learn; set model.task=last_item, or leave model.reasoner out"
+            )
+        searching = [kind for kind, p in self.penalties.items() if getattr(p, "searches_items", False)]
+        if searching and getattr(self.task, "generates", False):
+            raise UserError(
+                f"the penalty {searching[0]!r} reads item vectors and the task {spec.task.kind_of()!r} searches codes: "
+                "leave the penalty out (of sprint: set embedding=0), or train next_item on these items"
+            )
+        self._attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
+        for penalty in self._attached:
+            penalty.attach(self)
+        self._needs = frozenset(need for penalty in self._attached for need in penalty.needs)
+        if {"loss_of_both_views", "loss_of_first_view"} <= self._needs:
+            raise UserError(
+                "one penalty wants the loss of both views and another that of the first; "
+                "set loss_views=first on reasoning_contrast"
+            )
+
+    @property
+    def reasoner(self) -> Reasoner | None:
+        """The encoder, where it reasons."""
+        return self.encoder if self._reasons else None
+
+    def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+        """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
+        step = self.step(batch)
+        views = 1 if "loss_of_first_view" in self._needs else step.batch.views
+        terms = {}
+        for q in step.queries:
+            losses = step.records[q.name].losses
+            if self.weighting is not None:
+                losses = losses * self.weighting(q, step)
+            count = len(losses) if batch.counts is None else views * batch.counts[q.counted_as or q.name]
+            terms[q.name] = q.weight * losses.sum() / max(1, count)
+        return terms | {name: penalty(step) for name, penalty in self.penalties.items()}
+
+    def step(self, batch: Batch) -> Step:
+        """One step's states, queries and records."""
+        items = reading(self.items)
+        x, inputs = self.task.present(items, batch)
+        rows, views = len(x), self._views(batch)
+        if views > 1:
+            x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
+        taps = Taps(self._needs) if self._needs else None
+        states = self.encoder(x, replace(inputs, taps=taps))
+        asked = self.task.queries(states, inputs, batch, Snapshot(items, normalise=self.cosine))
+        if "loss_of_first_view" in self._needs:
+            asked = tuple(q.first(rows) for q in asked)
+        more = [q for p in self.penalties.values() if isinstance(p, Asking) for q in p.ask(asked, states)]
+        queries = tuple(self._scaled(q) for q in (*asked, *more))
+        records = {q.name: self.loss(q, batch) for q in queries}
+        return Step(self, batch, states, queries, records, taps, inputs)
+
+    def _views(self, batch: Batch) -> int:
+        wanting = (p for p in self._attached if "second_view" in p.needs)
+        return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
+
+    def index_items(self) -> Snapshot:
+        """What answers search, made whole: every item vector (or what codes are scored with), once for many answers.
+
+        It is of the weights as they are now: make it anew when they change. Many threads may answer from one.
+        """
+        with torch.no_grad():
+            index = Snapshot(self.items, normalise=self.cosine)
+            if getattr(self.task, "generates", False):
+                index_codes(index)
+            else:
+                index.all()
+        return index
+
+    def answer(self, batch: Batch, *, index: Snapshot | None = None, budget: Budget | None = None) -> Answer:
+        """The answer to some histories. `index` is what `index_items` gave; without it the item vectors are made here.
+
+        `budget` says how much a reasoner thinks (refused by `check_budget` for a model without one).
+        """
+        x, inputs = self.task.ask(reading(self.items), batch)
+        states = self.encoder(x, inputs) if self.reasoner is None else self.encoder(x, inputs, budget)
+        return self.searched(self.task.answer(states, inputs), index)
+
+    def searched(self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: Snapshot | None = None) -> Answer:
+        """The answer that these states give, scored as in training: one vector against all items, or one for each level
+        of their codes."""
+        index = Snapshot(self.items, normalise=self.cosine) if index is None else index
+        vectors = unit(vectors) if self.cosine else vectors
+        if vectors.ndim == 2:
+            return Dense(vectors, index.all(), self.temperature)
+        return by_codes(vectors / self.temperature, index)
+
+    def similar(self, items: Int[Tensor, "B"], index: Snapshot | None = None) -> Dense:
+        """How alike every item is to each of these: the cosine of their vectors."""
+        vectors = unit((Snapshot(self.items, normalise=False) if index is None else index).all())
+        return Dense(vectors[items], vectors)
+
+    def _scaled(self, q: Queries) -> Queries:
+        vectors = unit(q.vectors) if self.cosine else q.vectors
+        return replace(q, vectors=vectors, temperature=self.temperature * q.temperature)

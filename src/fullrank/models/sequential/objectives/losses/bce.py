@@ -1,0 +1,42 @@
+"""Binary cross-entropy against sampled negatives (SASRec, arXiv:1808.09781, Eq. 7).
+
+softplus(-s+) plus the mean over the negatives of softplus(s-); with several negatives as in SPRINT, Sec. 5.1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Queries, Record
+from fullrank.models.sequential.objectives.losses import positive_scores
+from fullrank.models.sequential.objectives.negatives import Negatives, draw, kept, scores, spread
+
+
+class BCE(Spec):
+    """Binary cross-entropy."""
+
+    kind: Literal["bce"] = "bce"
+    negatives: Negatives = Negatives(count=1, share="query", exclude="history")
+    """How negatives are drawn."""
+
+    def build(self) -> BCELoss:
+        return BCELoss(self)
+
+
+class BCELoss:
+    sampled = True
+
+    def __init__(self, spec: BCE):
+        self.spec = spec
+
+    def __call__(self, queries: Queries, batch: Batch) -> Record:
+        how = self.spec.negatives
+        drawn = draw(how, queries, batch)
+        ids = spread(how, drawn, queries)
+        positive, negative = positive_scores(queries), scores(how, drawn, queries)
+        good = kept(how, ids, queries, batch)
+        against = (F.softplus(negative) * good).sum(1) / good.sum(1).clamp_min(1)
+        return Record(F.softplus(-positive) + against, positive, negative, ids, good)

@@ -1,0 +1,41 @@
+"""Exact softmax cross-entropy over the whole catalogue, in chunks (log s_target - log sum_v exp s_v, negated)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Queries, Record
+from fullrank.models.sequential.objectives.losses import positive_scores
+from fullrank.ops.log_sum_exp import CHUNK_ELEMENTS, log_sum_exp
+
+
+class CrossEntropy(Spec):
+    """Exact softmax."""
+
+    kind: Literal["cross_entropy"] = "cross_entropy"
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Share of the target's mass spread evenly over the catalogue."""
+    chunk_elements: int = Field(CHUNK_ELEMENTS, ge=1)
+    """Scores alive at once (4 bytes each); at least 16 queries are taken together."""
+
+    def build(self) -> CrossEntropyLoss:
+        return CrossEntropyLoss(self)
+
+
+class CrossEntropyLoss:
+    sampled = False
+
+    def __init__(self, spec: CrossEntropy):
+        self.spec = spec
+
+    def __call__(self, queries: Queries, batch: Batch) -> Record:
+        table, smooth = queries.catalogue.all(), self.spec.label_smoothing
+        scaled = queries.vectors / queries.temperature
+        positive = positive_scores(queries)
+        losses = log_sum_exp(scaled, table, chunk_elements=self.spec.chunk_elements) - (1 - smooth) * positive
+        if smooth:
+            losses = losses - smooth * (scaled @ table.mean(0)).float()
+        return Record(losses, positive)

@@ -1,0 +1,138 @@
+"""Sampled negatives: a mixture of sources with the exact probability of each item under the mixture.
+
+Draws are a function of their place (seed, step, row, position), so shards and resumed runs draw the same ones.
+In-batch negatives are the targets of the queries at hand: under DDP those of this process alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Catalogue, Queries
+from fullrank.ops.distinct import distinct_and_places
+from fullrank.ops.picked_dots import picked_dots
+from fullrank.ops.place_random import uniform
+
+
+class Negatives(Spec):
+    """How negatives are drawn: with replacement from a mixture."""
+
+    count: int = Field(128, ge=1)
+    """Negatives per query."""
+    uniform: float = Field(1.0, ge=0)
+    """Weight of the uniform source in the mixture."""
+    popularity: float = Field(0.0, ge=0)
+    """Weight of the training distribution."""
+    in_batch: float = Field(0.0, ge=0)
+    """Weight of the targets of the batch."""
+    share: Literal["query", "row", "batch"] = "row"
+    """One draw for each query, for each row, or for the batch."""
+    exclude: Literal["none", "target", "history"] = "target"
+    """Negatives that do not count: none, those equal to the query's target, or also those in the row's events."""
+
+    @model_validator(mode="after")
+    def _some_source(self) -> Negatives:
+        if self.uniform + self.popularity + self.in_batch <= 0:
+            raise ValueError("all sources weigh nothing; give uniform, popularity or in_batch a weight above 0")
+        return self
+
+
+@runtime_checkable
+class Summed(Protocol):
+    """A catalogue that keeps the running sum of its shares."""
+
+    def cumulative(self) -> Float[Tensor, "V"]: ...
+
+
+def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
+    """Item ids: R is M, B or 1 as `share` says."""
+    place = _places(spec, q, batch)
+    u = uniform(batch.seed, batch.step, place, 2 * spec.count)
+    source, value = u[:, : spec.count], u[:, spec.count :]
+    weights = _weights(spec)
+    found = (value * q.catalogue.size).long().clamp_max(q.catalogue.size - 1)
+    if weights[1] > 0:
+        drawn = torch.searchsorted(_cumulative(q.catalogue, place.device), value.contiguous(), right=True)
+        drawn = drawn.clamp_max(q.catalogue.size - 1)
+        found = torch.where(source >= weights[0], drawn, found)
+    if weights[2] > 0 and len(q.targets):
+        drawn = q.targets[(value * len(q.targets)).long().clamp_max(len(q.targets) - 1)]
+        found = torch.where(source >= weights[0] + weights[1], drawn, found)
+    return found
+
+
+def log_probability(spec: Negatives, q: Queries, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Log probability that one draw of the mixture gives an item."""
+    weights = _weights(spec)
+    p = torch.full(ids.shape, weights[0] / q.catalogue.size, device=ids.device, dtype=torch.float32)
+    if weights[1] > 0:
+        p = p + weights[1] * q.catalogue.log_q(ids).exp()
+    if weights[2] > 0:
+        share = torch.bincount(q.targets, minlength=q.catalogue.size) / max(1, len(q.targets))
+        p = p + weights[2] * share[ids]
+    return p.clamp_min(1e-30).log()
+
+
+def spread(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
+    """Drawn rows as one row per query, [M, N, ...]."""
+    if spec.share == "query":
+        return drawn
+    return drawn[q.rows] if spec.share == "row" else drawn.expand(len(q.rows), *drawn.shape[1:])
+
+
+def scores(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tensor, "M N"]:
+    """Score of every query's negatives, in fp32."""
+    if spec.share == "query":
+        ids, place = distinct_and_places(drawn, q.catalogue.size)
+        return picked_dots(q.vectors, q.catalogue.embed(ids), place) / q.temperature
+    vectors = q.catalogue.embed(drawn)
+    if spec.share == "batch":
+        return (q.vectors @ vectors[0].T).float() / q.temperature
+    # queries of one row share its negatives: one product per row, on rows padded to the longest
+    place = torch.zeros_like(q.rows)
+    starts = torch.searchsorted(q.rows, q.rows)
+    place = torch.arange(len(q.rows), device=q.rows.device) - starts
+    room = q.vectors.new_zeros(len(drawn), int(place.max()) + 1 if len(place) else 0, q.vectors.shape[1])
+    padded = room.index_put((q.rows, place), q.vectors)
+    return (padded @ vectors.mT)[q.rows, place].float() / q.temperature
+
+
+def kept(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> Bool[Tensor, "M N"]:
+    """False for the negatives that do not count."""
+    if spec.exclude == "none":
+        return torch.ones_like(ids, dtype=torch.bool)
+    good = ids != q.targets[:, None]
+    if spec.exclude == "history":
+        events = torch.where(batch.valid, batch.items, -1).sort(1).values[q.rows]
+        at = torch.searchsorted(events, ids.contiguous()).clamp_max(events.shape[1] - 1)
+        good &= events.gather(1, at) != ids
+    return good
+
+
+def _cumulative(catalogue: Catalogue, device: torch.device) -> Float[Tensor, "V"]:
+    """Share of the training events of the items up to each; the last is 1."""
+    if isinstance(catalogue, Summed):
+        return catalogue.cumulative()
+    running = catalogue.log_q(torch.arange(catalogue.size, device=device)).double().exp().cumsum(0)
+    return running / running[-1]
+
+
+def _weights(spec: Negatives) -> tuple[float, float, float]:
+    total = spec.uniform + spec.popularity + spec.in_batch
+    return spec.uniform / total, spec.popularity / total, spec.in_batch / total
+
+
+def _places(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R"]:
+    device = q.targets.device
+    rows = torch.arange(len(batch.items), device=device) if batch.rows is None else batch.rows
+    group = sum(ord(letter) * 31**i for i, letter in enumerate(q.name)) % 1_000_003
+    if spec.share == "batch":
+        return torch.full((1,), group, device=device)
+    place = rows if spec.share == "row" else rows[q.rows] * 65_536 + q.positions
+    return place * 1_000_003 + group

@@ -1,0 +1,107 @@
+"""Cover random positions and recover them from both sides (BERT4Rec, arXiv:1904.06690, Sec. 3.6).
+
+At inference one covered position is put behind the history. Differs: which positions are covered is a function of
+(seed, step, row), so that resumed and sharded runs cover the same ones; the time of a covered event is covered with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Catalogue, Queries, States, last
+from fullrank.models.initial import STD
+from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.objectives.tasks import Segments
+from fullrank.ops.place_random import uniform
+
+
+class Cloze(Spec):
+    """Masked-item prediction."""
+
+    kind: Literal["cloze"] = "cloze"
+    share: float = Field(0.2, gt=0, lt=1)
+    """Chance that a position is covered; a row without any covers its last."""
+    last: float = Field(0.1, ge=0, le=1)
+    """Share of rows that cover their last position alone, as inference does."""
+
+    def build(self, dim: int, max_length: int, items: Items | None = None) -> ClozeTask:
+        return ClozeTask(dim, max_length, self)
+
+
+class ClozeTask(nn.Module):
+    causal: bool | None = False
+
+    def __init__(self, dim: int, max_length: int, spec: Cloze):
+        super().__init__()
+        self.max_length, self.share, self.last_share = max_length, spec.share, spec.last
+        self.cover = nn.Parameter(torch.randn(dim) * STD)
+
+    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
+        users = np.flatnonzero(lengths >= 2)
+        return users, np.maximum(lengths[users] - self.max_length, 0), lengths[users]
+
+    def covered(self, batch: Batch) -> Bool[Tensor, "B T"]:
+        """Which positions a training view hides."""
+        t = batch.items.shape[1]
+        rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
+        draw = uniform(batch.seed, batch.step, rows, t + 1)
+        end = torch.arange(t, device=rows.device) == batch.lengths[:, None] - 1
+        hidden = batch.valid & (draw[:, 1:] < self.share)
+        alone = (draw[:, :1] < self.last_share) | ~hidden.any(1, keepdim=True)
+        return torch.where(alone, end, hidden)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"cloze": int(self.covered(batch).sum())}
+
+    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        hidden = self.covered(batch)
+        times = None if batch.times is None else known_times(batch.times, hidden)
+        inputs = replace(batch, hidden=hidden, times=times)
+        return self._view(items, inputs), inputs
+
+    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
+        assert inputs.hidden is not None
+        rows, positions = inputs.hidden.nonzero(as_tuple=True)
+        targets = batch.items[rows, positions]
+        return (Queries("cloze", states.tokens[rows, positions], targets, catalogue, rows, positions),)
+
+    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        # the history's oldest event makes way for the covered place where the row is full
+        full = batch.lengths[:, None] == self.max_length
+        lengths = batch.lengths.clamp_max(self.max_length - 1) + 1
+
+        def grown(row: Tensor) -> Tensor:
+            return F.pad(torch.where(full, row.roll(-1, 1), row), (0, 1))[:, : self.max_length]
+
+        events = grown(batch.items)
+        end = torch.arange(events.shape[1], device=events.device) == lengths[:, None] - 1
+        times = None if batch.times is None else known_times(grown(batch.times), end)
+        inputs = replace(batch, items=events, lengths=lengths, hidden=end, times=times)
+        return self._view(items, inputs), inputs
+
+    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+        return last(states.tokens, inputs)
+
+    def _view(self, items: Items, inputs: Batch) -> Tensor:
+        assert inputs.hidden is not None
+        return torch.where(inputs.hidden[..., None], self.cover, items.embed(inputs.items))
+
+
+def known_times(times: Int[Tensor, "B T"], hidden: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """Each covered event at the time of the last one before it that is not covered (before the first of those: at its).
+
+    What follows a history has no time yet, so a model may not learn from the times of covered events either.
+    """
+    at = torch.arange(times.shape[1], device=times.device).expand_as(times)
+    last = torch.where(hidden, -1, at).cummax(1).values
+    first = hidden.long().argmin(1, keepdim=True)
+    return times.gather(1, torch.where(last < 0, first, last))

@@ -1,0 +1,72 @@
+"""A prefix predicts the item behind it: one query per row (the setting of ReaRec, arXiv:2503.22675, and PLR).
+
+Every prefix of a history can be a row; at most `per_user` of them are drawn per user and epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Catalogue, Queries, States, last
+from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.objectives.tasks import Segments
+
+
+class LastItem(Spec):
+    """Prediction of each prefix's next item."""
+
+    kind: Literal["last_item"] = "last_item"
+    per_user: int | None = Field(4, ge=1)
+    """Prefixes per user and epoch, drawn without replacement; null takes all of them."""
+
+    def build(self, dim: int, max_length: int, items: Items | None = None) -> LastItemTask:
+        return LastItemTask(max_length, self)
+
+
+class LastItemTask(nn.Module):
+    causal: bool | None = None
+    reads_outputs = True
+
+    def __init__(self, max_length: int, spec: LastItem):
+        super().__init__()
+        self.max_length, self.per_user = max_length, spec.per_user
+
+    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
+        prefixes = np.maximum(lengths - 1, 0)
+        users = np.repeat(np.arange(len(lengths)), prefixes)
+        first = np.cumsum(prefixes) - prefixes
+        ends = np.arange(len(users)) - np.repeat(first, prefixes) + 2
+        if self.per_user is not None:
+            order = np.lexsort((draw.random(len(users)), users))
+            rank = np.arange(len(users)) - np.repeat(first, prefixes)
+            kept = np.sort(order[rank < self.per_user])
+            users, ends = users[kept], ends[kept]
+        return users, np.maximum(ends - (self.max_length + 1), 0), ends
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"last": len(batch.lengths)}
+
+    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        times = None if batch.times is None else batch.times[:, :-1]
+        inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
+        return items.embed(inputs.items), inputs
+
+    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
+        targets = batch.items.gather(1, batch.lengths[:, None] - 1)[:, 0]
+        rows = torch.arange(len(targets), device=targets.device)
+        vectors = states.outputs.get("trained", last(states.tokens, inputs))
+        return (Queries("last", vectors, targets, catalogue, rows, inputs.lengths - 1),)
+
+    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        return items.embed(batch.items), batch
+
+    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+        return states.outputs.get("answer", last(states.tokens, inputs))

@@ -1,0 +1,72 @@
+"""Every position predicts the item after it (SASRec, arXiv:1808.09781, Sec. III-E); more horizons, more items ahead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Catalogue, Queries, States, last
+from fullrank.models.initial import start_small
+from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.objectives.tasks import Segments
+
+
+class NextItem(Spec):
+    """Next-item prediction at all positions."""
+
+    kind: Literal["next_item"] = "next_item"
+    horizons: int = Field(1, ge=1)
+    """How many items ahead each position predicts; one head and one named loss for each."""
+    window: Literal["last", "random"] = "last"
+    """Which stretch of a history longer than max_length an epoch reads."""
+
+    def build(self, dim: int, max_length: int, items: Items | None = None) -> NextItemTask:
+        return NextItemTask(dim, max_length, self)
+
+
+class NextItemTask(nn.Module):
+    causal: bool | None = True
+
+    def __init__(self, dim: int, max_length: int, spec: NextItem):
+        super().__init__()
+        self.max_length, self.window, self.horizons = max_length, spec.window, spec.horizons
+        self.heads = nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(spec.horizons - 1))
+        start_small(self.heads)
+
+    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
+        users = np.flatnonzero(lengths >= 2)
+        room = np.maximum(lengths[users] - (self.max_length + 1), 0)
+        starts = draw.integers(0, room + 1) if self.window == "random" else room
+        return users, starts, np.minimum(starts + self.max_length + 1, lengths[users])
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {f"ahead_{h}": int((batch.lengths - h).clamp_min(0).sum()) for h in range(1, self.horizons + 1)}
+
+    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        times = None if batch.times is None else batch.times[:, :-1]
+        inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
+        return items.embed(inputs.items), inputs
+
+    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
+        found = []
+        for h in range(1, self.horizons + 1):
+            known = batch.valid[:, h:]
+            rows, positions = known.nonzero(as_tuple=True)
+            vectors = states.tokens[rows, positions]
+            if h > 1:
+                vectors = self.heads[h - 2](vectors)
+            targets = batch.items[rows, positions + h]
+            found.append(Queries(f"ahead_{h}", vectors, targets, catalogue, rows, positions))
+        return tuple(found)
+
+    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        return items.embed(batch.items), batch
+
+    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+        return last(states.tokens, inputs)

@@ -1,0 +1,85 @@
+"""The inference budget: how long and how wide a reasoner thinks when it answers (PLR, Sec. 3.3 and 6.4).
+
+A reasoner (`fullrank.reasoning`) answers after any number of steps; what is not set here is as trained. The budget is
+an argument of each answer and changes no model, so one model answers under many budgets at a time. It is no part of the
+protocol that two results must share: two budgets of one run are exactly what one wants to compare.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, model_validator
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+
+if TYPE_CHECKING:
+    from fullrank.models.sequential.reasoning import Reasoner
+
+
+class Budget(Spec):
+    """How much a reasoner thinks at inference. Refused for a model without one where anything is set."""
+
+    steps: int | None = Field(None, ge=0)
+    """Reasoning steps; 0 answers by the encoder alone, null takes as many as in training."""
+    streams: int | None = Field(None, ge=1)
+    """Parallel streams, the first ones of those trained; null takes all."""
+    adaptive: int | None = Field(None, ge=1)
+    """Stop a user's reasoning when their first this many items stay the same; null takes every step."""
+    patience: int | None = Field(None, ge=1)
+    """Adaptive: steps in a row that must change nothing; null is 1."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> Budget:
+        if self.patience is not None and self.adaptive is None:
+            raise ValueError("patience has no effect without adaptive: leave it out or set adaptive=10")
+        if self.adaptive is not None and self.steps == 0:
+            raise ValueError("adaptive has no effect with steps=0: there is no step to stop after")
+        return self
+
+    def steps_of(self, reasoner: Reasoner) -> int:
+        """Steps that the reasoner may take."""
+        return reasoner.steps if self.steps is None else self.steps
+
+    def streams_of(self, reasoner: Reasoner) -> int:
+        """Streams that it thinks in. Raises `UserError` for more than were trained."""
+        if self.streams is not None and self.streams > reasoner.streams:
+            raise UserError(
+                f"this model was trained with {reasoner.streams} streams: {self.streams} cannot be asked for; train "
+                "one with more (model.reasoner.streams)"
+            )
+        return self.streams or reasoner.streams
+
+
+AS_TRAINED = Budget()
+"""Every step in every stream."""
+
+
+def reasoner_of(model: Any) -> Any | None:
+    """A model's reasoner (`fullrank.models.sequential.reasoning.Reasoner`), or None."""
+    return getattr(model, "reasoner", None)
+
+
+def check_budget(model: Any, budget: Budget) -> None:
+    """Raise `UserError` for a budget that a model cannot keep: any without a reasoner, more streams than trained."""
+    reasoner = reasoner_of(model)
+    if reasoner is not None:
+        budget.streams_of(reasoner)
+    elif budget != AS_TRAINED:
+        given = ", ".join(f"{key}={value}" for key, value in budget.dump().items() if value is not None)
+        raise UserError(
+            f"this model does not reason, so reasoning.{given} has no effect: leave it out, or train a recipe "
+            "with a reasoner (`fullrank list recipes`)"
+        )
+
+
+def described(model: Any, budget: Budget) -> dict[str, Any] | None:
+    """What an answer depends on, for a result's protocol; None for a model that does not reason."""
+    reasoner = reasoner_of(model)
+    if reasoner is None:
+        return None
+    found = {"steps": budget.steps_of(reasoner), "streams": budget.streams or reasoner.streams}
+    if budget.adaptive is not None:
+        found |= {"adaptive": budget.adaptive, "patience": budget.patience or 1}
+    return found

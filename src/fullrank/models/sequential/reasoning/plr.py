@@ -1,0 +1,69 @@
+"""PLR: several isolated streams of latent steps, weighed by a gate (PLR, Eqs. 3-6, 9 and 10).
+
+Stream m opens at h_0 + tau_m with a learned trigger tau_m; its step t starts as h_(t-1,m) + r_t, with r shared by the
+streams, and sees the history, its own earlier steps and itself. z_m is the mean of h_1,m .. h_S,m (not of h_0), and
+z_rea = sum_m g_m z_m with g = softmax(W h_0 + b). The loss reads z_rea alone; the answer is h_0 + z_rea. Its penalties
+are `reasoning_contrast` (Eq. 8) and `kl_diversity` (Eq. 7). With one stream the gate is 1, with one step z = h_1.
+
+Differs: Eqs. 4 and 5 are of one attention with a residual and without norm; a step here is a cached token through the
+encoder's own blocks, as in ReaRec and as in the paper's text and FLOPs. A token gets no item position and no sqrt(d)
+(`rearec.py`). Triggers start at N(0, 0.02): streams that start equal get equal gradients and never part.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Thoughts
+from fullrank.models.initial import STD, start_small
+from fullrank.models.sequential.reasoning.stepwise import Stepwise
+
+
+class PLR(Spec):
+    """Parallel streams of steps."""
+
+    kind: Literal["plr"] = "plr"
+    steps: int = Field(2, ge=1)
+    """Steps of each stream."""
+    streams: int = Field(2, ge=1)
+    """Streams."""
+    gate: Literal["learned", "uniform"] | None = None
+    """Weights of the streams, made of h_0 or all the same; default learned, and without a choice for one stream."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_effect(self) -> PLR:
+        if self.streams == 1 and self.gate is not None:
+            raise ValueError(f"gate={self.gate!r} has no effect with streams=1, whose weight is 1; remove it")
+        return self
+
+    def build(self, encoder: nn.Module, dim: int, max_length: int) -> PLRReasoner:
+        return PLRReasoner(encoder, dim, self)
+
+
+class PLRReasoner(Stepwise):
+    def __init__(self, encoder: nn.Module, dim: int, spec: PLR):
+        super().__init__(encoder, dim, steps=spec.steps, streams=spec.streams)
+        self.triggers = nn.Parameter(torch.randn(spec.streams, dim) * STD)
+        learned = spec.streams > 1 and spec.gate != "uniform"
+        self.gate = nn.Linear(dim, spec.streams) if learned else None
+        start_small(self)
+
+    def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B M D"]:
+        return start[:, None] + self.triggers
+
+    def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B M"]:
+        if self.gate is None:
+            return start.new_full((len(start), streams), 1 / streams)
+        return self.gate(start)[:, :streams].softmax(1)
+
+    def trained(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
+        return (thoughts.gate[..., None] * thoughts.steps.mean(1)).sum(1)
+
+    def answer(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
+        return thoughts.start + self.trained(thoughts)

@@ -1,0 +1,79 @@
+"""DROS: distributionally robust optimisation for shifting item distributions (Yang et al., SIGIR 2023).
+
+For e one of the squared errors (1 - sigma(s+))^2 of the targets and sigma(s-)^2 of the negatives, the term adds
+weight beta log(sum w exp(e / beta) / sum w) with w = (training share of the item)^power: the worst errors count most.
+
+Differs: the form that SPRINT's authors ran. Errors are of probabilities and of sampled negatives, because the
+original's squares of raw scores over all items explode; each side has its own sum and a factor beta. Negatives that the
+loss does not count are left out, an item without training events counts as one, groups of queries add up. A loss
+without sampled negatives (exact softmax) cannot be served and is refused. The sums run over this process's micro-batch:
+nothing is gathered, so shards give the mean of their own terms.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Queries, Record, Step
+
+
+class DROS(Spec):
+    """Distributionally robust penalty on the scores of targets and sampled negatives."""
+
+    kind: Literal["dros"] = "dros"
+    weight: float = Field(0.1, gt=0)
+    """Factor of the term (alpha of the paper)."""
+    temperature: float = Field(0.5, gt=0)
+    """beta_0 of the paper: towards 0 the worst error alone counts, large values give the mean error."""
+    power: float = Field(0.05, ge=0)
+    """Exponent on the items' training shares; 0 weighs all items alike."""
+
+    def build(self) -> DROSPenalty:
+        return DROSPenalty(self)
+
+
+class DROSPenalty(nn.Module):
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, spec: DROS):
+        super().__init__()
+        self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power
+
+    def attach(self, model: nn.Module) -> None:
+        """Refuses a loss that it cannot serve before anything is trained or written."""
+        if not getattr(model.loss, "sampled", True):
+            raise _no_negatives()
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        parts = [part for q in step.queries for part in self._parts(q, step.records[q.name])]
+        return self.weight * torch.stack(parts).sum()
+
+    def _parts(self, q: Queries, record: Record) -> tuple[Tensor, Tensor]:
+        positive, negative, ids = record.positive, record.negative, record.negative_ids
+        if positive is None or negative is None or ids is None:
+            raise _no_negatives()
+        counted = torch.ones_like(ids, dtype=torch.bool) if record.kept is None else record.kept
+        missed = self._worst((-positive).sigmoid().square(), q.catalogue.log_q(q.targets))
+        raised = self._worst(negative.sigmoid().square()[counted], q.catalogue.log_q(ids[counted]))
+        return missed, raised
+
+    def _worst(self, error: Float[Tensor, "n"], log_q: Float[Tensor, "n"]) -> Float[Tensor, ""]:
+        """The soft maximum of the errors; 0 of none."""
+        if not len(error):
+            return error.sum()
+        share = self.power * log_q
+        return self.temperature * (torch.logsumexp(share + error / self.temperature, 0) - torch.logsumexp(share, 0))
+
+
+def _no_negatives() -> UserError:
+    return UserError(
+        "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax such as "
+        "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty"
+    )

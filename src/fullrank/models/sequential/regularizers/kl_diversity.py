@@ -1,0 +1,88 @@
+"""KL diversity: a reasoner's steps and streams predict different items (PLR, Eq. 7; ReaRec's ERL, arXiv:2503.22675).
+
+With p_i = softmax over items of state i's scores, KL = mean over ordered pairs i != j of KL(p_i || p_j) among a row's
+S M states, and over the rows; the term is weight sign KL.
+
+Differs: sign is -1, so that the term is least where states differ most. PLR's Eq. 11 adds +weight KL, which pulls
+states together against its own text (Sec. 3.2.1: to keep them from collapsing); ReaRec, of the same authors, subtracts.
+p_j carries no gradient (`reference`), as in ReaRec. A row's mean counts up to `maximum`, because the norms of items
+could drive it up without end. The softmax is over items drawn anew in every step, the same for all rows and shards.
+The mean is over the rows of this process's micro-batch: nothing is gathered, so shards give the mean of their terms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Step
+from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, first_view_alone, states_of, thoughts_of
+from fullrank.ops.pairwise_kl import pairwise_kl
+from fullrank.ops.place_random import uniform
+
+PLACE = 7_340_033
+"""Sets these draws apart from those of negatives."""
+
+
+class KLDiversity(Spec):
+    """Divergence between the predictions of a reasoner's states."""
+
+    kind: Literal["kl_diversity"] = "kl_diversity"
+    weight: float = Field(0.1, gt=0)
+    """Factor of the term (lambda)."""
+    sign: Literal[-1, 1] = -1
+    """-1 drives states apart, +1 together (PLR's Eq. 11 taken literally)."""
+    reference: Literal["detached", "attached"] = "detached"
+    """Whether gradients flow through the second distribution of a pair."""
+    start: bool = False
+    """Count the encoder's own state h_0 among the states (ERL)."""
+    maximum: float = Field(10.0, ge=0.1)
+    """Largest mean divergence of a row that counts, in nats."""
+    items: int | None = Field(1024, ge=2)
+    """Items that predictions are compared on, drawn uniformly without replacement; null compares on all of them."""
+    temperature: float | None = Field(None, gt=0)
+    """Divides the scores; null is the temperature of the model's scoring."""
+
+    def build(self) -> KLDiversityPenalty:
+        return KLDiversityPenalty(self)
+
+
+class KLDiversityPenalty(nn.Module):
+    """Satisfies `Penalty` and `Attached`."""
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, spec: KLDiversity):
+        super().__init__()
+        self.spec = spec
+        self._cosine = False
+
+    def attach(self, model: Any) -> None:
+        demand_reasoner(model, "kl_diversity")
+        self._cosine = model.cosine
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        spec, q = self.spec, step.queries[0]
+        states = states_of(thoughts_of(step), start=spec.start).float()
+        if first_view_alone(step):
+            states = states[: len(states) // step.batch.views]
+        if self._cosine:
+            states = unit(states)
+        table = q.catalogue.all() if spec.items is None else q.catalogue.embed(self._drawn(step, q.catalogue.size))
+        value = pairwise_kl(
+            states / (spec.temperature or q.temperature), table.float(),
+            maximum=spec.maximum, attached=spec.reference == "attached",
+        )  # fmt: skip
+        return spec.sign * spec.weight * value
+
+    def _drawn(self, step: Step, size: int) -> Tensor:
+        """Item ids, a function of seed and step alone."""
+        assert self.spec.items is not None
+        place = torch.full((1,), PLACE, device=step.batch.items.device)
+        return uniform(step.batch.seed, step.batch.step, place, size)[0].topk(min(self.spec.items, size)).indices

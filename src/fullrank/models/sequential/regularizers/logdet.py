@@ -1,0 +1,64 @@
+"""LogDet: keeps the Gram matrix of item vectors from losing rank (Zhang et al., NeurIPS 2023).
+
+weight (tr C - log det C) with C = Z^T Z + ridge I and Z the item table as it is scored: neither centred nor divided by
+its size. The term is least where every eigenvalue of C is 1. `user_weight` adds the same of the batch's users.
+
+Differs: there is no user table, so a user is the sum of its queries' vectors over the longest history (`_users.py`).
+The users' term is that of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Step
+from fullrank.models.sequential.regularizers._users import users
+
+
+class LogDet(Spec):
+    """Log-determinant penalty on the item vectors, and on the users'."""
+
+    kind: Literal["logdet"] = "logdet"
+    weight: float = Field(1e-3, gt=0)
+    """Factor of the items' term."""
+    user_weight: float = Field(0.0, ge=0)
+    """Factor of the users' term; 0 leaves it out."""
+    ridge: float = Field(1e-6, gt=0)
+    """Added to the diagonal."""
+
+    def build(self) -> LogDetPenalty:
+        return LogDetPenalty(self)
+
+
+class LogDetPenalty(nn.Module):
+    searches_items = True
+
+    def __init__(self, spec: LogDet):
+        super().__init__()
+        self.weight, self.user_weight, self.ridge = spec.weight, spec.user_weight, spec.ridge
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        value = self.weight * divergence(step.queries[0].catalogue.all(), self.ridge)
+        if self.user_weight:
+            value = value + self.user_weight * divergence(users(step), self.ridge)
+        return value
+
+
+def divergence(z: Float[Tensor, "n D"], ridge: float) -> Float[Tensor, ""]:
+    """tr C - log det C, in fp32: bf16 products would drown the small eigenvalues.
+
+    Fewer vectors than dimensions leave eigenvalues that are the ridge alone. Those are counted instead of computed, by
+    det(Z^T Z + ridge I) = det(Z Z^T + ridge I) ridge^(D - n): the determinant of a singular matrix is rounding.
+    """
+    z, missing = z.float(), max(0, z.shape[1] - len(z))
+    with torch.autocast(z.device.type, enabled=False):
+        gram = z @ z.T if missing else z.T @ z
+        gram = gram + ridge * torch.eye(len(gram), device=z.device)
+        return gram.trace() - torch.linalg.slogdet(gram).logabsdet + missing * (ridge - math.log(ridge))

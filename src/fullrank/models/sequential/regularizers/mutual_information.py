@@ -1,0 +1,72 @@
+"""Mutual information: a history's states tell which target is theirs, among the batch (FAIR, Eq. 11; InfoNCE).
+
+With h the mean of a history's final states, x the vector of the item that follows it and s the cosine, the term is the
+mean over rows of -log softmax_j(s(x_i, h_j) / temperature) at j = i: log B minus it bounds their mutual information
+from below (Eq. 16).
+
+Differs: Sec. 3.4 pools embeddings of the source, the introduction reads final states; these are read here. Eq. 11's
+anchor is the target and its negatives are other sequences; `direction` has the other way, and both, summed. Histories
+with the same target are no negatives of each other. A row's target is that of its last query; rows without one are left
+out. Negatives are those of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
+With one row the term is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Step, last
+from fullrank.models.sequential.items import unit
+from fullrank.ops.in_batch_contrast import in_batch_contrast
+
+
+class MutualInformation(Spec):
+    """In-batch contrast of histories and their targets."""
+
+    kind: Literal["mutual_information"] = "mutual_information"
+    weight: float = Field(0.01, gt=0)
+    """Factor of the term (beta)."""
+    temperature: float = Field(0.03, ge=0.03)
+    """Divides the cosines."""
+    direction: Literal["target_to_sequence", "sequence_to_target", "both"] = "target_to_sequence"
+    """Who looks for whom: the negatives are other sequences, other targets, or each in turn (the sum of the two)."""
+    source: Literal["mean", "last"] = "mean"
+    """A history's vector: the mean of its final states, or the last of them."""
+
+    def build(self) -> MutualInformationPenalty:
+        return MutualInformationPenalty(self)
+
+
+class MutualInformationPenalty(nn.Module):
+    """Satisfies `Penalty`."""
+
+    def __init__(self, spec: MutualInformation):
+        super().__init__()
+        self.spec = spec
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        spec, q = self.spec, step.queries[0]
+        ends = torch.ones_like(q.rows, dtype=torch.bool)
+        ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
+        rows, targets = q.rows[ends], (q.targets if q.items is None else q.items)[ends]
+        sequences = unit(self._sources(step)[rows].float())[None]
+        model: Any = step.model
+        vectors = q.catalogue.embed(targets) if q.items is None else model.items.embed(targets)
+        items = unit(vectors.float())[None]
+        pair = (sequences, items) if spec.direction == "sequence_to_target" else (items, sequences)
+        both = spec.direction == "both"
+        return spec.weight * in_batch_contrast(*pair, targets, temperature=spec.temperature, both=both)
+
+    def _sources(self, step: Step) -> Float[Tensor, "B D"]:
+        tokens, inputs = step.states.tokens, step.inputs
+        assert inputs is not None
+        if self.spec.source == "last":
+            return last(tokens, inputs)
+        held = tokens.masked_fill(~inputs.valid[..., None], 0.0)
+        return held.sum(1) / inputs.lengths.clamp_min(1)[:, None]

@@ -1,0 +1,96 @@
+"""Noise robustness: a history with noise in it is read as the clean one is, and unlike other histories (FAIR, Eq. 9).
+
+Every digit of every item in the history is masked or replaced by another of its codebook with some chance (Eq. 8), and
+the history is read again. With h and h~ the last states of the clean and of the noisy pass and d one minus the cosine,
+the term is the mean over ordered pairs of rows of max(0, d(h_i, h~_i) - d(h_i, h_j) + margin).
+
+Differs: items that are no codes are masked or replaced whole. A masked digit is a zero vector in its item's mean, which
+still divides by all K; an item without digits left keeps its place. Targets stay clean and the task's loss reads the
+clean pass alone; gradients flow through both (the paper says nothing of either). A row with the same target is a
+negative like any other. With a reasoner h is its trained answer; of two views the first is read. Negatives are those of
+this process's micro-batch: nothing is gathered, so shards give the mean of their own terms. With one row the term is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, States, Step, last
+from fullrank.models.sequential.items import Items, perturbed
+from fullrank.models.sequential.items.perturb import Noise
+from fullrank.ops.in_batch_triplet import in_batch_triplet
+
+
+class NoiseRobustness(Spec):
+    """Triplet loss between clean and noisy histories."""
+
+    kind: Literal["noise_robustness"] = "noise_robustness"
+    weight: float = Field(1.0, gt=0)
+    """Factor of the term (alpha)."""
+    margin: float = Field(0.2, ge=0)
+    """By how much the noisy history must be nearer than another's, in cosine distance."""
+    mask: float = Field(0.1, ge=0, le=1)
+    """Chance that a digit (of items without codes: an item) is masked."""
+    substitute: float = Field(0.1, ge=0, le=1)
+    """Chance that it is replaced by another."""
+
+    @model_validator(mode="after")
+    def _some_noise(self) -> NoiseRobustness:
+        if not 0 < self.mask + self.substitute <= 1:
+            raise ValueError(
+                f"noise_robustness: mask + substitute is {self.mask + self.substitute:g}; it must be at most 1, and "
+                "above 0, for without noise the second pass has no effect"
+            )
+        return self
+
+    def build(self) -> NoiseRobustnessPenalty:
+        return NoiseRobustnessPenalty(self)
+
+
+class NoiseRobustnessPenalty(nn.Module):
+    """Satisfies `Penalty`. It runs the encoder once more, inside the model's own forward pass."""
+
+    def __init__(self, spec: NoiseRobustness):
+        super().__init__()
+        self.spec = spec
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        model: Any = step.model
+        rows = len(step.batch.items) // step.batch.views
+        batch = step.batch if step.batch.views == 1 else step.batch.select(_first(rows, step.batch))
+        x, inputs = model.task.present(Noisy(model.items, Noise.on(batch, self.spec.mask, self.spec.substitute)), batch)
+        clean = _state(step.states, _inputs(step))[:rows]
+        return self.spec.weight * in_batch_triplet(clean, _state(model.encoder(x, inputs), inputs), self.spec.margin)
+
+
+class Noisy:
+    """`Items` whose vectors of a batch of histories have noise in them."""
+
+    def __init__(self, items: Items, noise: Noise):
+        self.items, self.noise = items, noise
+        self.size, self.popularity = items.size, items.popularity
+
+    def embed(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        return perturbed(self.items, ids, self.noise)
+
+    def all(self) -> Float[Tensor, "V D"]:
+        return self.items.all()
+
+
+def _state(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+    return states.outputs.get("trained", last(states.tokens, inputs))
+
+
+def _inputs(step: Step) -> Batch:
+    assert step.inputs is not None
+    return step.inputs
+
+
+def _first(rows: int, batch: Batch) -> Int[Tensor, "b"]:
+    return torch.arange(rows, device=batch.items.device)

@@ -1,0 +1,102 @@
+"""Progressive reasoning: each step predicts on its own, the earlier the flatter (ReaRec's PRL, arXiv:2503.22675).
+
+Two parts. The model's loss also asks, for t = 0 .. S-1, with the state after t steps at the scoring's temperature times
+sharpening^(S-t); their mean is added to the loss on the last state, each under its own name (`step_0`, ...). And every
+row is read twice, the second time with N(0, noise^2) on what enters each step: a noisy state has to find its own clean
+one among the batch's, -log softmax_j(noisy_i . clean_j / temperature) at j = i, in the mean over rows and steps.
+
+Differs: the state after t steps of a reasoner with several streams is their gated sum. Other rows of the same user are
+no negatives. The authors start the noise after two epochs: `after_steps` counts optimizer steps, and before them no row
+is read twice. The task's loss reads the clean view. Negatives are those of this process's micro-batch: nothing is
+gathered, so shards give the mean of their own terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Queries, States, Step
+from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, thoughts_of, views_of
+from fullrank.ops.in_batch_contrast import in_batch_contrast
+
+
+class Progressive(Spec):
+    """Losses of single steps, and contrast against noise."""
+
+    kind: Literal["progressive"] = "progressive"
+    step_weight: float = Field(1.0, ge=0)
+    """Factor of the mean of the steps' losses."""
+    sharpening: float = Field(5.0, gt=0)
+    """alpha: how many times flatter each earlier step's distribution is."""
+    contrast_weight: float = Field(1.0, ge=0)
+    """Factor of the contrast."""
+    noise: float = Field(0.01, gt=0)
+    """gamma: standard deviation of the noise."""
+    temperature: float = Field(1.0, gt=0)
+    """Divides the contrast's inner products."""
+    after_steps: int = Field(0, ge=0)
+    """Optimizer steps without contrast at the beginning."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_effect(self) -> Progressive:
+        if not self.step_weight and not self.contrast_weight:
+            raise ValueError("progressive: step_weight and contrast_weight are both 0; leave the penalty out")
+        for weight, names in (
+            ("step_weight", ("sharpening",)), ("contrast_weight", ("noise", "temperature", "after_steps")),
+        ):  # fmt: skip
+            idle = [n for n in names if getattr(self, n) != type(self).model_fields[n].default]
+            if not getattr(self, weight) and idle:
+                raise ValueError(f"progressive: {', '.join(idle)} have no effect with {weight}=0; remove them")
+        return self
+
+    def build(self) -> ProgressivePenalty:
+        return ProgressivePenalty(self)
+
+
+class ProgressivePenalty(nn.Module):
+    """Satisfies `Penalty`, `Attached` and `Asking`."""
+
+    def __init__(self, spec: Progressive):
+        super().__init__()
+        self.spec, self.after_steps = spec, spec.after_steps
+        self.needs = frozenset({"second_view", "loss_of_first_view"} if spec.contrast_weight else ())
+
+    def attach(self, model: Any) -> None:
+        reasoner = demand_reasoner(model, "progressive")
+        if self.spec.contrast_weight and not hasattr(reasoner, "input_noise"):
+            raise UserError(
+                f"progressive: {type(reasoner).__name__} takes no noise; set contrast_weight=0 or use rearec"
+            )
+        if self.spec.contrast_weight:
+            reasoner.input_noise = self.spec.noise
+
+    def ask(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+        thoughts, spec = states.thoughts, self.spec
+        if not spec.step_weight or thoughts is None:
+            return ()
+        found, count = [], thoughts.steps.shape[1]
+        gated = (thoughts.gate[:, None, :, None] * thoughts.steps).sum(2)
+        for t, state in enumerate((thoughts.start, *gated.unbind(1)[:-1])):
+            flatter = spec.sharpening ** (count - t)
+            found += [
+                replace(q, name=f"{q.name}_step_{t}", vectors=state[q.rows], temperature=q.temperature * flatter,
+                        weight=spec.step_weight / count, counted_as=q.name)
+                for q in queries
+            ]  # fmt: skip
+        return tuple(found)
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        if not self.spec.contrast_weight or step.batch.views < 2:
+            return torch.zeros((), device=step.batch.items.device)
+        clean, noisy = views_of(thoughts_of(step), step.batch)
+        users = None if step.batch.users is None else step.batch.users[: clean.shape[1]]
+        value = in_batch_contrast(noisy, clean, users, temperature=self.spec.temperature, both=False)
+        return self.spec.contrast_weight * value

@@ -1,0 +1,56 @@
+"""Reasoning contrast: a row's states under two dropout masks know each other among the batch (PLR, Eq. 8).
+
+Every row is read and thought about twice in one forward pass. For each step and stream, with s_ij the cosine of row i's
+state in one view and row j's in the other, the loss is -log softmax_j(s_ij / temperature) at j = i, in both directions
+(summed, no half), in the mean over rows, steps and streams.
+
+Differs: other rows of the same user are no negatives. The task's loss and `kl_diversity` are the mean of both views,
+where the paper does not say; `loss_views=first` takes one. Negatives are those of this process's micro-batch: nothing
+is gathered, so shards give the mean of their own terms. With one row in it the term is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Step
+from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, thoughts_of, views_of
+from fullrank.ops.in_batch_contrast import in_batch_contrast
+
+
+class ReasoningContrast(Spec):
+    """Two dropout views of a reasoner's states."""
+
+    kind: Literal["reasoning_contrast"] = "reasoning_contrast"
+    weight: float = Field(1.0, gt=0)
+    """Factor of the term."""
+    temperature: float = Field(1.0, ge=0.03)
+    """Divides the cosines."""
+    loss_views: Literal["both", "first"] = "both"
+    """Which views the task's loss and `kl_diversity` read."""
+
+    def build(self) -> ReasoningContrastPenalty:
+        return ReasoningContrastPenalty(self)
+
+
+class ReasoningContrastPenalty(nn.Module):
+    """Satisfies `Penalty` and `Attached`."""
+
+    def __init__(self, spec: ReasoningContrast):
+        super().__init__()
+        self.weight, self.temperature = spec.weight, spec.temperature
+        self.needs = frozenset({"second_view", f"loss_of_{spec.loss_views}_view{'s' * (spec.loss_views == 'both')}"})
+
+    def attach(self, model: Any) -> None:
+        demand_reasoner(model, "reasoning_contrast")
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        first, second = (unit(x) for x in views_of(thoughts_of(step), step.batch))
+        users = None if step.batch.users is None else step.batch.users[: first.shape[1]]
+        return self.weight * in_batch_contrast(first, second, users, temperature=self.temperature, both=True)

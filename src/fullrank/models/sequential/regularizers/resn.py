@@ -1,0 +1,57 @@
+"""ReSN: keeps the spectral norm of the score matrix small (Lin et al., WSDM 2025, arXiv:2404.12008).
+
+With U the users' vectors, V the items' and Y = U V^T the batch's scores, weight ||Y r||^2 / (||r||^2 + 1e-8) at
+r = Y^T 1, the items' summed scores: the squared Rayleigh quotient of Y at the direction of popularity, at most
+sigma_1(Y)^2. Y itself is never made.
+
+Differs: the form that SPRINT's authors ran for sequences. Y is linear (the original squashes scores by a sigmoid) and
+gradients flow through r (the original stops them). A user is the sum of its queries' vectors over the longest history
+(`_users.py`); vectors are those that are scored, over the temperature. The value grows with the rows of the batch and
+the catalogue. It is that of this process's micro-batch: nothing is gathered, so shards give the mean of their terms.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Step
+from fullrank.models.sequential.regularizers._users import users
+
+EPS = 1e-8
+
+
+class ReSN(Spec):
+    """Spectral-norm penalty on the score matrix."""
+
+    kind: Literal["resn"] = "resn"
+    weight: float = Field(1e-4, gt=0)
+    """Factor of the term."""
+
+    def build(self) -> ReSNPenalty:
+        return ReSNPenalty(self)
+
+
+class ReSNPenalty(nn.Module):
+    searches_items = True
+
+    def __init__(self, spec: ReSN):
+        super().__init__()
+        self.weight = spec.weight
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        q = step.queries[0]
+        return self.weight * quotient(users(step) / q.temperature, q.catalogue.all())
+
+
+def quotient(u: Float[Tensor, "B D"], v: Float[Tensor, "V D"]) -> Float[Tensor, ""]:
+    """||Y r||^2 / ||r||^2 for Y = U V^T and r = Y^T 1, in fp32."""
+    u, v = u.float(), v.float()
+    with torch.autocast(u.device.type, enabled=False):
+        r = v @ u.sum(0)
+        return (u @ (v.T @ r)).square().sum() / (r.square().sum() + EPS)

@@ -1,0 +1,154 @@
+"""What to train with a number of FLOPs: size N, data T, epochs, and the metric to expect, each with an interval.
+
+N and T are those of the best runs at such a budget (`frontier`), epochs are what is then left of it: F / cost(N, T).
+The metric is the sigmoid's at F; of a loss, and where there is less data than the best runs had, the law's at N and T.
+Beside it stands what the law of size and data would choose, which may differ: it need not be determined (`Law.doubts`).
+Intervals are over resampled runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fullrank.core.errors import UserError
+from fullrank.scaling.fit import RESAMPLES, SHARE, Law, fit_law
+from fullrank.scaling.frontier import BETWEEN, cost_of, frontier, optimum
+from fullrank.scaling.ladder import Ladder, as_ladder
+
+Reading = tuple[float, float, float]
+"""A value and its interval."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    flops: float
+    parameters: Reading
+    data: Reading
+    epochs: Reading
+    metric: Reading
+    """To expect, of the best run at these FLOPs."""
+    by_law: dict[str, Reading]
+    """The same, as the law of size and data chooses at these epochs."""
+    law: Law
+    notes: tuple[str, ...]
+    """What to know before relying on it."""
+
+    def dump(self) -> dict[str, Any]:
+        named = {"parameters": self.parameters, "data": self.data, "epochs": self.epochs, "metric": self.metric}
+        return {
+            "flops": self.flops, "metric_name": self.law.metric, **{name: _dump(r) for name, r in named.items()},
+            "by_law": {"form": self.law.form.name, **{name: _dump(r) for name, r in self.by_law.items()}},
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def advise(
+    runs: Ladder | str | Path, flops: float, *, form: str = "power", data: float | None = None,
+    resamples: int = RESAMPLES, seed: int = 0, tell: Any = None,
+) -> Advice:  # fmt: skip
+    """What to train with `flops`. `data` is how many interactions there are; `form` is `loss` where smaller is better.
+
+    Raises `UserError` where the runs lack FLOPs, epochs, parameters or data, or cannot be fitted.
+    """
+    if form not in ("power", "loss"):
+        raise UserError(f"advice needs a law of size and data: form is 'power' or 'loss', not {form!r}")
+    for name, value in (("flops", flops), ("data", data)):
+        if value is not None and not (np.isfinite(value) and value > 0):
+            raise UserError(f"{name} is {value:g}; give a number above 0, such as 1e15")
+    if data is not None and data < 1:
+        raise UserError(f"data is {data:g} interactions; give how many there are, at least 1")
+    ladder = as_ladder(runs)
+    law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tell)
+    lower = law.form.lower
+    lines, _ = frontier(ladder, lower=lower)
+    drawn = []
+    for r in range(resamples):
+        places = np.random.default_rng([seed, r]).integers(len(ladder), size=len(ladder)).tolist()
+        try:
+            drawn.append(_choice(ladder.some(places), flops, data, lower))
+        except UserError:
+            continue  # the same run over and over
+    chosen = _choice(ladder, flops, data, lower)
+    n, t, epochs = (_reading(v, np.array(d)) for v, d in zip(chosen, zip(*drawn, strict=True), strict=True))
+    by_law = _by_law(ladder, law, flops, data, epochs[0])
+    short = data is not None and float(lines["data"](flops)[0]) > data
+    if lower or short:
+        metric = _at(law, parameters=n[0], data=t[0])
+        reach = np.concatenate([trace.flops for trace in ladder.traces if trace.flops is not None])
+        seen = float(reach.min()), float(reach.max())
+    else:
+        curve = fit_law(ladder, "sigmoid", resamples=resamples, seed=seed, tell=tell)
+        metric, seen = _at(curve, flops=flops), curve.reach["flops"]
+    notes = _notes(ladder, law, flops, epochs[0], seen, float(lines["data"](flops)[0]) if short else None)
+    if not BETWEEN[0] * 1.01 < by_law["parameters"][0] < BETWEEN[1] / 1.01:
+        notes.append(
+            "the law asks for the smallest or the largest size that was looked at: it says nothing of size here"
+        )
+    return Advice(flops, n, t, epochs, metric, by_law, law, tuple(notes))
+
+
+def _choice(ladder: Ladder, flops: float, data: float | None, lower: bool) -> Reading:
+    """N, T and epochs of the best runs at a budget."""
+    lines, _ = frontier(ladder, lower=lower)
+    n, t = float(lines["parameters"](flops)[0]), float(lines["data"](flops)[0])
+    cost = cost_of(ladder)
+    seen = flops / float(cost(np.array([n]), np.ones(1))[0])
+    if seen < 1:
+        raise UserError(f"{flops:.3g} FLOPs do not pay for one interaction with the size that such a budget asks for")
+    t = min(t, seen, np.inf if data is None else data)  # less than one epoch: less data
+    return n, t, seen / t
+
+
+def _by_law(ladder: Ladder, law: Law, flops: float, data: float | None, epochs: float) -> dict[str, Reading]:
+    cost = cost_of(ladder)
+
+    def spent(n: np.ndarray, t: np.ndarray) -> np.ndarray:
+        return epochs * cost(n, t)
+
+    best = optimum(law.form, law.theta, flops, spent, data=data)
+    drawn = np.array([optimum(law.form, theta, flops, spent, data=data) for theta in law.draws])
+    return {name: _reading(v, d) for name, v, d in zip(("parameters", "data", "metric"), best, drawn.T, strict=True)}
+
+
+def _notes(
+    ladder: Ladder, law: Law, flops: float, epochs: float, seen: tuple[float, float], wanted: float | None
+) -> list[str]:
+    found = []
+    if not seen[0] <= flops <= seen[1]:
+        found.append(
+            f"{flops:.3g} FLOPs are outside of the {seen[0]:.3g} to {seen[1]:.3g} that the runs spent: this is an "
+            "extrapolation, and its interval knows nothing of what changes out there"
+        )
+    most = max(trace.epochs[-1] for trace in ladder.traces if trace.epochs is not None)
+    if epochs > 1.001 * most:
+        found.append(f"{epochs:.3g} epochs are more than any run had ({most:g}): get more data, or expect less")
+    if wanted is not None:
+        found.append(
+            f"the best runs had more data at such a budget ({wanted:.3g} interactions), so the metric is what the law "
+            "of size and data expects of these"
+        )
+    scatter = cost_of(ladder).scatter
+    if scatter > 1.5:
+        found.append(f"runs of one size differ in cost by a factor of {scatter:.2g}: epochs are as uncertain as that")
+    if law.doubts:
+        names = ", ".join(sorted({name for doubt in law.doubts for name in doubt.parameters}))
+        found.append(f"the law of size and data is not determined in {names}, so its choice is a hint")
+    return found
+
+
+def _at(law: Law, **at: Any) -> Reading:
+    low, high = law.interval(**at)
+    return float(law.predict(**at)[0]), float(low[0]), float(high[0])
+
+
+def _reading(value: float, draws: np.ndarray) -> Reading:
+    low, high = np.quantile(draws, [(1 - SHARE) / 2, (1 + SHARE) / 2])
+    return float(value), float(low), float(high)
+
+
+def _dump(reading: Reading) -> dict[str, Any]:
+    return {"value": reading[0], "interval": [reading[1], reading[2]]}

@@ -1,0 +1,157 @@
+"""A law of a ladder: least squares, intervals over resampled runs, and what they leave open.
+
+Runs are drawn anew with replacement, their envelope or their best points are made again and the form is fitted again;
+an interval holds the middle 95 % of what comes out. Resample r of seed s is drawn from (s, r) alone.
+
+Differs: the paper gives no intervals. An envelope of resampled runs lies at or below the envelope of all, so
+intervals of `sigmoid` and `linear` reach further down than up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from fullrank.core.errors import UserError, unknown
+from fullrank.scaling.forms import FORMS, Form
+from fullrank.scaling.identifiability import Doubt, doubts
+from fullrank.scaling.ladder import Ladder, as_ladder
+from fullrank.scaling.points import check, points_of
+from fullrank.scaling.profile import end_range
+from fullrank.scaling.solve import centre_of, solve
+
+RESAMPLES = 200
+SHARE = 0.95
+"""Of the resamples that lie in an interval."""
+
+Values = Float[np.ndarray, "P"]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A form with its parameters."""
+
+    form: Form
+    metric: str
+    theta: Float[np.ndarray, "Q"]
+    draws: Float[np.ndarray, "R Q"]
+    """The same of each resample."""
+    residuals: Values
+    """What the law leaves of each point."""
+    rmse: float
+    runs: int
+    doubts: tuple[Doubt, ...]
+    reach: Mapping[str, tuple[float, float]]
+    """Axis -> the smallest and the largest value fitted."""
+    at_bound: tuple[str, ...]
+    end_range: tuple[float, float] | None = None
+    """Values of E, or of a sigmoid's asymptote, that fit about as well (`profile`)."""
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        return dict(zip(self.form.parameters, map(float, self.theta), strict=True))
+
+    @property
+    def derived(self) -> dict[str, float]:
+        return {name: float(value) for name, value in self.form.derived(self.theta).items()}
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Of the parameters and of what is derived from them."""
+        named = dict(zip(self.form.parameters, self.draws.T, strict=True)) | self.form.derived(self.draws)
+        return {name: _middle(values) for name, values in named.items()}
+
+    def predict(self, **at: Any) -> Values:
+        """The law at values of its axes: `flops=`, or `parameters=` and `data=`; numbers or arrays."""
+        return self.form.value(self.theta, self._logs(at))
+
+    def interval(self, *, one_run: bool = False, **at: Any) -> tuple[Values, Values]:
+        """Between which values the law lies at some place, over resampled runs; `one_run` adds what a single run is off
+        the law."""
+        values = self.form.value(self.draws, self._logs(at))
+        if one_run:
+            draw = np.random.default_rng([len(self.draws), values.shape[1]])
+            values = values + draw.choice(self.residuals, values.shape)
+        low, high = np.quantile(values, [(1 - SHARE) / 2, (1 + SHARE) / 2], axis=0)
+        return low, high
+
+    def dump(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "form": self.form.name, "metric": self.metric, "parameters": self.parameters, "derived": self.derived,
+            "intervals": {name: list(pair) for name, pair in self.intervals.items()},
+            "rmse": self.rmse, "runs": self.runs, "points": len(self.residuals), "resamples": len(self.draws),
+            "observed": {axis: list(pair) for axis, pair in self.reach.items()},
+            "end_fits_between": self.end_range,
+            "not_determined": sorted({name for doubt in self.doubts for name in doubt.parameters}),
+            "warnings": [{"parameters": list(d.parameters), "ground": d.ground, "text": d.text} for d in self.doubts],
+        }  # fmt: skip
+
+    def _logs(self, at: Mapping[str, Any]) -> Float[np.ndarray, "P X"]:
+        if set(at) != set(self.form.axes):
+            raise UserError(
+                f"a law of the form {self.form.name!r} is asked at {' and '.join(self.form.axes)}, "
+                f"not at {' and '.join(at) or 'nothing'}"
+            )
+        columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in self.form.axes))
+        if any((column <= 0).any() for column in columns):
+            raise UserError(f"{' and '.join(self.form.axes)} must be above 0 where a law is asked")
+        return np.log(np.stack(columns, 1))
+
+
+def fit_law(
+    runs: Ladder | str | Path, form: str = "sigmoid", *, resamples: int = RESAMPLES, seed: int = 0, tell: Any = None
+) -> Law:
+    """The law of some runs: `sigmoid`, `linear`, `power` or `loss`. Needs the extra `scale`.
+
+    Raises `UserError` where the runs cannot be fitted. `tell` is called with (resamples done, in all).
+    """
+    if form not in FORMS:
+        raise unknown("form", form, FORMS)
+    if resamples < 20:
+        raise UserError(f"resamples is {resamples}; an interval needs at least 20, and {RESAMPLES} are the default")
+    ladder, shape = as_ladder(runs), FORMS[form]
+    points = check(shape, ladder)
+    centre = centre_of(points.x)
+    best = solve(shape, points.x, points.y, centre)
+    drawn = []
+    for r in range(resamples):
+        theta = _again(shape, ladder, centre, best.u, np.random.default_rng([seed, r]))
+        drawn += [] if theta is None else [theta]
+        if tell is not None:
+            tell(r + 1, resamples)
+    if len(drawn) < resamples / 2:
+        raise UserError(
+            f"{ladder.source}: of {resamples} resamples of the runs only {len(drawn)} could be fitted, so no interval "
+            "can be given: add runs that differ"
+        )
+    draws = np.stack(drawn)
+    ends = [(float(np.exp(c.min())), float(np.exp(c.max()))) for c in points.x.T]
+    left = points.y - shape.value(best.theta, points.x)
+    bare = Law(
+        shape, ladder.metric, best.theta, draws, left, best.rmse, len(ladder), (),
+        dict(zip(shape.axes, ends, strict=True)), best.at_bound,
+    )  # fmt: skip
+    found = doubts(shape, best, bare.intervals, points.x)
+    return replace(bare, doubts=found, end_range=end_range(shape, points, best))
+
+
+def _again(
+    form: Form, ladder: Ladder, centre: np.ndarray, known: np.ndarray, draw: np.random.Generator
+) -> np.ndarray | None:
+    """The parameters of resampled runs; None where they are too alike to be fitted."""
+    points = points_of(form, ladder.some(draw.integers(len(ladder), size=len(ladder)).tolist()))
+    levels = min(len(np.unique(column)) for column in points.x.T)
+    if len(points.y) < len(form.parameters) or levels < 2 or np.ptp(points.y) == 0:
+        return None
+    return solve(form, points.x, points.y, centre, known=known).theta
+
+
+def _middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - SHARE) / 2, (1 + SHARE) / 2])
+    return float(low), float(high)

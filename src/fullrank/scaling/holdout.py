@@ -1,0 +1,96 @@
+"""How well a law says what larger runs give: it is fitted without the largest, and its prediction compared with them.
+
+The largest are the runs of the largest data set, or of the largest size. A form of FLOPs is asked for the records that
+the held-out runs hold in the envelope of all runs, a form of size and data for the best metric of each. Beside the
+error stands that of no law at all: the metric of the nearest point that was fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from fullrank.core.errors import UserError
+from fullrank.scaling.fit import RESAMPLES, Law, fit_law
+from fullrank.scaling.forms import FORMS
+from fullrank.scaling.ladder import Ladder, as_ladder
+from fullrank.scaling.points import points_of
+
+By = Literal["data", "size"]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Runs that a law did not see, and what it said of them."""
+
+    by: By
+    level: float
+    """The size or the data of the runs that were held out."""
+    runs: int
+    law: Law
+    """Of the others."""
+    x: Float[np.ndarray, "P X"]
+    measured: Float[np.ndarray, "P"]
+    predicted: Float[np.ndarray, "P"]
+    low: Float[np.ndarray, "P"]
+    high: Float[np.ndarray, "P"]
+    """The interval of one run."""
+    nearest: Float[np.ndarray, "P"]
+    """What the nearest fitted point has."""
+
+    @property
+    def error(self) -> Float[np.ndarray, "P"]:
+        return self.predicted - self.measured
+
+    @property
+    def inside(self) -> float:
+        """The share of the points within the interval stated."""
+        return float(((self.measured >= self.low) & (self.measured <= self.high)).mean())
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "without_the_largest": self.by, "level": self.level, "runs": self.runs, "points": len(self.measured),
+            "rmse": _rms(self.error), "bias": float(self.error.mean()), "largest_error": float(abs(self.error).max()),
+            "relative_error": float((abs(self.error) / np.maximum(abs(self.measured), 1e-12)).mean()),
+            "inside_interval": self.inside, "rmse_of_nearest": _rms(self.nearest - self.measured),
+            "parameters": self.law.parameters,
+        }  # fmt: skip
+
+
+def hold_out(
+    runs: Ladder | str | Path,
+    form: str = "sigmoid",
+    by: By = "data",
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    tell: Any = None,
+) -> HeldOut:
+    """Fit without the largest runs and predict them. Raises `UserError` where nothing is left to fit or to predict."""
+    ladder = as_ladder(runs)
+    ladder.need(by)
+    levels = np.array([float(getattr(trace, by)) for trace in ladder.traces])
+    largest = float(levels.max())
+    kept = [int(place) for place in np.flatnonzero(levels < largest)]
+    if not kept:
+        raise UserError(f"{ladder.source}: all runs have {by} {largest:g}, so there is none to hold out")
+    rest = ladder.some(kept)
+    law = fit_law(rest, form, resamples=resamples, seed=seed, tell=tell)
+    points, seen = points_of(FORMS[form], ladder), points_of(FORMS[form], rest)
+    held = np.isin(points.run, np.flatnonzero(levels == largest))
+    if not held.any():
+        raise UserError(f"{ladder.source}: the runs of {by} {largest:g} hold no record, so there is none to predict")
+    x, measured = points.x[held], points.y[held]
+    at = dict(zip(law.form.axes, np.exp(x).T, strict=True))
+    low, high = law.interval(one_run=True, **at)
+    nearest = seen.y[np.square(x[:, None] - seen.x[None]).sum(2).argmin(1)]
+    out = len(ladder) - len(rest)
+    return HeldOut(by, largest, out, law, x, measured, law.predict(**at), low, high, nearest)
+
+
+def _rms(values: Float[np.ndarray, "P"]) -> float:
+    return float(np.sqrt(np.square(values).mean()))

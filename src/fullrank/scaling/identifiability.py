@@ -1,0 +1,90 @@
+"""Which parameters of a law the runs do not determine, and on what ground that is said.
+
+- bound: the best value lies at a bound of the search, so it tells of the bound.
+- interval: over resampled runs the value changes too much: the ends of the interval of a scale or an exponent differ by
+  more than a factor of 3, that of another parameter is wider than the parameter is large (x0: than the FLOPs observed).
+- condition: parameters can move together with next to no change of the curve. The number is the ratio of the largest to
+  the smallest singular value of the curve's derivatives by the logarithms of the parameters.
+- levels: an axis takes fewer than six values, on which three parameters rest.
+
+A law can predict well between its runs and have no determined parameter: curves are to be compared, not constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from fullrank.scaling.forms import Form
+from fullrank.scaling.solve import Solution
+
+RATIO = 3.0
+"""Ends of an interval that still count as one value."""
+CONDITION = 1000.0
+"""From here on the direction is named."""
+SHARE = 0.3
+"""A parameter takes part in a direction from this component on."""
+LEVELS = 6
+"""Values that an axis should take."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    parameters: tuple[str, ...]
+    ground: str
+    """`bound`, `interval`, `condition` or `levels`."""
+    text: str
+
+
+def doubts(
+    form: Form, found: Solution, intervals: Mapping[str, tuple[float, float]], x: Float[np.ndarray, "P X"]
+) -> tuple[Doubt, ...]:
+    """What is not determined."""
+    made = [
+        Doubt((name,), "bound", f"{name} ended at a bound of the search: its value is the bound's, not the data's")
+        for name in found.at_bound
+    ]
+    for name, value in zip(form.parameters, found.theta, strict=True):
+        low, high = intervals[name]
+        if name in form.positive and (low <= 0 or high / low > RATIO):
+            by = "infinity" if low <= 0 else f"{high / low:.3g}"
+            made.append(_wide(name, low, high, f"its ends differ by a factor of {by}"))
+        elif name == "x0" and high - low > np.ptp(x):
+            made.append(_wide(name, low, high, f"wider than the {np.ptp(x):.3g} of ln FLOPs that were observed"))
+        elif name not in form.positive and name != "x0" and high - low > abs(value):
+            made.append(_wide(name, low, high, f"wider than the value {value:.3g} is large"))
+    number, together = condition(form, found.theta, x)
+    if number > CONDITION:
+        text = (
+            f"{', '.join(together)} can move together with next to no change of the curve (condition {number:.2g}): "
+            "compare curves, not these constants"
+        )
+        made.append(Doubt(together, "condition", text))
+    if len(form.axes) > 1:
+        for place, axis in enumerate(form.axes):
+            levels, on = len(np.unique(x[:, place])), ("E", *(("A", "alpha"), ("B", "beta"))[place])
+            if levels < LEVELS:
+                text = f"{axis} takes {levels} values, on which {', '.join(on)} rest"
+                made.append(Doubt(on, "levels", text))
+    return tuple(made)
+
+
+def condition(form: Form, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P X"]) -> tuple[float, tuple[str, ...]]:
+    """How much less the curve tells of the least determined direction than of the best, and who takes part in it."""
+    step = 1e-6
+    columns = []
+    for place, value in enumerate(theta):
+        moved = [theta.copy(), theta.copy()]
+        for sign, one in zip((1, -1), moved, strict=True):
+            one[place] = value * (1 + sign * step)
+        columns.append((form.value(moved[0], x) - form.value(moved[1], x)) / (2 * step))
+    _, s, v = np.linalg.svd(np.stack(columns, 1), full_matrices=False)
+    names = tuple(name for name, part in zip(form.parameters, v[-1], strict=True) if abs(part) >= SHARE)
+    return float(s[0] / s[-1]) if s[-1] > 0 else float("inf"), names
+
+
+def _wide(name: str, low: float, high: float, why: str) -> Doubt:
+    return Doubt((name,), "interval", f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}")

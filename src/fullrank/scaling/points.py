@@ -1,0 +1,68 @@
+"""What a law is fitted to: records of the envelope, or the best metric of each run; and what makes that impossible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from fullrank.core.errors import UserError
+from fullrank.scaling.envelope import envelope
+from fullrank.scaling.forms import Form
+from fullrank.scaling.ladder import Ladder
+
+
+@dataclass(frozen=True)
+class Points:
+    x: Float[np.ndarray, "P X"]
+    """Logarithms of FLOPs, or of parameters and data."""
+    y: Float[np.ndarray, "P"]
+    run: Int[np.ndarray, "P"]
+    """Place of the run that each point is of."""
+
+
+def points_of(form: Form, ladder: Ladder) -> Points:
+    """The points that a form is fitted to."""
+    ladder.need(*form.axes)
+    if form.axes == ("flops",):
+        records = envelope(ladder, lower=form.lower)
+        return Points(np.log(records.flops)[:, None], records.metric, records.run)
+    traces = ladder.traces
+    x = np.log([[float(getattr(trace, axis)) for axis in form.axes] for trace in traces])
+    y = np.array([trace.metric[trace.best(lower=form.lower)] for trace in traces])
+    return Points(x, y, np.arange(len(traces)))
+
+
+def check(form: Form, ladder: Ladder) -> Points:
+    """The points of a ladder that can be fitted. Raises `UserError` where it cannot."""
+    least = len(form.parameters)
+    if len(ladder) < least:
+        raise UserError(
+            f"{ladder.source} holds {len(ladder)} runs and the form {form.name!r} has {least} parameters "
+            f"({', '.join(form.parameters)}): give at least {least} runs that differ, or another form"
+        )
+    points = points_of(form, ladder)
+    if np.ptp(points.y) == 0 and np.ptp(np.concatenate([trace.metric for trace in ladder.traces])) == 0:
+        raise UserError(
+            f"{ladder.source}: {ladder.metric} is {points.y[0]:g} everywhere, so there is no growth to fit; "
+            "check that this is the metric you mean"
+        )
+    if not form.lower and points.y.max() > 1:
+        raise UserError(
+            f"{ladder.source}: {ladder.metric} reaches {points.y.max():g}, and a metric that the form {form.name!r} "
+            "describes lies between 0 and 1: divide percentages by 100, or give a loss to the form 'loss'"
+        )
+    if len(points.y) < least:
+        raise UserError(
+            f"{ladder.source}: the best of the runs make {len(points.y)} points and the form {form.name!r} has {least} "
+            "parameters: give more runs, or more evaluations of each"
+        )
+    for place, axis in enumerate(form.axes):
+        levels = len(np.unique(points.x[:, place]))
+        if levels < 3 and least > 2:
+            raise UserError(
+                f"{ladder.source}: {axis} takes {levels} different value{'s' if levels > 1 else ''}, and at least 3 "
+                f"are needed to see a curve: add runs that differ in {axis}, or choose another form"
+            )
+    return points

@@ -1,0 +1,209 @@
+"""A ladder from a file: a table with a row for each run, a table with a row for each moment, or the rows of a sweep.
+
+- A CSV with columns such as `valid_ndcg5_ep5`, `valid_ndcg5_ep10`: one row per run, the metric after so many epochs,
+  and the FLOPs of one epoch. An empty cell is an epoch that was not measured.
+- Any other CSV: one row per moment of a run, with the FLOPs spent until then. Without a column of runs each row is one.
+- `.json` and `.jsonl`: what `fullrank sweep` writes (`fullrank.scaling.read_rows`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fullrank.core.errors import UserError, nearest, unknown
+from fullrank.scaling.ladder import Ladder, Trace
+
+if TYPE_CHECKING:
+    import polars as pl
+
+EPOCH = re.compile(r"(.+)_ep(\d+)")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of a table's columns; None takes the usual one where it is there."""
+
+    run: str | None = None
+    flops: str | None = None
+    metric: str | None = None
+    parameters: str | None = None
+    data: str | None = None
+
+    @property
+    def given(self) -> list[str]:
+        return [
+            f"--{key.replace('parameters', 'params')}-col" for key, value in vars(self).items() if value is not None
+        ]
+
+
+WIDE = Columns("run", "epoch_flops", None, "n_total_params", "interactions")
+TIDY = Columns("run", "flops", "metric", "parameters", "data")
+SIZES = ("n_nonemb_params", "non_embedding_parameters")
+"""Columns with the parameters of a model without its tables."""
+GROUP = "dataset"
+
+
+def read_ladder(path: str | Path, *, metric: str | None = None, columns: Columns | None = None) -> Ladder:
+    """The runs of a file. `metric` is a name of it: `valid_ndcg5` of the columns `valid_ndcg5_epN`, or `ndcg@10` of a
+    sweep; `columns` are those of a CSV."""
+    file, named = Path(path), columns or Columns()
+    if not file.is_file():
+        raise UserError(f"there is no file {file}; give a CSV of runs, or rows.jsonl or the --results of a sweep")
+    if file.suffix in (".json", ".jsonl"):
+        from fullrank.scaling.read_rows import read_rows
+
+        if named.given:
+            raise UserError(
+                f"{file} holds rows of a sweep, so {' and '.join(named.given)} have no effect; leave them out"
+            )
+        return read_rows(file, metric)
+    if file.suffix != ".csv":
+        raise UserError(f"{file} has the suffix {file.suffix!r}; allowed are .csv, .json and .jsonl")
+    frame = _read_csv(file)
+    series = Counter(found[1] for name in frame.columns if (found := EPOCH.fullmatch(name)))
+    if series and named.metric is None:
+        return _wide(frame, file, metric, named, list(series))
+    if metric is not None:
+        if named.metric is not None:
+            raise UserError("--metric and --metric-col are given together; --metric-col names the column, keep that")
+        named = replace(named, metric=metric)
+    return _tidy(frame, file, named)
+
+
+def _read_csv(file: Path) -> pl.DataFrame:
+    import polars as pl
+
+    try:
+        frame = pl.read_csv(file, infer_schema_length=None)
+    except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
+        raise UserError(f"cannot read {file} as a CSV: {' '.join(str(error).split())[:200]}") from None
+    if not len(frame):
+        raise UserError(f"{file} has no rows; give a row for each run")
+    return frame
+
+
+def _wide(frame: pl.DataFrame, file: Path, metric: str | None, named: Columns, series: list[str]) -> Ladder:
+    if metric is None and len(series) > 1:
+        raise UserError(f"{file} holds {', '.join(series)} by epochs; choose one with --metric")
+    if metric is not None and metric not in series:
+        raise unknown("metric", metric, series)
+    base = metric or series[0]
+    found = sorted((int(m[2]), name) for name in frame.columns if (m := EPOCH.fullmatch(name)) and m[1] == base)
+    epochs, columns = [epoch for epoch, _ in found], [name for _, name in found]
+    if len(set(epochs)) < len(epochs):
+        raise UserError(f"{file} names an epoch of {base} twice ({', '.join(columns)}); keep one column for each")
+    values = np.stack([_numbers(frame, file, name, empty=True) for name in columns], 1)
+    there = np.stack([frame[name].is_not_null().to_numpy() for name in columns], 1)
+    flops, rest = _optional(frame, file, named.flops, WIDE.flops), _common(frame, file, named, WIDE)
+    traces = []
+    for row in range(len(frame)):
+        at = np.array(epochs, float)[there[row]]
+        spent = None if flops is None else at * flops[row]
+        traces.append(
+            Trace(metric=values[row][there[row]], flops=spent, epochs=at, **{k: v[row] for k, v in rest.items()})
+        )
+    return Ladder(tuple(traces), base, str(file), _how(file, named, WIDE, "of one epoch"))
+
+
+def _tidy(frame: pl.DataFrame, file: Path, named: Columns) -> Ladder:
+    name = named.metric or str(TIDY.metric)
+    if name not in frame.columns:
+        raise UserError(
+            f"{file} has no column {name!r}{nearest(name, frame.columns)} and none named by epochs "
+            f"(NAME_ep5, NAME_ep10): name the metric's column with --metric-col (there are: {', '.join(frame.columns)})"
+        )
+    metric = _numbers(frame, file, name)
+    flops, rest = _optional(frame, file, named.flops, TIDY.flops), _common(frame, file, named, TIDY)
+    epochs = _optional(frame, file, None, "epoch")
+    _every_run_named(frame, file, _present(frame, file, named.run, TIDY.run))
+    places: dict[str, list[int]] = {}
+    for row, run in enumerate(rest["run"]):
+        places.setdefault(run, []).append(row)
+    traces = []
+    for rows in places.values():
+        order = sorted(rows, key=lambda row: 0.0 if flops is None else flops[row])
+        own = {key: values[rows[0]] for key, values in rest.items()}
+        for key in ("parameters", "data"):
+            if len({rest[key][row] for row in rows}) > 1:
+                raise UserError(
+                    f"{file}, run {own['run']!r}: {key} changes within the run; name the runs with --run-col"
+                )
+        traces.append(Trace(
+            metric=metric[order], flops=None if flops is None else flops[order],
+            epochs=None if epochs is None else epochs[order], **own,
+        ))  # fmt: skip
+    return Ladder(tuple(traces), name, str(file), _how(file, named, TIDY, "spent until each row's moment"))
+
+
+def _every_run_named(frame: pl.DataFrame, file: Path, column: str | None) -> None:
+    """Rows without a name would become one run. Raises `UserError` with their lines."""
+    if column is None:
+        return
+    empty = frame[column].cast(str).str.strip_chars().fill_null("") == ""
+    lines = [str(row + 2) for row in empty.arg_true()]
+    if lines:
+        shown = ", ".join(lines[:10]) + (f" and {len(lines) - 10:,} more" if len(lines) > 10 else "")
+        which = f"lines {shown} have" if len(lines) > 1 else f"line {shown} has"
+        raise UserError(
+            f"{file}: {which} no {column}; name the run of every row, or name another column with --run-col (in a file "
+            "without a column 'run' each row is a run of its own)"
+        )
+
+
+def _common(frame: pl.DataFrame, file: Path, named: Columns, usual: Columns) -> dict[str, Sequence[Any]]:
+    """What both layouts have for each row: run, parameters, data, size, group."""
+    many = len(frame)
+    parameters = _optional(frame, file, named.parameters, usual.parameters)
+    size = next((_numbers(frame, file, name) for name in SIZES if name in frame.columns), parameters)
+    run = _present(frame, file, named.run, usual.run)
+    group = frame[GROUP].cast(str).to_list() if GROUP in frame.columns else [""] * many
+    return {
+        "run": [f"row {n + 1}" for n in range(many)] if run is None else [str(v) for v in frame[run].to_list()],
+        "parameters": _list(parameters, many),
+        "data": _list(_optional(frame, file, named.data, usual.data), many),
+        "size": _list(size, many),
+        "group": [str(v) for v in group],
+    }
+
+
+def _present(frame: pl.DataFrame, file: Path, asked: str | None, usual: str | None) -> str | None:
+    """The column's name, where it is there. Raises `UserError` where it was asked for and is not."""
+    if asked is not None and asked not in frame.columns:
+        raise UserError(
+            f"{file} has no column {asked!r}{nearest(asked, frame.columns)} (there are: {', '.join(frame.columns)})"
+        )
+    return asked or (usual if usual in frame.columns else None)
+
+
+def _optional(frame: pl.DataFrame, file: Path, asked: str | None, usual: str | None) -> np.ndarray | None:
+    name = _present(frame, file, asked, usual)
+    return None if name is None else _numbers(frame, file, name)
+
+
+def _numbers(frame: pl.DataFrame, file: Path, name: str, *, empty: bool = False) -> np.ndarray:
+    column = frame[name]
+    if column.null_count() and not empty:
+        raise UserError(
+            f"{file}: line {int(column.is_null().arg_max() or 0) + 2} has no {name}; fill it in or leave it out"
+        )
+    if not column.dtype.is_numeric() and column.null_count() < len(column):
+        raise UserError(f"{file}: the column {name!r} holds {column.drop_nulls()[0]!r}, and numbers are needed")
+    return column.cast(float).to_numpy().astype(float)
+
+
+def _list(values: np.ndarray | None, many: int) -> list[float | None]:
+    return [None] * many if values is None else [float(v) for v in values]
+
+
+def _how(file: Path, named: Columns, usual: Columns, which: str) -> str:
+    return (
+        f"name the columns with --params-col (usual: {usual.parameters}), --data-col ({usual.data}) and --flops-col "
+        f"({usual.flops}: FLOPs {which})"
+    )

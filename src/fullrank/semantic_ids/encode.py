@@ -1,0 +1,160 @@
+"""From a catalogue to a folder of codes: vectors, reduction, codebooks, collisions, diagnostics, in this order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Tell, quiet
+from fullrank.data.events import manifest as manifests
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.semantic_ids import Quantiser, folder, measure
+from fullrank.semantic_ids.collisions import settle
+from fullrank.semantic_ids.reader import Codes
+from fullrank.semantic_ids.spec import Encode
+from fullrank.semantic_ids.vectors import Vectors
+from fullrank.semantic_ids.vectors.reduce import Reduction, fit
+
+CACHE = Path(".cache") / "vectors"
+"""Where text vectors are kept unless another folder is named."""
+
+
+def encode(
+    items: Catalog | Store | str | Path,
+    out: str | Path,
+    *,
+    spec: Encode = Encode(),
+    set: Sequence[str] = (),
+    cache: str | Path = CACHE,
+    tell: Tell = quiet,
+) -> Codes:
+    """Learn codes of the items of a store (or of a run, or of a catalogue) and write them at `out`; codes there are
+    replaced at the end.
+
+    `set` changes settings of the spec (`"learner.levels=32"`). Text vectors are kept in the folder `cache`, by a
+    fingerprint. An item of which nothing is known is described by the mean of all vectors, is not learned from, and is
+    counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
+    """
+    place, spec = Path(out), spec.override(*set)
+    folder.guard(place)
+    catalog, origin = open_items(items)
+    found = spec.vectors.read(catalog, Path(cache), tell)  # type: ignore[attr-defined]
+    raw = filled(found)
+    learned = _learned(found, catalog, spec)
+    reduction = fit(raw[learned], spec.pca, spec.whiten)
+    x = raw if reduction is None else reduction.apply(raw)
+    quantiser: Quantiser = spec.learner.fit(x[learned], spec.seed, tell("codebooks"))  # type: ignore[attr-defined]
+    first = quantiser.encode(x)
+    codes, sizes = settle(
+        spec.collisions, first, quantiser.sizes, catalog.popularity, lambda rows: quantiser.last(x[rows], first[rows])
+    )
+    report = diagnose(raw, x, found.known, (first, codes), sizes, quantiser, reduction, spec)
+    measure.check(report, spec.limits)
+    facts = {
+        "spec": spec.dump(), "sizes": list(sizes), "item_ids": ids_hash(catalog.ids), "data": origin,
+        "counts": {
+            "items": catalog.size, "learned_from": int(learned.sum()), "without_vector": int((~found.known).sum()),
+        },
+        "vectors": found.facts, "report": report, "notes": notes(found.facts, int((~found.known).sum()), catalog.size),
+    }  # fmt: skip
+    tensors = quantiser.tensors() | ({} if reduction is None else reduction.tensors())
+    folder.write(place, catalog.ids, codes, tensors, facts)
+    return Codes.open(place)
+
+
+def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, Any]]:
+    """(catalogue, what the manifest says of it) of a store, of a run, or of a catalogue in memory."""
+    if isinstance(items, Catalog):
+        return items, {}
+    if isinstance(items, Store):
+        return items.catalog, {"store": items.path.name, "fingerprint": items.fingerprint}
+    path = Path(items)
+    if not manifests.is_store(path) and (path / "items.parquet").is_file():
+        return Catalog.open(path / "items.parquet"), {"run": path.name}
+    return open_items(Store.open(path))
+
+
+def filled(found: Vectors) -> Float[Tensor, "V D"]:
+    """The vectors, with the mean of those known where nothing is known."""
+    matrix = found.matrix.clone()
+    if not bool(found.known.all()):
+        matrix[~found.known] = matrix[found.known].double().mean(0).float()
+    return matrix
+
+
+def diagnose(
+    raw: Float[Tensor, "V D"],
+    x: Float[Tensor, "V R"],
+    known: Bool[Tensor, "V"],
+    codes: tuple[Int64[Tensor, "V K"], Int64[Tensor, "V L"]],
+    sizes: tuple[int, ...],
+    quantiser: Quantiser,
+    reduction: Reduction | None,
+    spec: Encode,
+) -> dict[str, Any]:
+    """Diagnostics of codes before and after the policy. `raw` are the vectors read, `x` what the learner saw of them.
+
+    Reconstruction is relative: 1 is no better than describing every item by the mean. Items without a vector are left
+    out of reconstruction and neighbours.
+    """
+    before, after = codes
+    learned = len(quantiser.sizes)
+    described = quantiser.decode(after[:, :learned])
+    spread = max(measure.variance(x[known]), 1e-30)
+    text = described if reduction is None else reduction.inverse(described)
+    cosine = torch.nn.functional.cosine_similarity(raw[known].double(), text[known].double(), dim=1)
+    first = measure.errors(x[known], quantiser.decode(before)[known])
+    return {
+        "levels": measure.levels(after, sizes, learned),
+        "collisions": {
+            "policy": spec.collisions,
+            "before": measure.collisions(before, raw),
+            "after": measure.collisions(after, raw),
+        },
+        "reconstruction": {
+            "error": float(measure.errors(x[known], described[known]).mean()) / spread,
+            "error_before_policy": float(first.mean()) / spread,
+            "cosine": float(cosine.mean()), "variance": spread,
+        },
+        "neighbours": measure.neighbours(raw[known], text[known], spec.seed),
+    }  # fmt: skip
+
+
+def notes(facts: dict[str, Any], lacking: int, size: int) -> list[str]:
+    """Sentences that a person should read."""
+    said = []
+    if lacking:
+        said.append(
+            f"{lacking:,} of {size:,} items have no vector (nothing is known of them): they have the codes of the mean "
+            "vector"
+        )
+    if facts.get("rows_of_other_items"):
+        said.append(f"{facts['rows_of_other_items']:,} vectors belong to no item of this catalogue")
+    return said
+
+
+def ids_hash(ids: pl.Series) -> str:
+    """SHA-256 of external ids in their order."""
+    text = ids.cast(pl.String)
+    state = hashlib.sha256(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+    state.update(text.str.join("").item().encode())
+    return state.hexdigest()
+
+
+def _learned(found: Vectors, catalog: Catalog, spec: Encode) -> Bool[Tensor, "V"]:
+    """Which items the codebooks are learned from."""
+    chosen = found.known
+    if spec.fit_on == "trained":
+        chosen = chosen & torch.from_numpy(catalog.popularity > 0)
+    if not bool(chosen.any()):
+        raise UserError("none of the items has both a vector and training events; set fit_on=all")
+    return chosen

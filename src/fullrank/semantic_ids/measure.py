@@ -1,0 +1,144 @@
+"""How good codes are: use, perplexity, collisions, reconstruction, and whether neighbours stay neighbours.
+
+Semantic ids fail in silence: a codebook of which four codes are used, or ids that hundreds of items share, train
+without an error and recommend badly. Each figure has a limit (`Limits`) below which no codes are written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from pydantic import Field
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.semantic_ids.collisions import groups
+
+NEIGHBOURS, QUERIES = 10, 1000
+"""k of the neighbour agreement, and the items that it is measured on."""
+ROWS = 256
+
+
+class Limits(Spec):
+    """Where a run stops instead of writing codes. 0 (collisions: 1) allows everything."""
+
+    use: float = Field(0.5, ge=0, le=1)
+    """Least share of a level's codes that some item has."""
+    perplexity: float = Field(0.1, ge=0, le=1)
+    """Least perplexity of a level, as a share of its size: a level may use every code and give most items a few."""
+    collisions: float = Field(0.2, ge=0, le=1)
+    """Largest share of items that have the codes of an item with another vector, after the policy."""
+    neighbours: float = Field(0.1, ge=0, le=1)
+    """Least share of an item's nearest items by text that are nearest by codes too."""
+
+
+def levels(codes: Int64[Tensor, "N L"], sizes: tuple[int, ...], learned: int) -> list[dict[str, Any]]:
+    """Of each level: its size, the share of codes that some item has, and the perplexity of how often (1 .. size).
+
+    The first `learned` are of codebooks; an extra digit behind them only counts.
+    """
+    found = []
+    for level, size in enumerate(sizes):
+        share = torch.bincount(codes[:, level], minlength=size).double() / max(len(codes), 1)
+        entropy = -(share * share.clamp_min(1e-300).log()).sum()
+        use = float((share > 0).double().mean())
+        found.append(
+            {"level": level, "size": size, "learned": level < learned, "use": use, "perplexity": float(entropy.exp())}
+        )
+    return found
+
+
+def collisions(codes: Int64[Tensor, "N K"], x: Float[Tensor, "N D"]) -> dict[str, Any]:
+    """How many items share their codes: of all, and of those whose vectors differ (no learner separates equal ones).
+
+    `rate` is the share of items that share their codes with another; `different` the share of those that share them
+    with an item of another vector; `largest` the most items of one tuple.
+    """
+    tuples, group = groups(codes)
+    _, vector = np.unique(x.numpy(), axis=0, return_inverse=True)
+    vector = vector.reshape(-1)
+    size = np.bincount(group)
+    pairs = np.unique(np.stack([group, vector], 1), axis=0)
+    kinds = np.bincount(pairs[:, 0], minlength=len(size))  # distinct vectors of each tuple
+    return {
+        "tuples": len(tuples),
+        "items": int((size[group] > 1).sum()),
+        "rate": float((size[group] > 1).mean()),
+        "different": float((kinds[group] > 1).mean()),
+        "largest": int(size.max()),
+    }
+
+
+def errors(x: Float[Tensor, "N D"], described: Float[Tensor, "N D"]) -> Float[Tensor, "N"]:
+    """Squared error of each row, in float64."""
+    return (x.double() - described.double()).pow(2).sum(1)
+
+
+def variance(x: Float[Tensor, "N D"]) -> float:
+    """Mean squared distance to the mean: what describing every vector by it would leave."""
+    return float((x.double() - x.double().mean(0)).pow(2).sum(1).mean())
+
+
+def neighbours(
+    raw: Float[Tensor, "N D"], described: Float[Tensor, "N D"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
+) -> dict[str, Any]:
+    """Recall of an item's k nearest by cosine of its vector, among the k nearest by cosine of what its codes describe.
+
+    Over at most `queries` items, drawn by the seed; the item itself is no neighbour. With fewer than k + 1 items, k is
+    smaller.
+    """
+    k = min(k, len(raw) - 1)
+    if k < 1:
+        return {"k": k, "items": 0, "recall": None}
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(raw), generator=generator)[:queries].sort().values
+    one, two = F.normalize(raw, dim=1), F.normalize(described, dim=1)
+    hits = 0
+    for rows in chosen.split(ROWS):
+        near = [_nearest(space, rows, k) for space in (one, two)]
+        hits += int((near[0][:, :, None] == near[1][:, None]).any(-1).sum())
+    return {"k": k, "items": len(chosen), "recall": hits / (k * len(chosen))}
+
+
+def check(report: dict[str, Any], limits: Limits) -> None:
+    """Raises `UserError` with advice where a figure is beyond its limit."""
+    worst = min((level for level in report["levels"] if level["learned"]), key=lambda level: level["use"])
+    if worst["use"] < limits.use:
+        raise UserError(
+            f"level {worst['level']} uses {worst['use']:.1%} of its {worst['size']:,} codes (perplexity "
+            f"{worst['perplexity']:.1f}), the limit is {limits.use:.1%}: the codebook has collapsed; set a smaller "
+            "learner.size or whiten=true, or allow it with limits.use=0"
+        )
+    least = min(
+        (level for level in report["levels"] if level["learned"]), key=lambda one: one["perplexity"] / one["size"]
+    )
+    if least["perplexity"] < limits.perplexity * least["size"]:
+        raise UserError(
+            f"level {least['level']} has the perplexity {least['perplexity']:.1f} of {least['size']:,} codes, the "
+            f"limit is {limits.perplexity:.1%} of them: most items have a few of its codes; set fewer learner.levels "
+            "or fewer dimensions (pca), or allow it with limits.perplexity=0"
+        )
+    shared = report["collisions"]["after"]["different"]
+    if shared > limits.collisions:
+        raise UserError(
+            f"{shared:.1%} of the items have the codes of an item with another vector, the limit is "
+            f"{limits.collisions:.1%}; set more learner.levels, collisions=extra_digit, or allow it with "
+            "limits.collisions=1"
+        )
+    recall = report["neighbours"]["recall"]
+    if recall is not None and recall < limits.neighbours:
+        raise UserError(
+            f"{recall:.1%} of an item's nearest {report['neighbours']['k']} by vector are nearest by codes, the limit "
+            f"is {limits.neighbours:.1%}; set more learner.levels, or allow it with limits.neighbours=0"
+        )
+
+
+def _nearest(space: Float[Tensor, "N D"], rows: Int64[Tensor, "Q"], k: int) -> Int64[Tensor, "Q k"]:
+    scores = space[rows] @ space.T
+    scores.scatter_(1, rows[:, None], -torch.inf)
+    return scores.topk(k, dim=1).indices

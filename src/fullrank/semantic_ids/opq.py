@@ -1,0 +1,153 @@
+"""OPQ: optimised product quantisation (Ge et al., CVPR 2013 / TPAMI 2014), the codes of RPG and FAIR.
+
+A rotation of the centred vectors is learned together with K codebooks, one for each part of the rotated vector: start
+from principal components with variance spread evenly over the parts (their OPQ_P), then in turn improve the codebooks
+by k-means and the rotation by Procrustes (OPQ_NP).
+
+Differs: RPG reads the codes of faiss's index `OPQ{K},IVF1,PQ{K}x8`, whose rotation starts at random; ours starts as
+above in both engines. `faiss` (extra `codes`) learns the rotation in C++; `torch` is the fallback, and the only engine
+for sizes that are no power of two. The last codebooks are the library's own k-means in either case: faiss draws first
+codewords blindly, and some never win a vector. faiss uses one thread: two thread pools on the same cores slow each
+other down.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Progress
+from fullrank.core.spec import Spec
+from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd
+from fullrank.semantic_ids.quantisers import Product, sized
+from fullrank.semantic_ids.training import enough, some
+
+FIRST = 10
+"""Rounds of k-means before the first improvement of the rotation."""
+Done = Callable[[int], None]
+
+
+class Opq(Spec):
+    """Optimised product quantisation."""
+
+    kind: Literal["opq"] = "opq"
+    levels: int = Field(16, ge=1, le=256)
+    """K, codes of an item; the width of the vectors must divide by it."""
+    size: int = Field(256, ge=1, le=65536)
+    """Codes of a level; not more than there are vectors to learn from."""
+    rounds: int = Field(20, ge=0)
+    """Improvements of the rotation; 0 keeps the principal components."""
+    iterations: int = Field(25, ge=1)
+    """Rounds of k-means for the last codebooks."""
+    points: int = Field(65536, ge=1)
+    """Vectors to learn from; more are sampled."""
+    engine: Literal["auto", "faiss", "torch"] = "auto"
+    """Who learns; auto: faiss where it is installed and the size is a power of two."""
+
+    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Product:
+        if x.shape[1] % self.levels:
+            fitting = x.shape[1] - x.shape[1] % self.levels
+            raise UserError(
+                f"opq cuts vectors into {self.levels} parts, and their width {x.shape[1]} does not divide by it; set "
+                + (f"pca={fitting} or " if fitting else "") + "another number of levels"
+            )  # fmt: skip
+        enough(x, self.size, "opq")
+        generator = torch.Generator().manual_seed(seed)
+        mean = x.double().mean(0).float()
+        sample = some(x, max(self.points, self.size), generator) - mean
+        rotation = start(sample, self.levels)
+        steps = self.rounds + 1
+        turn = _faiss if self.chosen() == "faiss" else _torch
+        rotation = turn(sample, rotation, self, generator, lambda done: tick(done, steps))
+        words = kmeans(parts(sample, rotation, self.levels), self.size, self.iterations, generator)
+        tick(steps, steps)
+        return Product(words, rotation, mean)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Product:
+        found = Product.restore(tensors)
+        sized(found.codebooks, self.levels, self.size)
+        return found
+
+    def chosen(self) -> str:
+        """The engine that will learn. Raises `UserError` where the one asked for cannot."""
+        power = self.size > 1 and self.size & (self.size - 1) == 0
+        there = importlib.util.find_spec("faiss") is not None
+        if self.engine == "faiss" and not there:
+            raise UserError("engine faiss needs the package faiss-cpu: pip install 'fullrank[codes]', or engine=torch")
+        if self.engine == "faiss" and not power:
+            raise UserError(f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch")
+        return "faiss" if self.engine != "torch" and there and power else "torch"
+
+
+def start(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D"]:
+    """Principal components, dealt out so that the parts have like products of variances (OPQ_P, their Section 3.3)."""
+    centred = x.double()
+    values, directions = torch.linalg.eigh(centred.T @ centred / len(x))
+    order = values.argsort(descending=True).tolist()
+    directions = directions * directions.gather(0, directions.abs().argmax(0)[None]).sign()
+    logs = values.clamp_min(1e-12 * float(values.max().clamp_min(1e-30))).log()
+    parts: list[list[int]] = [[] for _ in range(levels)]
+    totals = [0.0] * levels
+    shift = float(logs.min())  # all terms positive: a part grows with each direction that it gets
+    for place in order:
+        open_parts = [p for p in range(levels) if len(parts[p]) < x.shape[1] // levels]
+        best = min(open_parts, key=lambda p: totals[p])
+        parts[best].append(place)
+        totals[best] += float(logs[place]) - shift
+    return directions[:, [place for part in parts for place in part]].float()
+
+
+def parts(x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K N d"]:
+    """The parts of the rotated vectors that the levels describe."""
+    return (x @ rotation).unflatten(1, (levels, -1)).transpose(0, 1).contiguous()
+
+
+def _torch(
+    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+) -> Float[Tensor, "D D"]:
+    """The rotation after some rounds of: codebooks by one step of k-means, rotation by Procrustes (OPQ_NP)."""
+    words = kmeans(parts(x, rotation, spec.levels), spec.size, FIRST, generator) if spec.rounds else None
+    for done in range(spec.rounds):
+        assert words is not None
+        turned = parts(x, rotation, spec.levels)
+        words = lloyd(turned, words, 1)
+        code, _ = assign(turned, words)
+        described = words.gather(1, code[..., None].expand(-1, -1, words.shape[2])).transpose(0, 1).flatten(1)
+        u, _, v = torch.linalg.svd((x.T @ described).double())
+        rotation = (u @ v).float()
+        tick(done + 1)
+    return rotation
+
+
+def _faiss(
+    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+) -> Float[Tensor, "D D"]:
+    """The rotation that faiss's OPQMatrix learns from the same start."""
+    import faiss
+
+    if not spec.rounds:
+        return rotation
+    width = x.shape[1]
+    learner = faiss.OPQMatrix(width, spec.levels)
+    learner.niter, learner.niter_pq, learner.niter_pq_0, learner.max_train_points = spec.rounds, 4, FIRST, len(x)
+    inner = faiss.ProductQuantizer(width, spec.levels, spec.size.bit_length() - 1)
+    inner.cp.seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+    inner.cp.min_points_per_centroid = 1  # silences a warning: `enough` has looked
+    learner.pq = inner
+    faiss.copy_array_to_vector(np.ascontiguousarray(rotation.T.numpy()).ravel(), learner.A)
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        learner.train(np.ascontiguousarray(x.numpy()))
+    finally:
+        faiss.omp_set_num_threads(before)
+    tick(spec.rounds)
+    return torch.from_numpy(faiss.vector_to_array(learner.A).reshape(width, width).T.copy())

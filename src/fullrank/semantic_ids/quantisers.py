@@ -1,0 +1,98 @@
+"""The two forms of codebooks: a part of the rotated vector for each level, or the rest that the levels before leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.semantic_ids.nearest import nearest
+
+
+class Product:
+    """Level k describes the k-th part of (x - mean) @ rotation (Jégou et al. 2011; rotated: Ge et al. 2013)."""
+
+    def __init__(self, codebooks: Float[Tensor, "K C d"], rotation: Float[Tensor, "D D"], mean: Float[Tensor, "D"]):
+        self.codebooks, self.rotation, self.mean = codebooks, rotation, mean
+        self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
+
+    def encode(self, x: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
+        parts = self._parts(x)
+        return torch.stack([nearest(parts[:, k], words) for k, words in enumerate(self.codebooks)], 1)
+
+    def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
+        parts = self.codebooks[torch.arange(len(self.codebooks)), codes]
+        return parts.flatten(1) @ self.rotation.T + self.mean
+
+    def last(self, x: Float[Tensor, "N D"], codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N C"]:
+        return torch.cdist(self._parts(x)[:, -1], self.codebooks[-1]).pow(2)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"codebooks": self.codebooks, "rotation": self.rotation, "mean": self.mean}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor]) -> Product:
+        words, rotation, mean = wanted(tensors, {"codebooks": 3, "rotation": 2, "mean": 1})
+        if rotation.shape != (len(mean), len(mean)) or words.shape[0] * words.shape[2] != len(mean):
+            raise UserError(f"codebooks {tuple(words.shape)} and rotation {tuple(rotation.shape)} do not fit together")
+        return cls(words, rotation, mean)
+
+    def _parts(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N K d"]:
+        # In float64: rounding of the product must not depend on how many rows it has.
+        turned = (x - self.mean).double() @ self.rotation.double()
+        return turned.float().unflatten(1, (len(self.codebooks), -1))
+
+
+class Residual:
+    """Level k describes what is left of x - mean after the levels before it (Juang and Gray 1982)."""
+
+    def __init__(self, codebooks: Float[Tensor, "K C D"], mean: Float[Tensor, "D"]):
+        self.codebooks, self.mean = codebooks, mean
+        self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
+
+    def encode(self, x: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
+        rest, found = x - self.mean, []
+        for words in self.codebooks:
+            found.append(nearest(rest, words))
+            rest = rest - words[found[-1]]
+        return torch.stack(found, 1)
+
+    def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
+        return self.codebooks[torch.arange(len(self.codebooks)), codes].sum(1) + self.mean
+
+    def last(self, x: Float[Tensor, "N D"], codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N C"]:
+        levels = torch.arange(len(self.codebooks) - 1)
+        rest = x - self.mean - self.codebooks[levels, codes[:, :-1]].sum(1)
+        return torch.cdist(rest, self.codebooks[-1]).pow(2)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"codebooks": self.codebooks, "mean": self.mean}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor]) -> Residual:
+        words, mean = wanted(tensors, {"codebooks": 3, "mean": 1})
+        if words.shape[2] != len(mean):
+            raise UserError(f"codebooks {tuple(words.shape)} do not fit vectors of width {len(mean)}")
+        return cls(words, mean)
+
+
+def sized(books: Float[Tensor, "K C d"], levels: int, size: int) -> None:
+    """Raises `UserError` unless these are the codebooks that the learner's spec speaks of."""
+    if tuple(books.shape[:2]) != (levels, size):
+        raise UserError(f"it holds {books.shape[0]} levels of {books.shape[1]} codes, the spec says {levels} of {size}")
+
+
+def wanted(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) -> list[Tensor]:
+    """These tensors, each float32, finite and of so many dimensions. Raises `UserError` for what is not."""
+    found = []
+    for name, dimensions in shapes.items():
+        tensor = tensors.get(name)
+        if tensor is None or tensor.dtype != torch.float32 or tensor.ndim != dimensions or 0 in tensor.shape:
+            raise UserError(f"it lacks the tensor {name!r} (float32 with {dimensions} dimensions)")
+        if not bool(tensor.isfinite().all()):
+            raise UserError(f"{name!r} holds values that are not finite")
+        found.append(tensor)
+    return found

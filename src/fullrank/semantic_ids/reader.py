@@ -1,0 +1,191 @@
+"""Codes on disk, opened: what models, retrieval and diagnostics read of semantic ids."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events import manifest as manifests
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.semantic_ids import Quantiser, folder
+from fullrank.semantic_ids.collisions import Policy
+from fullrank.semantic_ids.spec import Encode
+from fullrank.semantic_ids.tuples import Tuples
+from fullrank.semantic_ids.vectors.reduce import Reduction
+
+CODES, SIZES = "codes", "code_sizes"
+"""Columns of an item table that holds codes."""
+
+
+class Codes:
+    """Semantic ids of V items, K codes each. Open them with `Codes.open`; `encode` makes them.
+
+    Level k's codes are 0 .. ``sizes[k]`` - 1; nothing is reserved for padding or an end. Rows are in the order in which
+    the items were encoded: ask `of` for the order of a store or of a run.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    spec: Encode
+    item_ids: pl.Series
+    """External ids, row by row."""
+    codes: Int64[Tensor, "V K"]
+
+    def __init__(self, path: Path, manifest: dict[str, Any], spec: Encode, item_ids: pl.Series, codes: Tensor):
+        self.path, self.manifest, self.spec, self.item_ids, self.codes = path, manifest, spec, item_ids, codes
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> Codes:
+        """Open a folder of codes; `verify` reads all of it and compares the hashes.
+
+        Raises `UserError` for a folder that holds no codes, is of another format version, or is damaged.
+        """
+        place = Path(path)
+        manifest, ids, codes = folder.read(place, verify)
+        try:
+            spec = Encode.parse(manifest["spec"])
+        except UserError as error:
+            raise UserError(f"the spec in {manifests.NAME} of {str(place)!r}: {error}") from None
+        return cls(place, manifest, spec, ids, codes)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __repr__(self) -> str:
+        return f"Codes({str(self.path)!r}: {len(self):,} items, sizes {self.sizes}, collisions: {self.policy})"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of codes of each level; one level more than was learned where the policy is `extra_digit`."""
+        return tuple(self.manifest["sizes"])
+
+    @property
+    def levels(self) -> int:
+        """K, codes of an item."""
+        return len(self.sizes)
+
+    @property
+    def offsets(self) -> Int64[Tensor, "K"]:
+        """First row of each level in one table of sum(sizes) rows: code c of level k is row ``offsets[k] + c``."""
+        return torch.tensor([0, *self.sizes]).cumsum(0)[:-1]
+
+    @property
+    def policy(self) -> Policy:
+        """What was done about items with the same codes."""
+        return self.spec.collisions
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The diagnostics that were taken when the codes were made."""
+        return dict(self.manifest["report"])
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the files: equal codes of equal items from equal codebooks."""
+        return str(self.manifest["content"])
+
+    def of(self, items: Catalog | Store) -> Int64[Tensor, "V K"]:
+        """Codes in the order of a catalogue (or of a store's).
+
+        Raises `UserError`, with counts, where some of its items have no codes. Codes of further items are no fault.
+        """
+        catalog = _catalog(items)
+        rows = self.rows(catalog)
+        lacking = int((rows < 0).sum())
+        if lacking:
+            example = catalog.ids[int((rows < 0).nonzero()[0])]
+            raise UserError(
+                f"{lacking:,} of {catalog.size:,} items have no codes in {str(self.path)!r} (such as {example!r}); "
+                "give them codes with fullrank encode STORE --grow, or encode this store"
+            )
+        return self.codes[rows]
+
+    def tuples(self, items: Catalog | Store) -> Tuples:
+        """The items of each tuple of codes, by their numbers in that catalogue, and the look-up by codes."""
+        catalog = _catalog(items)
+        return Tuples(self.of(catalog), catalog.popularity)
+
+    def attach(self, catalog: Catalog) -> Catalog:
+        """The catalogue with two more columns, arrays of K numbers: so a run keeps what its model read.
+
+        `codes` are each item's own, `code_sizes` say how many codes each level has, alike in all rows. Raises
+        `UserError` where items have no codes or the columns are there already.
+        """
+        for name in (CODES, SIZES):
+            if name in catalog.frame.columns:
+                raise UserError(f"the items have a column {name!r} already; rename it")
+        sizes = pl.Series(SIZES, [list(self.sizes)], dtype=pl.Array(pl.Int32, self.levels))
+        return Catalog(
+            catalog.frame.with_columns(
+                folder.column(self.of(catalog)).alias(CODES), sizes.new_from_index(0, catalog.size).alias(SIZES)
+            )
+        )
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything in codebooks.safetensors."""
+        return read_tensors(self.path / folder.BOOKS)
+
+    @cached_property
+    def quantiser(self) -> Quantiser:
+        """The codebooks, able to encode and decode (an extra digit is none of them). Raises `UserError` if damaged."""
+        try:
+            found: Quantiser = self.spec.learner.restore(self.tensors)  # type: ignore[attr-defined]
+        except UserError as error:
+            raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+        if tuple(found.sizes) != self.sizes[: len(found.sizes)] or self.levels - len(found.sizes) not in (0, 1):
+            raise manifests.damaged(self.path / folder.BOOKS, f"it has levels of {found.sizes} codes", folder.AGAIN)
+        return found
+
+    @property
+    def codebooks(self) -> Float[Tensor, "K C d"]:
+        """Codewords of the learned levels; d is the width that the learner saw, or its K-th part (`opq`)."""
+        return self.quantiser.codebooks
+
+    @cached_property
+    def reduction(self) -> Reduction | None:
+        """From vectors as they were read to those that the learner saw; None where these are the same."""
+        try:
+            found = Reduction.load(self.tensors)
+            if found is not None and found.matrix.shape[1] != self.quantiser.dim:
+                raise UserError(f"the reduction to {found.matrix.shape[1]} dimensions and the codebooks do not fit")
+        except UserError as error:
+            raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+        return found
+
+    def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
+        """The vectors that codes describe, in the space of the vectors that were read (text)."""
+        found = self.quantiser.decode(codes[:, : len(self.quantiser.sizes)])
+        return found if self.reduction is None else self.reduction.inverse(found)
+
+    def quantise(self, vectors: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
+        """Codes of vectors as they were read, before any policy about collisions: no extra digit."""
+        return self.quantiser.encode(vectors if self.reduction is None else self.reduction.apply(vectors))
+
+    def rows(self, items: Catalog | Store) -> Int64[Tensor, "V"]:
+        """The row of each item of a catalogue; -1 where it has no codes."""
+        catalog = _catalog(items)
+        known = pl.DataFrame({"item_id": self.item_ids, "row": range(len(self))})
+        if (self.item_ids.dtype == pl.String) != (catalog.ids.dtype == pl.String):
+            raise UserError(
+                f"the items' ids are {catalog.ids.dtype} (such as {catalog.ids[0]!r}), those of {str(self.path)!r} are "
+                f"{self.item_ids.dtype} (such as {self.item_ids[0]!r}); encode the items of this store"
+            )
+        if catalog.ids.dtype != pl.String:
+            known = known.with_columns(pl.col("item_id").cast(pl.Int128))
+        wanted = pl.DataFrame({"item_id": catalog.ids.cast(known["item_id"].dtype)})
+        found = wanted.join(known, on="item_id", how="left", maintain_order="left")["row"]
+        return torch.from_numpy(found.fill_null(-1).cast(pl.Int64).to_numpy().copy())
+
+
+def _catalog(items: Catalog | Store) -> Catalog:
+    return items.catalog if isinstance(items, Store) else items

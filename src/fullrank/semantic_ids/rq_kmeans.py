@@ -1,0 +1,53 @@
+"""RQ-k-means: residual quantisation by k-means, level by level (Juang and Gray 1982; as semantic ids: OneRec 2025).
+
+Level 1 clusters the vectors, level k what the codewords before leave of them, so that the first codes say most: a
+coarse-to-fine id without a network to train. Codebooks that collapse, the usual failure of RQ-VAE, cannot: a code that
+no vector chooses is moved to where the error is largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from fullrank.core.progress import Progress
+from fullrank.core.spec import Spec
+from fullrank.semantic_ids.kmeans import kmeans
+from fullrank.semantic_ids.nearest import nearest
+from fullrank.semantic_ids.quantisers import Residual, sized
+from fullrank.semantic_ids.training import enough, some
+
+
+class RqKmeans(Spec):
+    """Residual k-means."""
+
+    kind: Literal["rq_kmeans"] = "rq_kmeans"
+    levels: int = Field(4, ge=1, le=256)
+    """K, codes of an item."""
+    size: int = Field(256, ge=1, le=65536)
+    """Codes of a level; not more than there are vectors to learn from."""
+    iterations: int = Field(25, ge=1)
+    """Rounds of k-means for each level."""
+    points: int = Field(65536, ge=1)
+    """Vectors to learn from; more are sampled."""
+
+    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Residual:
+        enough(x, self.size, "rq_kmeans")
+        generator = torch.Generator().manual_seed(seed)
+        mean = x.double().mean(0).float()
+        rest, books = some(x, max(self.points, self.size), generator) - mean, []
+        for level in range(self.levels):
+            books.append(kmeans(rest[None], self.size, self.iterations, generator)[0])
+            rest = rest - books[-1][nearest(rest, books[-1])]
+            tick(level + 1, self.levels)
+        return Residual(torch.stack(books), mean)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Residual:
+        found = Residual.restore(tensors)
+        sized(found.codebooks, self.levels, self.size)
+        return found

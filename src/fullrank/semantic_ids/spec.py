@@ -1,0 +1,35 @@
+"""Encode: everything that decides the codes of a catalogue."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fullrank.core.registry import Room
+from fullrank.core.spec import Spec
+from fullrank.semantic_ids.collisions import Policy
+from fullrank.semantic_ids.measure import Limits
+from fullrank.semantic_ids.opq import Opq
+from fullrank.semantic_ids.vectors.text import Text
+
+
+class Encode(Spec):
+    """How items become semantic ids."""
+
+    vectors: Annotated[Spec, Room("items.vectors")] = Text()
+    """What is known of an item, as a vector: `text`, or a `file` of your own."""
+    pca: int | None = Field(None, ge=1)
+    """Dimensions kept, by principal components; None keeps all."""
+    whiten: bool = False
+    """Give every direction the same variance."""
+    learner: Annotated[Spec, Room("items.codes")] = Opq()
+    """Who learns the codebooks."""
+    collisions: Policy = "list"
+    """Items with the same codes: `list` of items for a tuple, `extra_digit`, or `sinkhorn` (other last codes)."""
+    fit_on: Literal["trained", "all"] = "trained"
+    """Learn codebooks from items with training events, or from all. All items get codes."""
+    limits: Limits = Limits()
+    """Where to stop instead of writing codes."""
+    seed: int = Field(0, ge=0)
+    """Of draws: first codewords, samples."""

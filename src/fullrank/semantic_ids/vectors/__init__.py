@@ -1,0 +1,33 @@
+"""Items -> vectors of what is known of them, before any training: the space that code learners divide up.
+
+The room's contract: a Spec whose ``read(catalog, cache, tell)`` gives `Vectors`, a row for every item in the
+catalogue's order. An item of which nothing is known has no vector: `known` is false there, and nothing is made up
+before somebody says what to put in its place. Reading runs no code of a stranger and no pickle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from fullrank.core.progress import Tell
+from fullrank.data.events.catalog import Catalog
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """One vector for each item, where there is one."""
+
+    matrix: Float[Tensor, "V D"]
+    """float32; zeros where nothing is known."""
+    known: Bool[Tensor, "V"]
+    facts: dict[str, Any]
+    """Where they came from, for the manifest: kind, width, counts, fingerprint."""
+
+
+class Source(Protocol):
+    def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors: ...

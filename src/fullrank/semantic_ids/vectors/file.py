@@ -1,0 +1,88 @@
+"""Vectors of your own, from a table with a row for each item: any model, any modality.
+
+The numbers stand in one column of lists, or in a column each. Rows of items that the catalogue has not are counted and
+left out; items without a row (or with a null in it) have no vector.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import torch
+
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Tell
+from fullrank.core.spec import Spec
+from fullrank.data import frames
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.manifest import digest
+from fullrank.semantic_ids.vectors import Vectors
+
+
+class File(Spec):
+    """Vectors from a table."""
+
+    kind: Literal["file"] = "file"
+    path: str
+    """A Parquet (or CSV, JSONL) file."""
+    item: str = "item_id"
+    """Its column of item ids."""
+    columns: tuple[str, ...] = ()
+    """One column of lists of numbers, or several of numbers; empty: the only column of lists, else all of numbers."""
+
+    def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors:
+        """Raises `UserError` for a file that is not there or holds no vectors of these items."""
+        source = frames.Source(self.path, "vectors")
+        for name in (self.item, *self.columns):
+            source.require(name, f"name it with vectors.{'item' if name == self.item else 'columns'}")
+        frame = source.read([self.item, *self.columns] if self.columns else source.columns)
+        frame = source.infer(frame, keep_text=self.item if catalog.ids.dtype == pl.String else ())
+        ids = frame[self.item]
+        if ids.null_count() or ids.n_unique() < len(ids):
+            raise UserError(f"the column {self.item!r} of {source.name} must hold each item once and none missing")
+        numbers = _matrix(frame.drop(self.item), self.columns, source.name)
+        place = catalog.lookup(ids)
+        here = (place >= 0) & np.isfinite(numbers).all(1)
+        if not here.any():
+            raise UserError(f"{source.name} holds no vector of the {catalog.size:,} items (it has {len(ids):,} rows)")
+        matrix, known = np.zeros((catalog.size, numbers.shape[1]), np.float32), np.zeros(catalog.size, bool)
+        matrix[place[here]], known[place[here]] = numbers[here], True
+        tell("vectors")(int(here.sum()), catalog.size)
+        facts = {
+            "kind": "file", "file": Path(self.path).name, "width": numbers.shape[1], "fingerprint": _mark(self.path),
+            "rows_of_other_items": int((place < 0).sum()),
+        }  # fmt: skip
+        return Vectors(torch.from_numpy(matrix), torch.from_numpy(known), facts)
+
+
+def _matrix(frame: pl.DataFrame, chosen: tuple[str, ...], name: str) -> np.ndarray:
+    """[N, D] float32; NaN where a row has no vector."""
+    names = list(chosen) or frame.columns
+    lists = [n for n in names if isinstance(frame[n].dtype, (pl.List, pl.Array))]
+    plain = [n for n in names if frame[n].dtype.is_numeric()]
+    if len(lists) == 1 and (not chosen or len(chosen) == 1):
+        return _rows(frame[lists[0]], name)
+    if lists or not plain or (chosen and len(plain) < len(chosen)):
+        said = ", ".join(f"{n} ({frame[n].dtype})" for n in names) or "none"
+        raise UserError(
+            f"{name}: name one column of lists of numbers, or columns of numbers, with vectors.columns (found: {said})"
+        )
+    return frame.select(pl.col(plain).cast(pl.Float32).fill_null(float("nan"))).to_numpy()
+
+
+def _rows(column: pl.Series, name: str) -> np.ndarray:
+    widths = column.drop_nulls().to_frame().select(pl.col(column.name).cast(pl.List(pl.Float32)).list.len())
+    sizes = widths.to_series().unique().to_list()
+    if len(sizes) != 1 or sizes[0] == 0:
+        raise UserError(f"column {column.name!r} of {name} must hold lists of one length, not of {sizes[:5]}")
+    empty = pl.Series([[float("nan")] * sizes[0]], dtype=pl.List(pl.Float32))
+    whole = column.cast(pl.List(pl.Float32)).to_frame().select(pl.col(column.name).fill_null(empty)).to_series()
+    flat = whole.list.explode()
+    return flat.fill_null(float("nan")).to_numpy().reshape(len(column), sizes[0])
+
+
+def _mark(path: str) -> str:
+    return digest(Path(path)) if Path(path).is_file() else "folder"

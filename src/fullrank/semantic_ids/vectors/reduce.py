@@ -1,0 +1,85 @@
+"""Fewer dimensions by principal components, and whitening: what learners of codes see instead of the raw vectors.
+
+RPG (arXiv:2506.05781) reduces 3,072 dimensions to 512 and whitens them. Whitening gives every direction the same
+weight, so that the first codebooks are not spent on a few strong ones; it makes neighbours differ from the raw space,
+which the report's neighbour agreement says. A new item is reduced by the same mean and matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+
+FLOOR = 1e-6
+"""Share of the largest variance below which a direction is not blown up by whitening."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """z = (x - mean) @ matrix, and back: x = z @ back + mean."""
+
+    mean: Float[Tensor, "D"]
+    matrix: Float[Tensor, "D R"]
+    back: Float[Tensor, "R D"]
+
+    def apply(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N R"]:
+        return (x - self.mean) @ self.matrix
+
+    def inverse(self, z: Float[Tensor, "N R"]) -> Float[Tensor, "N D"]:
+        return z @ self.back + self.mean
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"reduce.mean": self.mean, "reduce.matrix": self.matrix, "reduce.back": self.back}
+
+    @classmethod
+    def load(cls, tensors: Mapping[str, Tensor]) -> Reduction | None:
+        """What `tensors` wrote; None where there is none of it. Raises `UserError` where it does not fit together."""
+        if not any(name.startswith("reduce.") for name in tensors):
+            return None
+        found = [tensors.get(f"reduce.{name}") for name in ("mean", "matrix", "back")]
+        mean, matrix, back = found
+        if mean is None or matrix is None or back is None or matrix.ndim != 2:
+            raise UserError("the reduction lacks its mean, its matrix or the way back")
+        if mean.shape != matrix.shape[:1] or back.shape != matrix.mT.shape:
+            raise UserError(f"the reduction's matrix {tuple(matrix.shape)}, mean and way back do not fit together")
+        if not all(one.dtype == torch.float32 and bool(one.isfinite().all()) for one in (mean, matrix, back)):
+            raise UserError("the reduction holds values that are not finite float32")
+        return cls(mean, matrix, back)
+
+
+def fit(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Reduction | None:
+    """The reduction of these vectors to `pca` dimensions (None: all), whitened or not; None where neither is asked.
+
+    Raises `UserError` where there are fewer dimensions or vectors than are asked for.
+    """
+    if pca is None and not whiten:
+        return None
+    width = x.shape[1] if pca is None else pca
+    if width > x.shape[1] or width >= len(x):
+        raise UserError(
+            f"pca={width} asks for more directions than {len(x):,} vectors of width {x.shape[1]} have; set at most "
+            f"pca={min(x.shape[1], len(x) - 1)}"
+        )
+    mean = x.double().mean(0)
+    values, directions = torch.linalg.eigh(_covariance(x, mean))
+    values, directions = values.flip(0)[:width].clamp_min(0), directions.flip(1)[:, :width]
+    places = directions.abs().argmax(0)
+    directions = directions * directions.gather(0, places[None]).sign()  # an eigenvector's sign is the solver's whim
+    spread = values.clamp_min(FLOOR * float(values[0])).sqrt() if whiten else torch.ones_like(values)
+    if float(values[0]) == 0:
+        spread = torch.ones_like(values)
+    return Reduction(mean.float(), (directions / spread).float(), (directions * spread).T.contiguous().float())
+
+
+def _covariance(x: Float[Tensor, "N D"], mean: Float[Tensor, "D"], rows: int = 8192) -> Float[Tensor, "D D"]:
+    total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
+    for part in x.split(rows):
+        centred = part.double() - mean
+        total += centred.T @ centred
+    return total / len(x)

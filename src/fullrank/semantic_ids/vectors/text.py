@@ -1,0 +1,66 @@
+"""Vectors of what is written about an item, by any sentence-transformers model (Reimers and Gurevych 2019).
+
+The text is made of columns of the item table (`wording.py`): `title: Red nail polish; brand: OPI`. Vectors are cached
+by the text, the hash of the model's weights and the options below, and a run that is cut off goes on where it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from fullrank.core.progress import Tell
+from fullrank.core.spec import Spec
+from fullrank.data.events.catalog import Catalog
+from fullrank.semantic_ids.vectors import Vectors, sentences
+from fullrank.semantic_ids.vectors.cache import cached, fingerprint
+from fullrank.semantic_ids.vectors.wording import text_columns, texts
+
+
+class Text(Spec):
+    """Vectors of the items' text."""
+
+    kind: Literal["text"] = "text"
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    """A sentence-transformers model, by name or folder."""
+    columns: tuple[str, ...] = ()
+    """Columns of the item table to write, in this order; empty: every column of text or of lists of text."""
+    names: bool = True
+    """Write a column's name before its value."""
+    ignore: tuple[str, ...] = ()
+    """Values that mean "not known" in this table, such as Unknown: left out."""
+    prompt: str = ""
+    """Put before every text, for models that were trained with one (`passage: `)."""
+    unit: bool = True
+    """Scale vectors to length one."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Cut texts there; None: the model's own limit."""
+    batch: int = Field(32, ge=1)
+    """Texts at once; decides speed and memory alone."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the model runs."""
+
+    def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors:
+        columns = self.columns or text_columns(catalog)
+        written = texts(catalog, columns, names=self.names, ignore=self.ignore)
+        given = [self.prompt + text for text in written if text is not None]
+        options: dict[str, Any] = {
+            "model": sentences.identity(self.model), "unit": self.unit, "max_tokens": self.max_tokens,
+        }  # fmt: skip
+        found = cached(cache, given, options, self._load, tell("text vectors"))
+        known = torch.tensor([text is not None for text in written])
+        matrix = torch.zeros(len(written), found.shape[1])
+        matrix[known] = torch.from_numpy(found)
+        facts = {
+            "kind": "text", "model": self.model, "columns": list(columns), "width": found.shape[1],
+            "distinct_texts": len(set(given)), "fingerprint": fingerprint(given, options),
+        }  # fmt: skip
+        return Vectors(matrix, known, facts)
+
+    def _load(self) -> sentences.Embed:
+        return sentences.load(
+            self.model, device=self.device, batch=self.batch, max_tokens=self.max_tokens, unit=self.unit
+        )

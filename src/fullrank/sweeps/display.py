@@ -1,0 +1,191 @@
+"""What a person sees of a sweep: its cost before it starts, then a live table; plain lines where there is no terminal.
+
+Everything goes to stderr. The table is read from the run folders, so training knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fullrank.core.progress import clock
+from fullrank.run import Run
+from fullrank.sweeps.jobs import Job
+from fullrank.sweeps.records import Row
+
+if TYPE_CHECKING:
+    from fullrank.sweeps.runner import Outcome
+
+
+TOO_LONG = "less is left of the time allowed"
+
+
+@dataclass
+class _Line:
+    state: str = "waiting"
+    begun: float = 0.0
+    row: Row | None = None
+
+
+class Board:
+    """A view of an `Outcome` while it grows."""
+
+    def __init__(self, jobs: Sequence[Job], out: Path, outcome: Outcome, *, enabled: bool):
+        self.console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+        self.jobs, self.out, self.outcome, self.enabled = jobs, out, outcome, enabled
+        self.shown: dict[str, _Line] = {job.folder: _Line() for job in jobs}
+        terminal = enabled and sys.stderr.isatty()
+        self.live = Live(get_renderable=self.table, console=self.console, refresh_per_second=2) if terminal else None
+
+    @property
+    def lines(self) -> bool:
+        """Whether training may print its own lines."""
+        return self.enabled and self.live is None
+
+    def begin(self, left: Sequence[Job]) -> None:
+        """Says what is there already."""
+        waiting = {job.folder for job in left}
+        for job in self.jobs:
+            if job.folder not in waiting:
+                row = self.outcome.rows.finished(job, self.outcome.fingerprint)
+                self.shown[job.folder] = _Line("finished before", row=row)
+        done = len(self.jobs) - len(left)
+        if done:
+            self.say(f"{done} of {len(self.jobs)} runs are finished already and are not repeated")
+        if left:
+            cells = len({job.cost_key for job in left})
+            self.say(f"measuring what {len(left)} runs will cost ({cells} different ones, some seconds each)")
+
+    def measuring(self, job: Job) -> None:
+        if self.live is not None:
+            self.say(f"  {job.cell}")
+
+    def show_costs(self, max_hours: float | None) -> None:
+        """The estimate, cell by cell."""
+        if not self.outcome.estimate or not self.enabled:
+            return
+        table = Table(title="cost at most (all epochs)", title_justify="left")
+        table.add_column("cell", no_wrap=True)
+        for name in ("runs", "hours each", "hours", "ms per step", "steps", "validation s"):
+            table.add_column(name, justify="right")
+        cells: dict[str, list[float]] = {}
+        for entry in self.outcome.estimate:
+            cells.setdefault(entry["cell"], []).append(entry["hours"])
+        costs = {job.cell: self.outcome.costs.get(job.cost_key) for job in self.jobs}
+        for cell, hours in cells.items():
+            cost = costs[cell]
+            detail = ["", "", ""]
+            if cost is not None and cost.epochs:
+                detail = [f"{1e3 * cost.step:.1f}", str(cost.steps_per_epoch * cost.epochs), f"{cost.validation:.1f}"]
+            table.add_row(cell, str(len(hours)), f"{max(hours):.3f}", f"{sum(hours):.3f}", *detail)
+        total = sum(entry["hours"] for entry in self.outcome.estimate)
+        table.add_row("total", str(len(self.outcome.estimate)), "", f"{total:.3f}", "", "", "", style="bold")
+        self.console.print(table)
+        if max_hours is not None and total > max_hours:
+            self.say(f"the limit is {max_hours:g} hours: runs that do not fit what is left of it will not be started")
+
+    def __enter__(self) -> Board:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def started(self, job: Job) -> None:
+        self.shown[job.folder] = _Line("running", time.perf_counter())
+        self._line(f"{job.folder}: started")
+
+    def ended(self, job: Job, row: Row) -> None:
+        self.shown[job.folder] = _Line("failed" if row.get("error") else "finished", row=row)
+        done = sum(line.row is not None for line in self.shown.values())
+        text = f"failed: {row['error']}" if row.get("error") else score(row, job)
+        self._line(f"{job.folder}: {text}  [{clock(_spent(row))}, {done} of {len(self.jobs)} done]")
+
+    def refused(self, jobs: Sequence[Job], seconds: Sequence[float], why: str = TOO_LONG) -> None:
+        for job, cost in zip(jobs, seconds, strict=True):
+            self.shown[job.folder] = _Line("not run")
+            self.say(f"{job.folder}: not run, it may take {clock(cost)} and {why}")
+
+    def close(self) -> None:
+        """The last word: how many ended how."""
+        states = [line.state for line in self.shown.values()]
+        parts = [f"{states.count(s)} {s}" for s in ("finished", "finished before", "failed", "not run") if s in states]
+        if parts:
+            self.say(f"{', '.join(parts)}; rows in {self.outcome.rows.path}")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.enabled:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _line(self, text: str) -> None:
+        if self.live is None:
+            self.say(text)
+
+    def table(self) -> Table:
+        """The table as it stands; called by the live display from its own thread."""
+        table = Table(title=f"{clock(3600 * self.outcome.hours)} spent", title_justify="left")
+        splits = list(dict.fromkeys(split for job in self.jobs for split in job.splits))
+        for name in ("cell", "seed", "state", "epoch", "best", *splits, "time"):
+            table.add_column(name, justify="left" if name in ("cell", "state") else "right", no_wrap=name == "cell")
+        for job in self._near():
+            line = self.shown[job.folder]
+            row = line.row
+            if row is None and line.state == "running":
+                *figures, spent = self._running(job, line)
+                table.add_row(job.cell, str(job.seed), *figures, *("" for _ in splits), spent, style="bold")
+            elif row is None:
+                table.add_row(job.cell, str(job.seed), line.state)
+            else:
+                best = row.get("validation_best")
+                shown = "" if best is None else f"{best['value']:.4f}"
+                style = "red" if row.get("error") else None
+                table.add_row(
+                    job.cell, str(job.seed), line.state, str(row.get("epochs") or ""), shown,
+                    *(_value(row, job, split) for split in splits), clock(_spent(row)), style=style,
+                )  # fmt: skip
+        return table
+
+    def _near(self) -> Sequence[Job]:
+        """The jobs that fit the screen, around the one that runs."""
+        room = max(5, self.console.height - 8)
+        at = next((n for n, job in enumerate(self.jobs) if self.shown[job.folder].state in ("running", "waiting")), 0)
+        first = min(max(0, at - room // 2), max(0, len(self.jobs) - room))
+        return self.jobs[first : first + room]
+
+    def _running(self, job: Job, line: _Line) -> list[str]:
+        metric = f"validation/{job.experiment.evaluation.selection}"
+        rows = Run(self.out / "cells" / job.folder, job.experiment, {}).rows()
+        scores = [row[metric] for row in rows if metric in row]
+        at = f"{rows[-1]['epoch']:.1f}/{job.experiment.training.max_epochs}" if rows else ""
+        spent = clock(time.perf_counter() - line.begun)
+        return ["running", at, f"{max(scores):.4f}" if scores else "", spent]
+
+
+def score(row: Row, job: Job) -> str:
+    """The selection metric on each split evaluated: `test ndcg@10 0.0541`."""
+    if row.get("error"):
+        return "error"
+    name = job.experiment.evaluation.selection
+    return "  ".join(f"{split} {name} {value}" for split in job.splits if (value := _value(row, job, split)))
+
+
+def _value(row: Row, job: Job, split: str) -> str:
+    """The selection metric, where it was computed."""
+    value = row.get("metrics", {}).get(split, {}).get(job.experiment.evaluation.selection)
+    return "" if value is None else f"{value:.4f}"
+
+
+def _spent(row: Row) -> float:
+    seconds: dict[str, Any] = row.get("seconds", {})
+    return float(sum(seconds.values()))

@@ -1,0 +1,142 @@
+"""The grid of a sweep: cells written out, or a base and axes multiplied out, each over some seeds."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from fullrank.core.errors import UserError
+from fullrank.core.readers import read_text
+from fullrank.core.spec import Spec
+from fullrank.sweeps.jobs import Cell, Job, Split, called, check_folders, check_name, check_seeds, make_jobs
+
+Zipped = tuple[dict[str, Any], ...]
+"""Settings that go together: one mapping per place on the axis, with an optional `name`."""
+
+
+class Grid(Spec):
+    """What a sweep runs, in this order: `cells`, then `base` with every combination of `axes`."""
+
+    name: str = "sweep"
+    """Name of the sweep in its records."""
+    cells: tuple[Cell, ...] = ()
+    """Cells written out; the first run first."""
+    base: str | None = None
+    """Recipe (or experiment file) that the axes change."""
+    axes: dict[str, tuple[Any, ...]] | tuple[dict[str, tuple[Any, ...]] | Zipped, ...] = ()
+    """Setting -> its values, all combinations, the last axis fastest. A list of axes may hold a list of mappings:
+    settings that change together."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Settings of every cell; a cell's own come after."""
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    """Each cell runs once per seed; a baseline, which draws nothing, with the first alone."""
+    order: Literal["cells", "seeds"] = "cells"
+    """All seeds of a cell before the next cell, or one seed of all cells before the next seed."""
+    evaluate: tuple[Split, ...] = ("test",)
+    """Splits evaluated at the end of each run."""
+
+    @classmethod
+    def read(cls, path: str | Path) -> Grid:
+        """A grid from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
+        try:
+            return cls.from_text(read_text(path))
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+
+    @model_validator(mode="after")
+    def _has_cells(self) -> Grid:
+        check_name(self.name)
+        check_seeds(self.seeds)
+        if len(set(self.evaluate)) < len(self.evaluate):
+            raise ValueError(f"evaluate: each split once, given {list(self.evaluate)}")
+        if not self.cells and self.base is None:
+            raise ValueError("a grid needs 'cells', or a 'base' recipe with 'axes'")
+        if self.axes and self.base is None:
+            raise ValueError("'axes' change a 'base' recipe: name it, or write the cells out in 'cells'")
+        for axis in self._axes():
+            if not axis:
+                raise ValueError("an axis of the grid has no values")
+        return self
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Grid:
+        """The same grid with settings that win over those of every cell; it has its cells written out."""
+        made = [c.model_copy(update={"set": {**c.set, **settings}}) for c in self.expand()]
+        return self.model_copy(update={"cells": tuple(made), "base": None, "axes": (), "set": {}})
+
+    def expand(self) -> list[Cell]:
+        """Every cell with all of its settings, in the order in which they run."""
+        cells = [c.model_copy(update={"set": {**self.set, **c.set}}) for c in self.cells]
+        if self.base is not None:
+            places = itertools.product(*self._axes())
+            taken = {c.name for c in cells}
+            cells += [_cell(self.base, self.set, place, taken) for place in places]
+        return cells
+
+    def jobs(self) -> list[Job]:
+        """One job per cell and seed. Every experiment is built here, so that a bad setting is found before any runs."""
+        cells = self.expand()
+        made = [make_jobs(cell, self.seeds, self.evaluate) for cell in cells]
+        if self.order == "cells":
+            jobs = [job for some in made for job in some]
+        else:
+            rounds = itertools.zip_longest(*made)
+            jobs = [job for some in rounds for job in some if job is not None]
+        check_folders(jobs)
+        return jobs
+
+    def _axes(self) -> list[list[tuple[str, dict[str, Any]]]]:
+        """Each axis as (label, settings) per place on it."""
+        axes = self.axes if isinstance(self.axes, tuple) else (self.axes,)
+        found: list[list[tuple[str, dict[str, Any]]]] = []
+        for axis in axes:
+            if isinstance(axis, dict):
+                found += [[(_label(path, v), {path: v}) for v in values] for path, values in axis.items()]
+            else:
+                found.append([_zipped(place) for place in axis])
+        return found
+
+
+def _zipped(place: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    settings = {path: value for path, value in place.items() if path != "name"}
+    label = place.get("name") or "-".join(_label(path, value) for path, value in settings.items())
+    return str(label), settings
+
+
+def _label(path: str, value: Any) -> str:
+    """`model.dim`, 64 -> `dim64`; a component is known by its kind."""
+    last = path.rpartition(".")[2]
+    if isinstance(value, dict):
+        inner = [_label(key, v) for key, v in value.items() if key != "kind"]
+        return "-".join([*([str(value["kind"])] if "kind" in value else [last]), *inner])
+    if isinstance(value, list | tuple):
+        return last + "+".join(str(v) for v in value)
+    return str(value) if isinstance(value, str) and not _number(value) else f"{last}{value}"
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _cell(base: str, common: Mapping[str, Any], place: Sequence[tuple[str, dict[str, Any]]], taken: set[str]) -> Cell:
+    settings = dict(common)
+    for _, some in place:
+        settings |= some
+    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([called(base), *(label for label, _ in place)]))[:90]
+    name = next(n for n in _numbered(label) if n not in taken)
+    taken.add(name)
+    return Cell(name=name, recipe=base, set=settings)
+
+
+def _numbered(label: str) -> Iterator[str]:
+    yield label
+    for number in itertools.count(2):
+        yield f"{label}-{number}"

@@ -1,0 +1,159 @@
+"""A job: one experiment with one seed, the unit that a sweep or a search runs, resumes and records."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from fullrank.core.errors import UserError
+from fullrank.core.overrides import read_setting
+from fullrank.core.registry import kinds
+from fullrank.core.spec import Spec
+from fullrank.experiment import Experiment, named
+
+Split = Literal["validation", "test"]
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+"""Names of cells are names of folders."""
+
+
+def called(recipe: str) -> str:
+    """A recipe's name in tables: of a function its own name, of a file that of the file."""
+    return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
+
+
+class Cell(Spec):
+    """One recipe with some settings; a sweep runs it once per seed."""
+
+    name: str
+    """Name in tables and of the run folder: letters, digits and . _ + -; left out, it is the recipe's."""
+    recipe: str
+    """A recipe by name, or the path of an experiment's YAML or JSON file."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Dotted settings of the experiment, as in `--set`."""
+    seeds: tuple[int, ...] | None = Field(None, min_length=1)
+    """Seeds of this cell alone; null takes the grid's."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe_alone(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            given = {"recipe": given}
+        if isinstance(given, dict) and isinstance(given.get("recipe"), str):
+            return {"name": called(given["recipe"]), **given}
+        return given
+
+    @model_validator(mode="after")
+    def _name_is_a_folder_name(self) -> Cell:
+        check_name(self.name)
+        check_seeds(self.seeds or ())
+        return self
+
+
+@dataclass(frozen=True)
+class Job:
+    """One experiment to run, and where it belongs."""
+
+    cell: str
+    recipe: str
+    settings: Mapping[str, Any]
+    """What was changed in the recipe (the seed apart)."""
+    seed: int
+    experiment: Experiment
+    splits: tuple[Split, ...]
+    """Splits evaluated when training has ended."""
+    group: str
+    """Jobs of one group are started together or not at all."""
+    selection_only: bool = False
+    """Evaluate the metric that training selects by, and nothing else."""
+
+    @property
+    def folder(self) -> str:
+        return f"{self.cell}-seed{self.seed}"
+
+    @cached_property
+    def spec_hash(self) -> str:
+        return digest(self.experiment.dump())
+
+    @cached_property
+    def cost_key(self) -> str:
+        """Equal for jobs that differ in the seed alone."""
+        return digest(self.experiment.model_copy(update={"seed": 0}).dump())
+
+
+def make_jobs(
+    cell: Cell,
+    seeds: Iterable[int],
+    splits: tuple[Split, ...],
+    *,
+    group: str | None = None,
+    selection_only: bool = False,
+) -> list[Job]:
+    """One job per seed. What needs no seed (a baseline) runs with the first alone.
+
+    Raises `UserError` naming the cell where its recipe is unknown or a setting does not fit.
+    """
+    settings = numbers(cell.set)
+    try:
+        experiment = named(cell.recipe).override(*as_settings(settings))
+    except UserError as error:
+        raise UserError(f"cell {cell.name!r}: {error}") from None
+    if "seed" in cell.set:
+        raise UserError(f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'")
+    chosen = list(cell.seeds or seeds)
+    if experiment.model.kind_of() in kinds("baselines"):
+        chosen = chosen[:1]
+    made = []
+    for seed in chosen:
+        whole = experiment.override(f"seed={seed}")
+        folder = f"{cell.name}-seed{seed}"
+        made.append(Job(cell.name, cell.recipe, settings, seed, whole, splits, group or folder, selection_only))
+    return made
+
+
+def as_settings(settings: Mapping[str, Any]) -> list[str]:
+    """A mapping of dotted settings in the form that `Spec.override` reads."""
+    return [f"{path}={json.dumps(value)}" for path, value in settings.items()]
+
+
+def numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings with `1e-3`, which YAML reads as text, as the number that was meant."""
+    meant = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+    return {k: float(v) if isinstance(v, str) and meant.fullmatch(v) else v for k, v in settings.items()}
+
+
+def from_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """The inverse of `as_settings`, for what a command line gives: `a.b=value`, the value in YAML."""
+    return dict(read_setting(setting) for setting in settings)
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"the name {name!r} is no folder name: use letters, digits and . _ + - (at most 100)")
+
+
+def check_seeds(seeds: Iterable[int]) -> None:
+    given = list(seeds)
+    if len(set(given)) < len(given) or any(s < 0 for s in given):
+        raise ValueError(f"seeds must be different numbers of at least 0, not {given}")
+
+
+def check_folders(jobs: Iterable[Job]) -> None:
+    """Raises `UserError` where two jobs would share a run folder (also on disks that ignore case)."""
+    seen: set[str] = set()
+    for job in jobs:
+        if job.folder.lower() in seen:
+            raise UserError(f"two cells share the run folder {job.folder!r}; give each cell its own name")
+        seen.add(job.folder.lower())
+
+
+def digest(tree: Any) -> str:
+    """A hash of plain data that does not depend on the order of keys."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]

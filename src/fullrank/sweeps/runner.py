@@ -1,0 +1,223 @@
+"""Runs jobs within a time limit: skips the finished, resumes what was cut off, survives failures."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from fullrank.core.device import resolve_device
+from fullrank.core.errors import UserError
+from fullrank.data.open import AnyStore
+from fullrank.sweeps.cost import Cost, measure_costs
+from fullrank.sweeps.display import TOO_LONG, Board
+from fullrank.sweeps.engine import Engine, Local, Work
+from fullrank.sweeps.jobs import Job
+from fullrank.sweeps.records import Row, Rows
+from fullrank.sweeps.run_job import CELLS, check_run_folder, steps_done
+
+HOUR = 3600.0
+
+
+@dataclass
+class Outcome:
+    """What became of the jobs, so far or at the end."""
+
+    jobs: Sequence[Job]
+    fingerprint: str
+    rows: Rows
+    costs: dict[str, Cost | None] = field(default_factory=dict)
+    """By `Job.cost_key`; jobs that were finished before are not in it."""
+    estimate: list[dict[str, Any]] = field(default_factory=list)
+    """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
+    not_run: list[dict[str, Any]] = field(default_factory=list)
+    """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
+    hours: float = 0.0
+    """Spent by this call, the measurement included."""
+
+    @property
+    def newest(self) -> list[Row]:
+        """The row of each job that has one, in the order of the jobs."""
+        found = [self.rows.last(job, self.fingerprint) for job in self.jobs]
+        return [row for row in found if row is not None]
+
+    @property
+    def failed(self) -> list[Row]:
+        return [row for row in self.newest if row.get("error")]
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    store: AnyStore,
+    out: str | Path,
+    *,
+    max_hours: float | None = None,
+    dry_run: bool = False,
+    progress: bool = True,
+    kept: Callable[[Outcome], None] | None = None,
+    engine: Engine = Local(),
+    measure_seconds: float = 3.0,
+) -> Outcome:
+    """Hand the jobs to the engine in order. `kept` is called after every new row, and once when all is over.
+
+    Jobs of one group that together do not fit the rest of `max_hours` are not started and listed in `not_run`.
+    Raises `UserError` for what is wrong before the first job runs: a model that cannot be built, a run folder of
+    another spec, a folder in use. A job that fails later leaves a row with its error and the others go on.
+    """
+    _check_call(max_hours)
+    device = engine.device if isinstance(engine, Local) else "auto"  # costs are measured here, whatever the engine
+    resolve_device(device)
+    begun = time.perf_counter()
+    folder = Path(out)
+    _make(folder)
+    with only_one(folder):
+        outcome = Outcome(jobs, store.fingerprint, Rows(folder))
+        left = [job for job in jobs if outcome.rows.finished(job, store.fingerprint) is None]
+        for job in left:
+            check_run_folder(job, store, folder)
+        board = Board(jobs, folder, outcome, enabled=progress)
+        board.begin(left)
+        outcome.costs = measure_costs(left, store, seconds=measure_seconds, told=board.measuring, device=device)
+        outcome.estimate = [_priced(job, _seconds(job, outcome, folder)) for job in left]
+        board.show_costs(max_hours)
+        if dry_run:
+            _plan(left, folder, outcome, board, max_hours)
+        else:
+            with board:
+                _run_all(left, store, folder, outcome, board, begun, max_hours, kept, engine)
+        outcome.hours = (time.perf_counter() - begun) / HOUR
+        if kept is not None and not dry_run:
+            kept(outcome)
+        board.close()
+    return outcome
+
+
+def _plan(left: list[Job], out: Path, outcome: Outcome, board: Board, max_hours: float | None) -> None:
+    """What would not be started if every run took as long as it may."""
+    spent, limit = 0.0, float("inf") if max_hours is None else max_hours * HOUR
+    for group, needed in _groups(left, outcome, out):
+        if spent + sum(needed) > limit:
+            _refuse(group, needed, outcome, board)
+        else:
+            spent += sum(needed)
+
+
+def _run_all(
+    left: list[Job],
+    store: AnyStore,
+    out: Path,
+    outcome: Outcome,
+    board: Board,
+    begun: float,
+    max_hours: float | None,
+    kept: Callable[[Outcome], None] | None,
+    engine: Engine,
+) -> None:
+    limit = float("inf") if max_hours is None else max_hours * HOUR
+    waiting = {job.folder: job for job in left}
+
+    def work() -> Iterator[Work]:
+        for group, needed in _groups(left, outcome, out):
+            if time.perf_counter() - begun + sum(needed) > limit:
+                _refuse(group, needed, outcome, board)
+                for job in group:
+                    del waiting[job.folder]
+                continue
+            for job in group:
+                del waiting[job.folder]
+                board.started(job)
+                yield Work(job, store, out, outcome.costs.get(job.cost_key), board.lines)
+
+    handed: dict[str, Job] = {}
+    rows = engine.run(_noted(work(), handed))
+    try:
+        for done, row in rows:
+            if handed.pop(done.job.folder, None) is None:
+                raise RuntimeError(f"the engine gave a row for {done.job.folder}, which it was not asked for, or twice")
+            outcome.rows.add(row)
+            outcome.hours = (time.perf_counter() - begun) / HOUR
+            board.ended(done.job, row)
+            if kept is not None:
+                kept(outcome)
+    finally:
+        if isinstance(rows, Generator):
+            rows.close()
+    if handed:
+        raise RuntimeError(f"the engine gave no row for {', '.join(handed)}")
+    if waiting:  # the engine has asked for no more
+        rest = list(waiting.values())
+        needed = [_seconds(job, outcome, out) for job in rest]
+        _refuse(rest, needed, outcome, board, "the engine did not ask for it")
+
+
+def _noted(work: Iterator[Work], handed: dict[str, Job]) -> Iterator[Work]:
+    """The same work; what was handed out stands in `handed`."""
+    for one in work:
+        handed[one.job.folder] = one.job
+        yield one
+
+
+def _groups(left: list[Job], outcome: Outcome, out: Path) -> Iterator[tuple[list[Job], list[float]]]:
+    """The jobs of each group and what they need, in seconds, as it is known when the group's turn comes."""
+    for _, some in groupby(left, key=lambda job: job.group):
+        group = list(some)
+        yield group, [_seconds(job, outcome, out) for job in group]
+
+
+def _refuse(group: list[Job], needed: list[float], outcome: Outcome, board: Board, why: str = TOO_LONG) -> None:
+    outcome.not_run += [_priced(job, seconds) for job, seconds in zip(group, needed, strict=True)]
+    board.refused(group, needed, why)
+
+
+def _seconds(job: Job, outcome: Outcome, out: Path) -> float:
+    """What a job will still take at most; another seed that is done tells better than a few steps."""
+    cost = outcome.costs[job.cost_key]
+    if cost is None:
+        return 0.0
+    for other in outcome.jobs:
+        row = outcome.rows.finished(other, outcome.fingerprint) if other.cost_key == job.cost_key else None
+        if row is not None and row.get("epochs") and row.get("resumed_at_step") is None:
+            cost = cost.scaled(row["seconds"]["train"] / row["epochs"])
+            break
+    return cost.remaining(steps_done(out / CELLS / job.folder))
+
+
+def _priced(job: Job, seconds: float) -> dict[str, Any]:
+    return {"cell": job.cell, "seed": job.seed, "hours": round(seconds / HOUR, 5)}
+
+
+def _check_call(max_hours: float | None) -> None:
+    if max_hours is not None and not max_hours > 0:
+        raise UserError(f"max_hours must be above 0, not {max_hours}; leave it out for no limit")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("sweep and tune run in one process; start them without torchrun")
+
+
+def _make(out: Path) -> None:
+    if (out / "manifest.json").exists():
+        raise UserError(f"{out} holds a run or a store; choose another folder for the sweep")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {out}: {error.strerror or error}") from None
+
+
+@contextmanager
+def only_one(out: Path) -> Iterator[None]:
+    """Holds the folder while a sweep writes to it, until the process ends. Raises `UserError` where another has it."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with open(out / ".lock", "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another process runs a sweep in {out}; wait for it or choose another --out") from None
+        yield

@@ -1,0 +1,143 @@
+"""tune: the best settings on validation, every cell with the same number of trials and share of its epochs."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from fullrank.core.files import write_text
+from fullrank.data.open import AnyStore
+from fullrank.evaluation.ranking_spec import sign
+from fullrank.sweeps.engine import Engine, Local
+from fullrank.sweeps.environment import code, machine
+from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.jobs import Cell
+from fullrank.sweeps.records import write_results
+from fullrank.sweeps.runner import Outcome, run_jobs
+from fullrank.sweeps.search import Search, trial_name
+from fullrank.sweeps.sweep import describe_data
+
+
+def tune(
+    space: Search,
+    store: AnyStore,
+    out: str | Path,
+    *,
+    max_hours: float | None = None,
+    dry_run: bool = False,
+    command: str | None = None,
+    progress: bool = True,
+    engine: Engine = Local(),
+) -> dict[str, Any]:
+    """Search a space on the validation split; returns what is written to `out`/tuned.json.
+
+    Trial by trial through all cells: where `max_hours` ends the search early, every cell still has had the same number
+    of trials, and only those count. `out`/grid.yaml holds the best settings, ready for `sweep`.
+    `engine`: where the trials are run, by default here.
+    Raises `UserError` for what is wrong in the space, its settings or the folders, before anything runs.
+    """
+    folder = Path(out)
+
+    def keep(outcome: Outcome) -> None:
+        found = tuned(space, store, outcome, command)
+        write_results(folder / "tuned.json", found)
+        write_text(folder / "grid.yaml", best_grid(space, found).to_yaml())
+
+    outcome = run_jobs(
+        space.jobs(), store, folder, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep,
+        engine=engine,
+    )  # fmt: skip
+    return tuned(space, store, outcome, command)
+
+
+def tuned(space: Search, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
+    """The state of a search: best settings and scores per cell, the budget, and every trial."""
+    trials = {cell.name: _trials(space, index, outcome) for index, cell in enumerate(space.cells)}
+    rounds = min(_complete(some) for some in trials.values())
+    best = {name: _best(some[:rounds]) for name, some in trials.items()}
+    return {
+        "name": space.name,
+        "command": command,
+        "split": "validation",
+        "best": best,
+        "budget": _budget(space, trials, rounds, outcome),
+        "data": describe_data(store),
+        "machine": machine(),
+        "code": code(),
+        "search": space.dump(),
+        "trials": trials,
+        "estimate": outcome.estimate,
+        "not_run": outcome.not_run,
+    }
+
+
+def best_grid(space: Search, found: dict[str, Any]) -> Grid:
+    """A grid of the best settings with each cell's full epochs, evaluated on test with seeds 0, 1, 2."""
+    cells = []
+    for cell in space.cells:
+        chosen = (found["best"].get(cell.name) or {}).get("set", {})
+        cells.append(Cell(name=cell.name, recipe=cell.recipe, set={**space.set, **cell.set, **chosen}))
+    return Grid(name=space.name, cells=tuple(cells), seeds=(0, 1, 2))
+
+
+def _trials(space: Search, index: int, outcome: Outcome) -> list[dict[str, Any]]:
+    """Every trial of a cell: its settings, its score (None where it failed or did not run) and its rows' figures."""
+    cell, found = space.cells[index], []
+    for trial, settings in enumerate(space.trial_settings(cell)):
+        name = trial_name(cell.name, trial)
+        rows = [row for row in outcome.newest if row["cell"] == name]
+        errors = [row["error"] for row in rows if row.get("error")]
+        jobs = [job for job in outcome.jobs if job.cell == name]
+        whole = len(rows) == len(jobs) and not errors
+        metric = jobs[0].experiment.evaluation.selection
+        scores = [row["metrics"]["validation"][metric] for row in rows] if whole else []
+        found.append(
+            {
+                "trial": trial,
+                "set": settings,
+                "metric": metric,
+                "better": "larger" if sign(jobs[0].experiment.evaluation) > 0 else "smaller",
+                "score": statistics.fmean(scores) if scores else None,
+                "seeds": [row["seed"] for row in rows],
+                "epochs_allowed": jobs[0].experiment.training.max_epochs,
+                "epochs": [row.get("epochs") for row in rows],
+                "hours": round(sum(sum(row["seconds"].values()) for row in rows) / 3600, 5),
+                "error": errors[0] if errors else None,
+                "ended": len(rows) == len(jobs),
+            }
+        )
+    return found
+
+
+def _complete(trials: list[dict[str, Any]]) -> int:
+    """How many trials from the first on have ended, well or not."""
+    return next((n for n, trial in enumerate(trials) if not trial["ended"]), len(trials))
+
+
+def _best(trials: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The trial with the best score, the earliest of equals; None where none has a score."""
+    scored = [trial for trial in trials if trial["score"] is not None]
+    if not scored:
+        return None
+    top = max(scored, key=lambda trial: (trial["score"] * (1 if trial["better"] == "larger" else -1), -trial["trial"]))
+    return {
+        "trial": top["trial"],
+        "set": top["set"],
+        "metric": top["metric"],
+        "score": top["score"],
+        "default_score": trials[0]["score"],
+    }
+
+
+def _budget(space: Search, trials: dict[str, list[dict[str, Any]]], rounds: int, outcome: Outcome) -> dict[str, Any]:
+    """What the search was allowed and what it took."""
+    return {
+        "trials_asked": space.trials,
+        "trials_counted": rounds,
+        "seeds": list(space.seeds),
+        "epochs_share": space.epochs_share,
+        "epochs_per_trial": {name: some[0]["epochs_allowed"] for name, some in trials.items()},
+        "hours": {name: round(sum(trial["hours"] for trial in some), 5) for name, some in trials.items()},
+        "hours_this_call": round(outcome.hours, 4),
+    }

@@ -1,0 +1,74 @@
+"""Items without training events in a trained model: vectors from like items in place of untrained ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch import nn
+
+from fullrank.core.errors import UserError, nearest
+from fullrank.core.files import copy_file, foreign
+from fullrank.core.readers import read_json
+from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.run import Run, write_run
+from fullrank.training.cold_start.like_items import Alike
+
+FALLBACKS = ("neighbours", "mean")
+TABLE = "items.embedding.weight"
+"""Vectors per item, in every kind of items that has them."""
+
+
+def fill_unseen(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    start: Literal["neighbours", "mean"] = "neighbours",
+    like: str | None = None,
+) -> Run:
+    """A copy of `run` in the folder `out` in which items without training events have a vector that was learned.
+
+    A table of item vectors knows nothing of an item that nobody had when it was trained: its row is where it started,
+    or where the loss pushed it as a negative. The fallback `neighbours` puts there the mean of the trained items whose
+    column `like` holds the same value (of all trained items where none does), `mean` that of all trained items. All
+    other rows stay.
+
+    Raises `UserError` for a fallback or a column that does not exist, for a column in which no such item has the value
+    of a trained one, for items without a vector of their own (text, codes, features alone: those have vectors without
+    events), and where every item has training events, or none has.
+    """
+    if start not in FALLBACKS:
+        raise UserError(f"start={start!r}{nearest(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})")
+    if (like is not None) != (start == "neighbours"):
+        raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
+    folder = Path(out)
+    if folder.is_file() or foreign(folder):
+        raise UserError(f"{folder} is a file, or not empty; choose a new folder for the filled run")
+    run = run if isinstance(run, Run) else Run.open(run)
+    own = getattr(getattr(run.model(), "items", None), "embedding", None)
+    if not isinstance(own, nn.Embedding) or own.num_embeddings != run.catalog.size:
+        raise UserError(
+            "this run's items have no vectors of their own, so there are none to fill: use the run as it is"
+        )
+    unseen = run.catalog.popularity == 0
+    if unseen.all() or not unseen.any():
+        raise UserError(f"{int(unseen.sum()):,} of {len(unseen):,} items have no training events: nothing to fill")
+    alike = Alike(run.catalog, np.flatnonzero(~unseen), np.flatnonzero(unseen), like)
+    if like is not None and alike.alone.all():
+        raise UserError(
+            f"none of the {int(unseen.sum()):,} items without training events shares its {like!r} with a trained one: "
+            "name a column with fewer values, or take start='mean'"
+        )
+    tensors = read_tensors(run.path / "weights.safetensors")
+    filled = tensors[TABLE].clone()
+    filled[unseen] = alike.mean(filled)
+    tensors[TABLE] = filled
+    facts = {"start": start, "like": like, "items": int(unseen.sum()), "without_neighbours": int(alike.alone.sum())}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / "weights.safetensors", tensors)
+    manifest = read_json(run.path / "manifest.json") | {"filled_from": str(run.path), "filled": facts}
+    write_run(folder, run.spec, run.catalog, manifest)
+    if (run.path / "metrics.jsonl").exists():
+        copy_file(run.path / "metrics.jsonl", folder / "metrics.jsonl")
+    return Run.open(folder)

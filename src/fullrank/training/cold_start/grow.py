@@ -1,0 +1,117 @@
+"""Add items to a trained model: vectors from their features or from like items, ids appended, the id map versioned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError, nearest
+from fullrank.core.files import copy_file, foreign
+from fullrank.core.readers import read_json
+from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.items import Extending
+from fullrank.models.sequential.items.semantic import Semantic, read
+from fullrank.run import Run, write_run
+from fullrank.semantic_ids.reader import CODES, SIZES, Codes
+from fullrank.training.cold_start.like_items import Alike
+
+
+def grow_catalog(
+    run: Run,
+    new_items: Any,
+    out: str | Path,
+    *,
+    item: str = "item_id",
+    start: Literal["features", "neighbours", "mean"] = "features",
+    like: str | None = None,
+    codes: Codes | str | Path | None = None,
+) -> Run:
+    """A copy of `run` in the folder `out` that knows `new_items` too (a path or a DataFrame with the column `item`).
+
+    `start` says where a new item's own vector comes from: `features` for models whose items are made of features
+    (the own part starts at the mean of all items), `neighbours` averages the items whose column `like` holds the same
+    value (all items where none does), `mean` is the mean of all items. Old items keep their ids, vectors and scores.
+
+    Of a run whose items are made of semantic ids, `codes` are those of old and new items (`grow_codes`): a new item's
+    vector is put together from parts that are trained already, so nothing is retrained. So it is with items made of
+    text, which need the text of the new items alone.
+    """
+    allowed = ("features", "neighbours", "mean")
+    if start not in allowed:
+        raise UserError(f"start={start!r}{nearest(start, allowed)} (allowed: {', '.join(allowed)})")
+    if (like is not None) != (start == "neighbours"):
+        raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
+    old = run.catalog
+    grown = old.extended(new_items, item)
+    grown = _coded(run, old, grown, codes)
+    spec = getattr(run.spec.model, "items", None)
+    if isinstance(spec, Extending):
+        if start != "features":
+            raise UserError(
+                f"this run's items are made of what is known of them, so start={start!r} has no effect: leave it out"
+            )
+        grown = spec.extended(grown, old.size)
+    model = run.spec.model.build(grown)  # type: ignore[attr-defined]
+    from_features = isinstance(spec, Extending) or hasattr(getattr(model, "items", None), "codes")
+    if start == "features" and not from_features:
+        raise UserError("this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'")
+    folder = Path(out)
+    if foreign(folder):
+        raise UserError(f"{folder} is not empty; choose a new folder for the grown run")
+    fresh = _grown(
+        model,
+        read_tensors(run.path / "weights.safetensors"),
+        Alike(grown, np.arange(old.size), np.arange(old.size, grown.size), like),
+    )
+    manifest = read_json(run.path / "manifest.json") | {"grown_from": str(run.path), "id_map_version": grown.version}
+    write_run(folder, run.spec, grown, manifest)
+    write_tensors(folder / "weights.safetensors", fresh)
+    if (run.path / "metrics.jsonl").exists():
+        copy_file(run.path / "metrics.jsonl", folder / "metrics.jsonl")
+    return Run.open(folder)
+
+
+def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | None) -> Catalog:
+    """The grown catalogue with the codes of its new items, where the run's items are made of codes."""
+    made = isinstance(getattr(run.spec.model, "items", None), Semantic)
+    if made != (codes is not None):
+        reason = (
+            "this run's items are made of semantic ids: give the codes of old and new items, "
+            "codes=fr.grow_codes(CODES, run.catalog.extended(new_items), OUT)"
+            if made
+            else "codes= is for runs whose items are made of semantic ids; leave it out"
+        )
+        raise UserError(reason)
+    if codes is None:
+        return grown
+    opened = codes if isinstance(codes, Codes) else Codes.open(codes)
+    whole = opened.attach(Catalog(grown.frame.drop(CODES, SIZES)))
+    (before, sizes), (after, more) = read(old), read(whole)
+    if more != sizes or not torch.equal(after[: old.size], before):
+        raise UserError(
+            f"{opened.path} gives old items other codes than the run has: grow the codes that it was trained on "
+            "(grow_codes keeps those of old items)"
+        )
+    return whole
+
+
+def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: Alike) -> dict[str, Tensor]:
+    """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
+    learned = dict(model.named_parameters())
+    fresh = {}
+    for name, value in model.state_dict().items():
+        given = tensors[name]
+        if given.shape == value.shape:
+            fresh[name] = given
+        elif name in learned:
+            fresh[name] = torch.cat([given, alike.mean(given)])
+        elif name.startswith("items."):
+            fresh[name] = value
+        else:
+            fresh[name] = torch.cat([given, value[len(given) :]])
+    return fresh

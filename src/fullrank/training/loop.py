@@ -1,0 +1,180 @@
+"""What happens between optimizer steps: rows in the journal, validation, best weights, patience, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+
+from fullrank.core.errors import UserError
+from fullrank.evaluation.ranking_spec import sign
+from fullrank.experiment import Experiment
+from fullrank.run import write_weights
+from fullrank.training import Callback, Moment
+from fullrank.training.checkpoint import write_checkpoint
+from fullrank.training.data_module import AnyBatch, Batches, DataModule
+from fullrank.training.distributed import Place, sum_over_ranks
+from fullrank.training.metrics_log import Journal
+from fullrank.training.module import FitModule, dump_optimizer
+from fullrank.training.progress import TrainingProgress
+
+LOG_EVERY = 50
+"""Optimizer steps between step rows."""
+
+
+class Conductor(lightning.Callback):
+    """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from first step to last."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: DataModule,
+        loader: Batches,
+        out: Path,
+        journal: Journal,
+        progress: TrainingProgress,
+        callbacks: tuple[Callback, ...],
+        state: dict[str, Any],
+    ):
+        self.experiment, self.data, self.loader, self.out = experiment, data, loader, out
+        self.journal, self.progress, self.callbacks = journal, progress, callbacks
+        self.validates = data.validates
+        self.best: float | None = state.get("best")
+        self.best_epoch: int | None = state.get("best_epoch")
+        self.stale: int = state.get("stale", 0)
+        self.sums: dict[str, float] = dict(state.get("sums", {}))
+        self.held, self.computed, self.spent = state.get("pace", (0, 0, 0.0))
+        self.written = self.begun = time.perf_counter()
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.begun = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
+        now = time.perf_counter()
+        self.spent, self.begun = self.spent + now - self.begun, now
+        held, computed = self.data.pace(batch)
+        self.held += 0 if batch.filler else held
+        self.computed += computed
+        if module.micro:
+            return
+        step = module.first + trainer.global_step
+        terms = {name: sum_over_ranks(value) for name, value in module.take_terms().items()}
+        for name, value in terms.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        loss, penalty = _objective(terms, module.penalties)
+        if not math.isfinite(loss + penalty):
+            raise UserError(
+                f"the loss is {loss + penalty} at step {step}: lower training.lr or set training.clip_norm=1"
+            )
+        epoch, inside = divmod(step, self.loader.steps_per_epoch)
+        if trainer.is_global_zero:
+            self.progress.advance(step, f"epoch {epoch + 1}  {_told(loss, penalty, module.penalties)}")
+            if step % LOG_EVERY == 0:
+                rate = trainer.optimizers[0].param_groups[0]["lr"]
+                figures = {"loss": loss, **terms, "lr": rate}
+                self.journal.add("step", step, step / self.loader.steps_per_epoch, figures)
+            if inside:  # an epoch's end has a row of its own
+                self._watch(module, step, epoch)
+        if inside == 0:
+            self._close_epoch(trainer, module, step, epoch)
+        elif time.perf_counter() - self.written >= 60 * self.experiment.training.checkpoint_minutes:
+            self._save(trainer, module, step)
+        else:
+            return
+        self.begun = time.perf_counter()  # validation and checkpoints are not training
+
+    def _close_epoch(self, trainer: Any, module: FitModule, step: int, epoch: int) -> None:
+        training = self.experiment.training
+        steps = self.loader.steps_per_epoch
+        means = {name: value / steps for name, value in self.sums.items()}
+        loss, penalty = _objective(means, module.penalties)
+        figures: dict[str, Any] = {f"train/{name}": value for name, value in means.items()} | {"train/loss": loss}
+        held, computed = (
+            sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.held, self.computed)
+        )
+        pace = self.data.figures(held, computed, self.spent)
+        figures |= {**pace, "seconds": round(self.spent, 3)}
+        self.sums, self.held, self.computed, self.spent = {}, 0, 0, 0.0
+        final = step >= module.total
+        if self.validates and (epoch % training.evaluate_every == 0 or final):
+            figures |= self._validate(module, step, epoch)
+        trainer.should_stop = training.patience is not None and self.stale >= training.patience
+        if trainer.is_global_zero:
+            moment = Moment(module.model, self.data.store, self.out, step, epoch)
+            for callback in self.callbacks:
+                figures |= callback.on_epoch(moment)
+            self.journal.add("epoch", step, epoch, figures)
+            selection = self.experiment.evaluation.selection
+            score = figures.get(f"validation/{selection}")
+            shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
+            rate = ", ".join(_paced(name, value) for name, value in pace.items())
+            shown += "".join(_headline(callback, figures) for callback in self.callbacks)
+            told = f"epoch {epoch}/{training.max_epochs}  {_told(loss, penalty, module.penalties)}"
+            self.progress.epoch(step, f"{told}{shown}  {rate}")
+            if final and self.best is None:
+                write_weights(self.out, module.model)
+        self._save(trainer, module, step, finished=final or trainer.should_stop)
+
+    def _watch(self, module: FitModule, step: int, epoch: int) -> None:
+        """A row for each callback whose turn it is inside an epoch."""
+        moment = Moment(module.model, self.data.store, self.out, step, epoch)
+        for callback in self.callbacks:
+            every = getattr(callback, "every", None)
+            if every is not None and step % every == 0:
+                self.journal.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(moment))
+                self.begun = time.perf_counter()  # watching is not training
+
+    def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
+        """Validation metrics; the best weights so far are written as the run's weights."""
+        spec, begun = self.experiment.evaluation, time.perf_counter()
+        place = Place(module.global_rank, module.trainer.world_size)
+        score = self.data.score(module.model, module.device, place)
+        if self.best is None or sign(spec) * score > sign(spec) * self.best:
+            self.best, self.best_epoch, self.stale = score, epoch, 0
+            if module.global_rank == 0:
+                write_weights(self.out, module.model)
+        else:
+            self.stale += 1
+            if self.experiment.training.schedule == "plateau":
+                module.cut(step)
+        seconds = round(time.perf_counter() - begun, 3)
+        return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
+
+    def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
+        state: dict[str, Any] = {"step": step, "best": self.best, "best_epoch": self.best_epoch, "stale": self.stale}
+        state |= {"sums": self.sums, "pace": [self.held, self.computed, self.spent], "finished": finished}
+        state["cuts"] = module.cuts
+        if trainer.is_global_zero:
+            write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)
+        self.written = time.perf_counter()
+
+
+def _objective(terms: dict[str, float], penalties: set[str]) -> tuple[float, float]:
+    """The loss and the penalties, apart: a logarithm may be far below zero and would hide what is learned."""
+    return (
+        sum(value for name, value in terms.items() if name not in penalties),
+        sum(value for name, value in terms.items() if name in penalties),
+    )
+
+
+def _headline(callback: Callback, figures: dict[str, Any]) -> str:
+    names: str | tuple[str, ...] = getattr(callback, "headline", "")
+    found = ((name, figures.get(name)) for name in ([names] if isinstance(names, str) else names))
+    return "".join(
+        f"  {name.rsplit('/')[-1].replace('_', ' ')} {value:.3f}" for name, value in found if value is not None
+    )
+
+
+def _paced(name: str, value: float) -> str:
+    """`24,009 rows/s`, `padding 4%`."""
+    if name.endswith("_share"):
+        return f"{name.removesuffix('_share').replace('_', ' ')} {value:.0%}"
+    return f"{value:,.0f} {name.removesuffix('_per_s')}/s" if name.endswith("_per_s") else f"{name} {value:g}"
+
+
+def _told(loss: float, penalty: float, penalties: set[str]) -> str:
+    return f"loss {loss:.4f}" + (f"  penalty {penalty:.4f}" if penalties else "")

@@ -1,0 +1,58 @@
+"""metrics.jsonl: one JSON row per logged step and per epoch, in the order they happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import append_line, write_jsonl
+from fullrank.run import rows_of
+
+
+class Journal:
+    """Appends rows to a run's metrics.jsonl and passes their numbers on to Lightning loggers."""
+
+    def __init__(self, out: Path, loggers: tuple[Any, ...] = ()):
+        self.path, self.loggers = out / "metrics.jsonl", loggers
+
+    def keep_until(self, step: int) -> None:
+        """Drop the rows behind a step: a resumed run writes them again."""
+        if not self.path.exists():
+            return
+        write_jsonl(self.path, takewhile(lambda row: row["step"] <= step, rows_of(self.path.parent)))
+
+    def add(self, event: str, step: int, epoch: int | float, figures: Mapping[str, Any]) -> None:
+        """One row: what happened, where, and its figures."""
+        row = {"event": event, "step": step, "epoch": epoch, **figures}
+        append_line(self.path, json.dumps(row))
+        numbers = {f"{event}/{k}": v for k, v in figures.items() if isinstance(v, int | float)}
+        for logger in self.loggers:
+            logger.log_metrics(numbers, step=step)
+
+
+def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
+    """Lightning loggers by name (tensorboard, csv, mlflow, wandb, ...)."""
+    import lightning.pytorch.loggers as room
+
+    allowed = {n.removesuffix("Logger").lower(): n for n in dir(room) if n.endswith("Logger") and n != "Logger"}
+    found = []
+    for name in names:
+        if name.lower() not in allowed:
+            raise unknown("logger", name, allowed)
+        try:
+            found.append(_make_logger(getattr(room, allowed[name.lower()]), name.lower(), out))
+        except ModuleNotFoundError as error:
+            raise UserError(f"the logger {name!r} needs a package that is not installed: {error}") from None
+    return tuple(found)
+
+
+def _make_logger(kind: Any, name: str, out: Path) -> Any:
+    if name in ("tensorboard", "csv"):
+        return kind(save_dir=str(out / "logs"), name=name, version="")
+    if name == "mlflow":
+        return kind(experiment_name="fullrank", tracking_uri=f"file:{(out / 'logs' / 'mlflow').absolute()}")
+    return kind(project="fullrank") if name in ("wandb", "comet", "neptune") else kind()

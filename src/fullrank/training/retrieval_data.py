@@ -1,0 +1,86 @@
+"""Histories of users, as training sees them (`DataModule`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.loader import Loader
+from fullrank.data.events.store import Store
+from fullrank.evaluation import measure
+from fullrank.evaluation.statistics import summarise
+from fullrank.experiment import Experiment
+from fullrank.models.sequential.items import Knowing
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.run import Run
+from fullrank.training.cold_start.warm_start import copy_weights
+from fullrank.training.distributed import Place, sum_over_ranks
+
+
+@dataclass(frozen=True)
+class Histories:
+    experiment: Experiment
+    store: Store
+    known: Catalog
+    """The store's items, with what the model's items add to them."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, store: Store) -> Histories:
+        """Raises `UserError` where the model's items want to know what cannot be had (`Knowing`)."""
+        items = getattr(experiment.model, "items", None)
+        return cls(experiment, store, items.known(store.catalog) if isinstance(items, Knowing) else store.catalog)
+
+    @property
+    def validates(self) -> bool:
+        return len(self.store.eval_set("validation")) > 0
+
+    def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
+        if model.reads_times and self.store.times is None:
+            raise UserError(
+                f"this model reads when events happened and the store {self.store.path} was prepared without a time "
+                "column: prepare it with one, or choose a model that reads none (hstu: "
+                "model.encoder.attention.rel_bias=positions)"
+            )
+        training = self.experiment.training
+        return Loader(
+            self.store,
+            model.task.segments,
+            by=training.batch_by,
+            size=training.batch_size,
+            seed=self.experiment.seed,
+            shards=training.accumulate * world,
+            counts=model.task.counts,
+            times=model.reads_times,
+        )
+
+    def warm_start(self, model: RecommenderModel, source: Run) -> None:
+        copy_weights(model, self.known, source)
+
+    def score(self, model: Any, device: torch.device, place: Place) -> float:
+        spec = self.experiment.lists.for_selection()
+        found = measure(model, self.store, "validation", spec, shard=(place.rank, place.world), device=device)
+        values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
+        total = sum_over_ranks(values.sum().to(device))
+        return total / sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=device))
+
+    def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
+        spec = self.experiment.lists if all_metrics else self.experiment.lists.for_selection()
+        rows = measure(model, self.store, "validation", spec, shard=(0, share), device=device)
+        if len(rows.users) > 1:
+            items = len(self.store.catalog.popularity)
+            summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
+
+    def pace(self, batch: Batch) -> tuple[int, int]:
+        return int(batch.lengths.sum()), batch.items.numel()
+
+    def figures(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+        pace = round(held / max(1e-9, seconds), 1)
+        return {"tokens_per_s": pace, "padding_share": round(1 - held / max(1, computed), 4)}
+
+    def counts(self) -> dict[str, Any]:
+        return self.store.sizes

@@ -1,0 +1,113 @@
+"""Run folders that were never trained: written by hand, so that a page can be drawn of them in a second."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
+from fullrank.data.sources.planted import Planted
+from fullrank.experiment import Experiment
+from fullrank.models.sequential.model import Recommender
+from fullrank.run import Run, write_run, write_weights
+from tiny import shaken
+
+HOSTILE = '</title><script>alert(1)</script><img src=x onerror="alert(2)">{{ 7 * 7 }}$\\frac$\x07'
+"""A title that would run, be evaluated, or break a formula."""
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+SELF_CLOSING = {"path", "use", "rect", "line", "circle", "polygon", "image"}
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A small marketplace in which every item has a hostile title."""
+    tables = Planted(users=120, items=60, events_per_user=10).read()
+    items = pl.DataFrame(tables.items).with_columns(title=pl.lit(HOSTILE))
+    return prepare(tables.events, tmp_path_factory.mktemp("market") / "store", items=items)
+
+
+def make(store: Store, path: Path, *settings: str, recipe: str = "sasrec", watched: bool = True) -> Run:
+    """A run folder with drawn weights and three epochs in its journal."""
+    small = ("model.dim=8", "model.max_length=12") if recipe not in ("popularity", "item_to_item") else ()
+    spec = Experiment.parse(_recipe(recipe)).override(*small, *settings)
+    torch.manual_seed(0)
+    model: Any = spec.model.build(store.catalog)  # type: ignore[attr-defined]
+    trained = isinstance(spec.model, Recommender)
+    if trained:
+        shaken(model)
+    else:
+        model.fit(store)
+    data = {"path": str(store.path), "split_fingerprint": store.fingerprint, "users": store.num_users}
+    manifest = {"parameters": sum(p.numel() for p in model.parameters()), "data": data}
+    write_run(path, spec, store.catalog, manifest)
+    write_weights(path, model)
+    rows: list[dict[str, Any]] = [{"event": "fit", "step": 0, "epoch": 0, "seconds": 0.1}]
+    if trained:
+        rows = [
+            {"event": "epoch", "step": n, "epoch": n, "train/loss": 3 / n, "validation/ndcg@10": n / 9}
+            | ({"watch/collapse_share": 0.1 * n} if watched else {})
+            for n in (1, 2, 3)
+        ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Run.open(path)
+
+
+def _recipe(name: str) -> Any:
+    from fullrank.experiment import named
+
+    return named(name).dump()
+
+
+@pytest.fixture(scope="session")
+def runs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """One to three layers, recurrent, and a baseline."""
+    home = tmp_path_factory.mktemp("runs")
+    made = {f"deep-{n}": make(store, home / f"deep-{n}", f"model.encoder.layers={n}") for n in (1, 2, 3)}
+    made["gru"] = make(store, home / "gru", recipe="gru4rec", watched=False)
+    made["popularity"] = make(store, home / "popularity", recipe="popularity")
+    return made
+
+
+class Page(HTMLParser):
+    """A page as a browser's parser sees it: its elements, ids and text; raises where tags do not match."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == [], f"left open: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> in {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style",):
+            self.text.append(data)
+
+    def ids(self) -> list[str]:
+        return [attributes["id"] or "" for _, attributes in self.elements if "id" in attributes]
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def said(self) -> str:
+        return " ".join(" ".join(self.text).split())

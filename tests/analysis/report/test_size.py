@@ -1,0 +1,162 @@
+"""Which runs make one line of the figures of size, what stands across, and what is drawn of several seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fullrank.analysis.diagnose import Diagnosis
+from fullrank.analysis.figures.alike import PARTS, RANKER_SIZES, SIZES, alike, line_label
+from fullrank.analysis.figures.size import points, size
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.findings import Finding, collect
+from fullrank.analysis.report.known import Known
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.sources.planted import Planted
+from fullrank.experiment import Experiment, named
+from fullrank.run import Run
+from tests.analysis.report.conftest import make
+from tests.training.clicks import shop
+from tiny import catalog
+
+GROWN: dict[str, tuple[str, tuple[str, ...], Any, Any]] = {
+    "dim": ("sasrec", (), 8, 16),
+    "encoder.layers": ("sasrec", (), 1, 3),
+    "encoder.hidden": ("gru4rec", (), "null", 512),
+    "encoder.inner": ("sasrec", (), "null", 800),
+    "encoder.attention.qk_width": ("hstu", (), 8, 64),
+    "encoder.attention.value_width": ("hstu", (), 8, 64),
+    "ranker.tokens": ("rankelastor", ("model.ranker.width=8",), 4, 8),
+    "ranker.width": ("rankelastor", (), 16, 32),
+    "ranker.blocks": ("rankelastor", (), 1, 2),
+    "ranker.tokeniser.hidden": ("rankelastor", (), "null", 900),
+    "ranker.feed_forward.expansion": ("rankmixer", (), "null", 4),
+    "ranker.feed_forward.hidden": ("rankmixer", (), "[]", "[50]"),
+    "ranker.feed_forward.experts": ("rankmixer", ("model.ranker.feed_forward=experts",), 2, 4),
+    "ranker.layers": ("autoint", (), 1, 2),
+    "ranker.crosses": ("dcnv2", (), 1, 2),
+    "ranker.rank": ("dcnv2", (), 2, 4),
+    "ranker.experts": ("dcnv2", ("model.ranker.rank=2",), 2, 4),
+    "ranker.cin": ("xdeepfm", (), "[4]", "[4, 4]"),
+    "ranker.deep.hidden": ("dnn", (), "[16]", "[16, 16]"),
+}
+"""Each setting of size but the heads: a recipe that has it, and a smaller and a larger value."""
+HEADS = {"encoder.attention.heads", "ranker.heads"}
+"""They split a width that they do not widen, and grow with it."""
+
+
+def known(*specs: Experiment) -> list[Known]:
+    return [
+        Known("ABCDEFG"[n], "", Run(Path("run"), spec, {}), None, Diagnosis(()), ()) for n, spec in enumerate(specs)
+    ]
+
+
+def count(spec: Experiment, fields: tuple[FieldInfo, ...]) -> int:
+    """Parameters without tables, by their names and not by their modules."""
+    torch.manual_seed(0)
+    if spec.clicks is None:
+        model: Any = spec.model.build(catalog())  # type: ignore[attr-defined]
+        return sum(p.numel() for name, p in model.named_parameters() if not name.startswith("items."))
+    found: int = spec.model.build(fields).size().dense  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.fixture(scope="module")
+def fields(tmp_path_factory: pytest.TempPathFactory) -> tuple[FieldInfo, ...]:
+    return tuple(shop(tmp_path_factory.mktemp("clicks") / "data").fields)
+
+
+def test_every_setting_of_size_is_tried() -> None:
+    assert set(GROWN) | HEADS == {*SIZES, *RANKER_SIZES} and set(PARTS) < set(RANKER_SIZES)
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_a_setting_of_size_adds_parameters_and_stays_in_line(name: str, fields: tuple[FieldInfo, ...]) -> None:
+    recipe, settings, less, more = GROWN[name]
+    free = RANKER_SIZES if name.startswith("ranker.") else SIZES
+    one, other = (named(recipe).override(*settings, f"model.{name}={value}") for value in (less, more))
+    assert count(one, fields) < count(other, fields)
+    assert len(alike(known(one, other), free)) == 1 and len(alike(known(one, other))) == 2
+    assert len(alike(known(one, other.override("seed=7")), free)) == 1
+    assert len(alike(known(one, other.override("training.lr=0.5")), free)) == 2
+
+
+def test_what_is_no_matter_of_size_is_another_line() -> None:
+    cross, deep = named("dcnv2"), named("autoint")
+    assert len(alike(known(cross, cross.override("model.ranker.rank=4")), RANKER_SIZES)) == 2
+    assert len(alike(known(deep, deep.override("model.ranker.deep.hidden=[]")), RANKER_SIZES)) == 2
+    assert len(alike(known(deep, deep.override("model.embedding.dim=8")), RANKER_SIZES)) == 2, "tables would grow"
+    attention = named("sasrec")
+    assert len(alike(known(attention, attention.override("model.max_length=20")), SIZES)) == 2
+    assert line_label(known(deep, deep)) == "A, B: autoint"
+    assert line_label(known(*[deep] * 7)) == "A, B, C, ... G: autoint"
+
+
+@pytest.fixture(scope="module")
+def ladder(runs: dict[str, Run], store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[Finding]:
+    """Three layers to one, a wider run of two seeds, and two runs without any relative."""
+    home = tmp_path_factory.mktemp("sizes")
+    wide = [make(store, home / f"wide-{n}", "model.dim=12", "model.encoder.layers=2", f"seed={n}") for n in (0, 1)]
+    deep = [runs[f"deep-{n}"] for n in (3, 2, 1)]
+    return collect([*deep, runs["gru"], *wide, runs["popularity"]], users=40)
+
+
+def figure(made: Figure | Missing) -> Figure:
+    assert isinstance(made, Figure), made
+    return made
+
+
+def test_runs_of_other_sizes_by_their_parameters(ladder: list[Finding]) -> None:
+    made = figure(size(ladder))
+    assert [row[0] for row in made.rows] == ["C deep-1", "B deep-2", "A deep-3", "E wide-0", "F wide-1"]
+    by_key = {one.key: one for one in ladder}
+    for row in made.rows:
+        one = by_key[row[0].split()[0]]
+        tensors = one.run.model().named_parameters()
+        assert row[1] == sum(p.numel() for name, p in tensors if name != "items.embedding.weight")
+        assert row[2:4] == (one.layers, one.run.spec.model.dim)  # type: ignore[attr-defined]
+        ranks = {found["layer"]: found["value"] for found in one.diagnosis.of("layers", "entropy_rank")}
+        share = one.diagnosis.value("spectrum", "collapse_share")
+        assert row[4:] == (one.metric("ndcg@10"), one.metric("fair0.8@1"), share, ranks[one.layers])
+    words = ["accuracy (ndcg@10)", "fairness (fair0.8@1)", "collapse share", "effective rank"]
+    assert [panel.alt.split(" by ")[0] for panel in made.panels] == words and not made.absent
+    assert f"C ({made.rows[0][1]:,}) {made.rows[0][7]:.4g}" in made.panels[3].alt
+    assert all("C, B, A, E, F: sasrec" in panel.svg for panel in made.panels)
+
+
+def test_the_mean_of_the_seeds_is_drawn(ladder: list[Finding]) -> None:
+    line = [ladder[2], ladder[4], ladder[5]]
+    sizes, values = {"C": 10, "E": 20, "F": 20}, {"C": 0.5, "E": 0.1, "F": 0.4}
+    assert points(line, sizes, lambda one: values[one.key]) == [(10, 0.5), (20, pytest.approx(0.25))]
+    assert points(line, sizes, lambda one: 0.3 if one.key == "F" else None) == [(20, 0.3)]
+
+
+def test_what_is_not_compared(ladder: list[Finding], store: Store, tmp_path: Path) -> None:
+    small, large, *_ = [one for one in ladder if one.name.startswith("deep")]
+    alone = size([small, ladder[3], ladder[6]])
+    assert isinstance(alone, Missing) and "no two runs differ in the size of their model alone" in alone.why
+    assert isinstance(size(ladder[4:6]), Missing), "two seeds of one size"
+    heads = make(store, tmp_path / "heads", "model.encoder.layers=3", "model.encoder.attention.heads=4")
+    assert isinstance(size([small, *collect([heads], users=20)]), Missing), "as many parameters"
+    tables = Planted(users=90, items=60, events_per_user=10).read()
+    elsewhere = prepare(tables.events, tmp_path / "store", items=tables.items)
+    (other,) = collect([make(elsewhere, tmp_path / "other", "model.encoder.layers=1")], users=20)
+    made = size([small, replace(other, key="Z")])
+    assert isinstance(made, Missing) and "were evaluated differently" in made.why and "fingerprint" in made.why
+    assert isinstance(size([small, large]), Figure)
+
+
+def test_a_figure_that_no_run_has_is_named(ladder: list[Finding]) -> None:
+    bare = [
+        replace(one, diagnosis=Diagnosis(tuple(row for row in one.diagnosis.rows if row["diagnostic"] != "spectrum")))
+        for one in ladder[:2]
+    ]
+    made = figure(size(bare))
+    assert len(made.panels) == 3 and made.absent == ("No panel shows the collapse share: none of these runs has it.",)
+    assert {row[6] for row in made.rows} == {None}

@@ -1,0 +1,152 @@
+"""The bound of Theorem 4.1: written out by hand for one block, never below what is measured, refused where it is none.
+
+`tests/theory/test_sprint.py` has the theorem itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fullrank.analysis import LEFT_OUT, Row
+from fullrank.analysis.bound import LIPSCHITZ, Bound
+from fullrank.analysis.reading import readings
+from fullrank.analysis.spectrum import Scores
+from fullrank.core.errors import UserError
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from tests.analysis.conftest import everyone, model_of, observed, recommender, shop, values
+from tiny import reachable
+
+
+def bound_rows(model: Any, some: Any) -> list[Row]:
+    scores = Scores(len(some), some.popularity)
+    return observed(model, some, scores, Bound(scores))[1]
+
+
+def norm(x: torch.Tensor) -> float:
+    return float(np.linalg.norm(x.detach().double().numpy(), 2))
+
+
+def test_one_block_by_hand() -> None:
+    """Eqs. A.45, A.47, A.49 and A.56 for one pre-norm block with RMSNorm, softmax attention and an MLP."""
+    store = shop()
+    encoder = Transformer(layers=1, attention=Softmax(heads=2), feed_forward="mlp")
+    model, some = model_of(recommender(encoder), store), everyone(store)
+    rows = bound_rows(model, some)
+    (reading,) = readings(model, some)
+    block, valid = model.encoder.blocks[0], reading.inputs.valid
+    with torch.no_grad():
+        weights = block.attention.weights(reading.attended[0].x, reading.inputs) * valid[:, None, :, None]
+
+    def scale(module: Any) -> float:
+        least = reading.given[module][valid].double().square().mean(-1).min() + module.eps
+        return float(least.rsqrt() * module.weight.detach().abs().max())
+
+    value = block.attention.qkv.weight[16:].unflatten(0, (2, 4))
+    columns = [float(weights[:, head].sum(1).max()) for head in range(2)]
+    inner = sum(columns[head] * norm(value[head]) ** 2 for head in range(2)) ** 0.5
+    attention = scale(block.attention_norm) * inner * norm(block.attention.output.weight)
+    feed = scale(block.feed_forward_norm) * 8**0.5
+    feed *= norm(block.feed_forward.up.weight) * norm(block.feed_forward.down.weight)
+    start = norm(reading.states.layers[0][valid])
+    limit = start * (1 + attention) * (1 + feed)
+    assert values(rows, "column_sum") == pytest.approx(columns, rel=1e-5)
+    assert values(rows, "factor", label="attention") == pytest.approx([attention], rel=1e-5)
+    assert values(rows, "factor", label="feed_forward") == pytest.approx([feed], rel=1e-5)
+    assert values(rows, "log10_bound", layer=0) == pytest.approx([np.log10(start)], rel=1e-5)
+    assert values(rows, "log10_bound", layer=1) == pytest.approx([np.log10(limit)], rel=1e-5)
+    final = limit * scale(model.encoder.norm_output) * norm(model.items.all())
+    assert values(rows, "log10_bound", label="scores") == pytest.approx([np.log10(final)], rel=1e-5)
+    measured = norm(reading.states.layers[1][valid])
+    assert values(rows, "log10_norm", layer=1) == pytest.approx([np.log10(measured)], rel=1e-5)
+
+
+def held(rows: list[Row]) -> bool:
+    """Whether every norm is within its bound; there must be some."""
+    limits = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_bound"}
+    norms = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_norm"}
+    assert norms.keys() == limits.keys() and (None, "scores") in norms
+    return all(value <= limits[place] + 1e-6 for place, value in norms.items())
+
+
+def kinds() -> list[Transformer]:
+    encoder = Transformer(layers=2, attention=Softmax(heads=2, bias=True), feed_forward="mlp", bias=True)
+    found = [*reachable(encoder, 1), *reachable(Transformer(), 2, numbers=False)]
+    return [spec for spec in found if isinstance(spec, Transformer) and spec.attention.causal]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("settings", [(), ("scoring.similarity=cosine", "scoring.temperature=0.07")])
+def test_no_transformer_exceeds_it(settings: tuple[str, ...]) -> None:
+    store = shop(15)
+    some, checked = everyone(store), 0
+    for encoder in kinds():
+        try:
+            model = model_of(recommender(encoder, *settings), store)
+        except UserError:
+            continue
+        assert held(bound_rows(model, some)), encoder
+        checked += 1
+    assert checked > 20
+
+
+def test_a_bound_without_the_offset_of_biases_would_be_exceeded() -> None:
+    """The check can fail: with tiny weights and large biases the factors alone do not hold."""
+    store = shop()
+    encoder = Transformer(layers=1, attention=Softmax(bias=True), feed_forward="mlp", bias=True)
+    model, some = model_of(recommender(encoder), store, scale=1e-3), everyone(store)
+    for name, parameter in model.encoder.named_parameters():
+        if name.endswith("output.bias") or name.endswith("down.bias"):
+            torch.nn.init.constant_(parameter, 2.0)
+    scores = Scores(len(some), some.popularity)
+    observer = Bound(scores)
+    assert held(observed(model, some, scores, observer)[1])
+    observer.drift = dict.fromkeys(observer.drift, 0.0)
+    observer.rows_seen = 1
+    assert not held(observer.rows())
+
+
+def test_norms_without_gains_are_bounded_too() -> None:
+    store = shop()
+    model, some = model_of(recommender(), store), everyone(store)
+    for block in model.encoder.blocks:
+        block.attention_norm = torch.nn.LayerNorm(8, elementwise_affine=False)
+        block.feed_forward_norm = torch.nn.RMSNorm(8, elementwise_affine=False)
+    assert held(bound_rows(model, some))
+
+
+def test_slopes_of_activations_are_not_exceeded() -> None:
+    x = torch.linspace(-12, 12, 400_001, dtype=torch.float64, requires_grad=True)
+    for activation, slope in LIPSCHITZ.items():
+        (grad,) = torch.autograd.grad(activation(x).sum(), x)
+        assert slope - 1e-4 < float(grad.abs().max()) <= slope
+
+
+def test_what_is_no_such_transformer_is_left_out() -> None:
+    store = shop()
+    some = everyone(store)
+    (row,) = bound_rows(model_of(recommender(GRU()), store), some)
+    assert row["name"] == LEFT_OUT and "no transformer blocks" in row["label"]
+    model = model_of(recommender(), store)
+    attention = model.encoder.blocks[1].attention
+    plain = attention.apply_weights
+    attention.apply_weights = lambda weights, x: plain(weights, x) * x  # a gate, as HSTU has
+    (row,) = bound_rows(model, some)
+    assert row["name"] == LEFT_OUT and "more than a weighted sum" in row["label"]
+    model = model_of(recommender(), store)
+    model.encoder.blocks[0].feed_forward.activation = torch.exp
+    (row,) = bound_rows(model, some)
+    assert row["name"] == LEFT_OUT and "without a known slope" in row["label"]
+
+
+def test_answers_that_are_not_the_last_states_have_no_bound_of_scores() -> None:
+    store = shop()
+    model, some = model_of(recommender(), store), everyone(store)
+    plain = model.task.answer
+    model.task.answer = lambda states, inputs: 2 * plain(states, inputs)
+    rows = bound_rows(model, some)
+    assert rows[-1]["name"] == LEFT_OUT and values(rows, "log10_bound", layer=2)

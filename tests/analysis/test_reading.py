@@ -1,0 +1,101 @@
+"""The sample is bounded and repeatable; the pass shows what the model did and changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fullrank.analysis import reading as room
+from fullrank.analysis.reading import attention_of, blocks_of, cut, readings, sample, weights_of
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Dense
+from fullrank.models.sequential.encoders.gru import GRU
+from tests.analysis.conftest import DIM, everyone, history, model_of, recommender, shop
+from tiny import close, histories, padded
+
+
+def test_a_sample_is_a_function_of_the_seed() -> None:
+    store = shop()
+    one, two, other = sample(store, "test", 9), sample(store, "test", 9), sample(store, "test", 9, seed=1)
+    assert np.array_equal(one.users, two.users) and not np.array_equal(one.users, other.users)
+    assert len(one) == 9 and len(np.unique(one.users)) == 9
+    assert np.array_equal(sample(store, "test", 20).first(9).users, one.users), "a smaller sample is its beginning"
+    assert len(everyone(store)) == len(store.eval_set("test"))
+
+
+@pytest.mark.parametrize(("split", "users", "said"), [("tset", 5, "did you mean 'test'"), ("test", 1, "at least 2")])
+def test_a_sample_that_cannot_be(split: str, users: int, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        sample(shop(), split, users)
+
+
+def test_every_user_is_read_once_with_the_models_answer() -> None:
+    store = shop()
+    model, some = model_of(recommender(), store), everyone(store)
+    seen = []
+    for reading in readings(model, some):
+        seen += reading.at.tolist()
+        assert isinstance(reading.answer, Dense) and reading.states is not None
+        for place, vector in zip(reading.at, reading.answer.vectors, strict=True):
+            alone = model.answer(padded([history(some, place).tolist()])).vectors[0]
+            assert close(vector, alone)
+    assert sorted(seen) == list(range(len(some)))
+
+
+def test_what_attentions_and_norms_were_given() -> None:
+    store = shop()
+    model = model_of(recommender(), store)
+    (reading,) = readings(model, everyone(store))
+    assert [attended.layer for attended in reading.attended] == [0, 1]
+    for attended, layer in zip(reading.attended, reading.states.layers, strict=False):
+        block = model.encoder.blocks[attended.layer]
+        assert close(attended.x, block.attention_norm(layer))
+        assert torch.equal(reading.given[block.attention_norm], layer)
+        fed = reading.given[block.feed_forward_norm]
+        assert close(reading.given[block.feed_forward], block.feed_forward_norm(fed))
+
+
+def test_nothing_stays_behind() -> None:
+    store = shop()
+    model = model_of(recommender(), store).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    for _ in readings(model, everyone(store)):
+        break
+    assert model.training and torch.equal(torch.random.get_rng_state(), state)
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_weights_come_in_parts_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = shop()
+    model = model_of(recommender(), store)
+    (reading,) = readings(model, everyone(store))
+    attended = reading.attended[1]
+    with torch.no_grad():
+        ((_, _, whole),) = weights_of(attended)
+        monkeypatch.setattr(room, "WEIGHTS", 700)
+        parts = list(weights_of(attended))
+        assert len(parts) > 3
+        for rows, batch, weights in parts:
+            width = batch.items.shape[1]
+            assert width == int(batch.lengths.max())
+            assert close(weights, whole[rows, :, :width, :width])
+            assert not whole[rows, :, width:].any(), "rows of padded queries are zero"
+            assert close(weights.sum(-1), batch.valid[:, None].float().expand(-1, 2, -1))
+
+
+def test_cutting_a_batch_keeps_every_tensor() -> None:
+    batch = padded(histories((2, 7, 3)), extra=4)
+    part = cut(batch, slice(0, 1))
+    assert part.items.shape == (1, 2) and part.lengths.tolist() == [2] and part.rows.tolist() == [100]
+    assert torch.equal(part.items, batch.items[:1, :2])
+
+
+def test_models_without_blocks() -> None:
+    store = shop()
+    model = model_of(recommender(GRU()), store)
+    assert blocks_of(model) == [] and attention_of(model.encoder) is None
+    (reading,) = readings(model, everyone(store))
+    assert reading.attended == () and reading.states.tokens.shape[-1] == DIM

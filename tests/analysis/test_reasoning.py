@@ -1,0 +1,326 @@
+"""Diagnostics of reasoners against loops over users, streams and steps; planted streams; and who has nothing to say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fullrank.analysis import LEFT_OUT, Row
+from fullrank.analysis.diagnose import Diagnosis, diagnose
+from fullrank.analysis.diversity import Diversity, contraction, spread
+from fullrank.analysis.ensemble import Ensemble
+from fullrank.analysis.latent_attention import EDGES, LABELS, OWN, latent_attention_rows, looks
+from fullrank.analysis.reading import Reading, Sample, attention_of, blocks_of, readings
+from fullrank.analysis.robustness import robustness_rows
+from fullrank.analysis.streams import Streams
+from fullrank.analysis.thinking import evenly, thinking_rows
+from fullrank.evaluation import Evaluation, evaluate
+from fullrank.inference.batches import batches
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from tests.analysis.conftest import ITEMS, everyone, model_of, observed, recommender, shop, values
+
+STORE = shop()
+SPEC = Evaluation(bootstrap=0, ks=(10,), metrics=("ndcg@10",))
+
+
+def thinker(*settings: str, reasoner: str = "plr", scale: float = 0.3) -> Any:
+    given = (f"reasoner={reasoner}", "task=last_item", *settings)
+    return model_of(recommender(None, *given), STORE, scale=scale)
+
+
+PLR = thinker("reasoner.steps=3", "reasoner.streams=3")
+
+
+def targets(some: Sample) -> np.ndarray:
+    return some.next_items
+
+
+def read(model: Any) -> Reading:
+    (only,) = readings(model, everyone(STORE))
+    assert only.states is not None and only.states.thoughts is not None
+    return replace(only)
+
+
+def figures(rows: list[Row]) -> dict[str, float]:
+    return {one["name"]: one["value"] for one in rows if one["index"] is None}
+
+
+def test_distances_are_means_over_pairs_and_users() -> None:
+    reading = read(PLR)
+    thoughts = reading.states.thoughts  # type: ignore[union-attr]
+    (rows,) = observed(PLR, everyone(STORE), Diversity(PLR))
+    opened = thoughts.start[:, None] + PLR.reasoner.triggers
+    for t in range(4):
+        h = (opened if t == 0 else thoughts.steps[:, t - 1]).detach().double().numpy()
+        pairs = [
+            np.square(h[u, a] - h[u, b]).sum() for u in range(len(h)) for a in range(3) for b in range(3) if a != b
+        ]
+        assert values(rows, "distance", index=t)[0] == pytest.approx(np.mean(pairs))
+    distances = values(rows, "distance")
+    slope = np.polyfit(range(4), np.log(distances), 1)[0]
+    assert values(rows, "gamma")[0] == pytest.approx(-slope / 2)
+    assert values(rows, "lipschitz")[0] == pytest.approx(math.exp(slope / 2))
+
+
+@pytest.mark.parametrize("gamma", [0.4, 0.0, -0.2])
+def test_a_planted_contraction_is_found(gamma: float) -> None:
+    line = contraction([3 * math.exp(-2 * gamma * t) for t in range(5)])
+    assert line is not None and line.gamma == pytest.approx(gamma, abs=1e-12)
+    assert line.intercept == pytest.approx(math.log(3)) and line.residual < 1e-12
+    assert contraction([1.0]) is None and contraction([1.0, 0.0]) is None
+    assert spread(torch.tensor([[0.0, 0.0], [3.0, 4.0]])) == 25
+
+
+def test_streams_that_part_are_noted_as_not_decaying() -> None:
+    model = thinker("reasoner.streams=2", scale=2.0)
+    with torch.no_grad():
+        model.reasoner.triggers.mul_(1e-2)  # so near at first that large weights drive them apart
+    (rows,) = observed(model, everyone(STORE), Diversity(model))
+    (one,) = [row for row in rows if row["name"] == "gamma"]
+    assert one["value"] < 0 and "not decaying" in one["label"]
+
+
+def log_shares(vector: torch.Tensor, model: Any) -> np.ndarray:
+    scores = (vector.detach() @ model.items.all().detach().T / model.temperature).double().numpy()
+    if model.cosine:
+        table = torch.nn.functional.normalize(model.items.all().detach(), dim=-1)
+        scores = (torch.nn.functional.normalize(vector.detach(), dim=-1) @ table.T / model.temperature).double().numpy()
+    return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
+
+
+@pytest.mark.parametrize("settings", [(), ("scoring.similarity=cosine", "scoring.temperature=0.2")])
+def test_divergences_and_the_gate_equal_loops(settings: tuple[str, ...]) -> None:
+    model = thinker("reasoner.streams=3", *settings)
+    thoughts = read(model).states.thoughts  # type: ignore[union-attr]
+    (rows,) = observed(model, everyone(STORE), Streams(model))
+    kl = np.zeros((3, 3))
+    for u in range(len(thoughts.start)):
+        p = [log_shares(thoughts.steps[u, :, m].mean(0), model) for m in range(3)]
+        kl += [[np.sum(np.exp(p[a]) * (p[a] - p[b])) for b in range(3)] for a in range(3)]
+    kl /= len(thoughts.start)
+    for a in range(3):
+        for b in range(3):
+            assert values(rows, "kl", head=a, index=b)[0] == pytest.approx(kl[a, b], rel=1e-4, abs=1e-7)
+    assert values(rows, "mean_kl")[0] == pytest.approx(kl.sum() / 6, rel=1e-4)
+    gate = thoughts.gate.detach().double().numpy()
+    assert values(rows, "gate_entropy")[0] == pytest.approx(np.mean([-(g @ np.log(g)) / math.log(3) for g in gate]))
+    for m in range(3):
+        assert values(rows, "gate_weight", head=m)[0] == pytest.approx(gate[:, m].mean())
+        assert values(rows, "gate_use", head=m)[0] == pytest.approx(np.mean(gate.argmax(1) == m))
+
+
+def test_the_mixture_equals_loops_and_the_benefit_is_never_negative() -> None:
+    some = everyone(STORE)
+    reading = read(PLR)
+    thoughts = reading.states.thoughts  # type: ignore[union-attr]
+    (rows,) = observed(PLR, some, Ensemble(PLR, targets(some)))
+    found = figures(rows)
+    alone, mixed, gated, apart = [], [], [], []
+    for u, place in enumerate(reading.at):
+        item = targets(some)[place]
+        z = thoughts.steps[u].mean(0)
+        p = np.array([log_shares(z[m], PLR)[item] for m in range(3)])
+        gate = thoughts.gate[u].detach().double().numpy()
+        alone.append(-p.mean())
+        mixed.append(-np.log(np.exp(p).mean()))
+        gated.append(-np.log(gate @ np.exp(p)))
+        apart.append(float(spread(z.detach())))
+    benefit, apart = np.array(alone) - np.array(mixed), np.array(apart)
+    assert found["loss_streams"] == pytest.approx(np.mean(alone), rel=1e-5)
+    assert found["loss_mixture"] == pytest.approx(np.mean(mixed), rel=1e-5)
+    assert found["loss_gated"] == pytest.approx(np.mean(gated), rel=1e-5)
+    assert found["benefit"] == pytest.approx(found["loss_streams"] - found["loss_mixture"]), "Theorem 4.1 is exact"
+    assert found["least_benefit"] >= -1e-9 and found["users"] == len(some)
+    assert found["constant"] == pytest.approx(benefit @ apart / (apart @ apart), rel=1e-3)
+    assert found["largest_constant"] == pytest.approx((benefit / apart).min(), rel=1e-2, abs=1e-6)
+    assert found["correlation"] == pytest.approx(np.corrcoef(benefit, apart)[0, 1], rel=1e-3)
+    answer = [-log_shares(reading.states.outputs["answer"][u], PLR)[targets(some)[p]] for u, p in enumerate(reading.at)]  # type: ignore[union-attr]
+    assert found["loss_answer"] == pytest.approx(np.mean(answer), rel=1e-5)
+
+
+def test_the_corollary_is_checked_step_by_step() -> None:
+    some = everyone(STORE)
+    (rows, apart) = observed(PLR, some, Ensemble(PLR, targets(some)), Diversity(PLR))
+    gamma, start = values(apart, "gamma")[0], values(apart, "distance", index=0)[0]
+    for t in (1, 2, 3):
+        step = {name: values(rows, f"step_{name}", index=t)[0] for name in ("loss_streams", "loss_mixture", "bound")}
+        assert values(rows, "step_distance", index=t) == pytest.approx(values(apart, "distance", index=t))
+        limit = step["loss_streams"] - figures(rows)["constant"] * math.exp(-2 * gamma * t) * start
+        assert step["bound"] == pytest.approx(limit)
+        assert values(rows, "step_bound_holds", index=t)[0] == float(step["loss_mixture"] <= limit)
+
+
+def test_equal_streams_have_no_benefit_and_no_constant() -> None:
+    model, some = thinker(), everyone(STORE)
+    with torch.no_grad():
+        model.reasoner.triggers.copy_(model.reasoner.triggers[:1].expand(2, -1))
+    ensemble, streams, apart = observed(model, some, Ensemble(model, targets(some)), Streams(model), Diversity(model))
+    assert abs(figures(ensemble)["benefit"]) < 1e-6 and values(streams, "mean_kl")[0] < 1e-6
+    (one,) = [row for row in apart if row["name"] == "gamma"]
+    assert values(apart, "distance", index=0) == [0.0] and one["value"] is None and "the same" in one["label"]
+    assert figures(ensemble)["constant"] is None
+
+
+def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
+    """Mixing the values by the weights that are shown gives what the attention returned."""
+    some = everyone(STORE)
+    attentions = [attention_of(block) for block in blocks_of(PLR)]
+    seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+
+    def spy(attention: Any) -> None:
+        think = attention.think
+
+        def noted(q: Any, prefix: Any, own: Any, batch: Any) -> Any:
+            found = think(q, prefix, own, batch)
+            seen.append((prefix[1], own[1], found))
+            return found
+
+        attention.think = noted
+
+    for attention in attentions:
+        spy(attention)
+    try:
+        for _, batch in batches(PLR, some.histories, block=ITEMS):
+            for place, looked in enumerate(looks(PLR, attentions, batch)):
+                prefix, own, out = seen[place]
+                width = batch.items.shape[1]
+                mixed = looked.weights[..., :width] @ prefix
+                mixed = mixed + (looked.weights[..., width:, None] * own).sum(3)
+                again = attentions[looked.layer].output(mixed.transpose(1, 2).flatten(2))  # type: ignore[union-attr]
+                torch.testing.assert_close(again, out, rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(looked.weights.sum(-1), torch.ones(looked.weights.shape[:-1]))
+                assert looked.weights.shape[-1] == width + looked.step
+    finally:
+        for attention in attentions:
+            del attention.think  # type: ignore[union-attr]
+    assert all("project" not in vars(attention) for attention in attentions)
+
+
+def test_attention_by_band_and_place_equals_loops() -> None:
+    some = everyone(STORE)
+    rows = latent_attention_rows(PLR, some)
+    attentions = [attention_of(block) for block in blocks_of(PLR)]
+    mass = np.zeros((2, 3, 3, len(LABELS) + 1))
+    places, reached, even, users = np.zeros((2, 3, 3, 20)), np.zeros(20), np.zeros(len(LABELS)), 0
+    for _, batch in batches(PLR, some.histories, block=ITEMS):
+        width = batch.items.shape[1]
+        for looked in looks(PLR, attentions, batch):
+            first = (looked.layer, looked.step) == (0, 1)
+            for u, length in enumerate(batch.lengths.tolist()):
+                users += first
+                w = looked.weights[u].double().mean(0).numpy()
+                mass[looked.layer, :, looked.step - 1, -1] += w[:, width:].sum(1)
+                for j in range(length):
+                    back = length - 1 - j
+                    band = sum(back >= edge for edge in EDGES)
+                    mass[looked.layer, :, looked.step - 1, band] += w[:, j]
+                    places[looked.layer, :, looked.step - 1, back] += w[:, j]
+                    if first:
+                        even[band] += 1 / length
+                        reached[back] += 1
+    for layer in range(2):
+        for stream in range(3):
+            for step in (1, 2, 3):
+                where = {"layer": layer, "head": stream, "index": step}
+                for band, label in enumerate((*LABELS, OWN)):
+                    if label == OWN or even[band]:
+                        found = values(rows, "mass", **where, label=label)[0]
+                        assert found == pytest.approx(mass[layer, stream, step - 1, band] / users, abs=1e-6)
+                found = values(rows, "place", **where, label="1")[0]
+                assert found == pytest.approx(places[layer, stream, step - 1, 1] / reached[1], abs=1e-6)
+                whole = sum(values(rows, "mass", **where))
+                assert whole == pytest.approx(1, abs=1e-6)
+    assert values(rows, "even", label="last")[0] == pytest.approx(even[0] / users)
+
+
+def test_steps_gate_and_ceiling_are_evaluations() -> None:
+    some = everyone(STORE)
+    rows = thinking_rows(PLR, STORE, some, "test", SPEC)
+
+    def at(*settings: str) -> float:
+        return evaluate(PLR, STORE, "test", SPEC.override(*settings)).metrics["ndcg@10"]  # type: ignore[arg-type]
+
+    curve = [one for one in rows if one["diagnostic"] == "step_curve"]
+    for step in range(6):
+        found = values(curve, "ndcg@10", index=step, label="fixed")[0]
+        assert found == pytest.approx(at(f"reasoning.steps={step}")), step
+    assert 1 <= values(curve, "steps", label="adaptive")[0] <= 5 and values(curve, "trained") == [3]
+    assert values(curve, "ndcg@10", label="adaptive")[0] == pytest.approx(
+        at("reasoning.steps=5", "reasoning.adaptive=10")
+    )
+    ceiling = [one for one in rows if one["diagnostic"] == "oracle_step"]
+    assert values(ceiling, "fixed")[0] == pytest.approx(at()) and values(ceiling, "best")[0] >= at()
+    gate = [one for one in rows if one["diagnostic"] == "gate_gain"]
+    with evenly(PLR.reasoner):
+        even = at()
+    assert values(gate, "learned")[0] == pytest.approx(at()) and values(gate, "even")[0] == pytest.approx(even)
+    assert values(gate, "gain")[0] == pytest.approx(at() - even) and even != at()
+    assert "weigh" not in vars(PLR.reasoner)
+
+
+def test_hidden_events_are_measured_for_any_model() -> None:
+    some = everyone(STORE)
+    for model in (PLR, model_of(recommender(), STORE)):
+        rows = robustness_rows(model, STORE, some, "test", SPEC)
+        assert [one["index"] for one in rows] == [0, 10, 20, 30]
+        wanted = evaluate(model, STORE, "test", SPEC.override("drop=0.3")).metrics["ndcg@10"]
+        assert rows[-1]["value"] == pytest.approx(wanted)
+
+
+REASONING = {"diversity", "streams", "ensemble", "latent_attention", "step_curve", "oracle_step", "gate_gain"}
+
+
+def test_a_plain_model_says_nothing_of_reasoning() -> None:
+    plain = diagnose(model_of(recommender(), STORE), STORE, users=20)
+    assert not REASONING & {one["diagnostic"] for one in plain.rows} and plain.left_out() == {}
+
+
+def test_one_stream_has_no_others() -> None:
+    model = thinker(reasoner="rearec")
+    found = diagnose(model, STORE, users=20)
+    assert set(found.left_out()) == {"bound", "diversity", "streams", "ensemble", "gate_gain"}
+    assert found.of("step_curve") and found.of("oracle_step") and found.of("latent_attention")
+
+
+def test_a_reasoner_has_a_whole_diagnosis() -> None:
+    found = diagnose(PLR, STORE, users=20)
+    assert set(found.left_out()) == {"bound"}, "Theorem 4.1 of SPRINT is about the last layer's states"
+    assert REASONING <= {one["diagnostic"] for one in found.rows}
+    for one in found.rows:
+        assert one["value"] is None or math.isfinite(one["value"]), one
+    again = diagnose(PLR, STORE, users=20)
+    assert [one for one in again.rows if one["name"] != "seconds"] == [
+        one for one in found.rows if one["name"] != "seconds"
+    ]
+    trained = diagnose(PLR, STORE, split="train", users=20)
+    assert "ensemble" in trained.left_out() and not trained.of("step_curve") and trained.of("diversity")
+    assert isinstance(found, Diagnosis)
+
+
+def test_an_attention_without_softmax_says_so() -> None:
+    encoder = Transformer(layers=1, attention=HSTU(heads=2))
+    model = model_of(recommender(encoder, "reasoner=plr", "task=last_item"), STORE)
+    (only,) = latent_attention_rows(model, everyone(STORE))
+    assert only["name"] == LEFT_OUT and "no softmax weights" in only["label"]
+
+
+def test_without_attention_steps_do_not_read_the_history_either() -> None:
+    """The ablation silences latent tokens too: the history enters by its last state alone."""
+    from fullrank.analysis.ablation import without
+
+    attentions = [attention_of(block) for block in blocks_of(PLR)]
+    batch = next(iter(batches(PLR, everyone(STORE).histories, block=ITEMS)))[1]
+    with without(tuple(attentions)), torch.no_grad():  # type: ignore[arg-type]
+        thinking = PLR.reasoner.begin(*PLR.task.ask(PLR.items, batch))
+        other = replace(thinking, cache=replace(thinking.cache, layers=tuple(
+            (k + 1, v + 1) for k, v in thinking.cache.layers
+        )))  # fmt: skip
+        a, b = PLR.reasoner.advance(thinking), PLR.reasoner.advance(other)
+    torch.testing.assert_close(a.thoughts.steps, b.thoughts.steps)
+    assert all("think" not in vars(attention) for attention in attentions)

@@ -1,0 +1,54 @@
+"""`attention`: a table for a person, shares for a program, two runs side by side, and a sentence for what is none."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import fullrank as fr
+from fullrank.data.events.store import Store
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+
+def test_shares_of_one_user(shop: Path, call: Call) -> None:
+    found = call("attention", shop / "sasrec", "--json").json
+    events = found["events"]
+    assert found["split"] == "test" and {event["relevant"] for event in events} == {True, False}
+    shares = [event["attention"][str(shop / "sasrec")] for event in events]
+    assert all(len(some) == 1 for some in shares) and sum(some[0] for some in shares) == pytest.approx(1, abs=1e-4)
+    case = fr.attended(shop / "sasrec", found["user"])
+    assert [round(float(x), 9) for x in case.shares[0][::-1]] == [round(some[0], 9) for some in shares]
+    catalog = Store.open(shop / "data").catalog
+    assert [event["item"] for event in events] == catalog.external(case.items[::-1]).to_list()
+    assert found["target"]["item"] == catalog.external([case.target])[0]
+
+
+def test_two_runs_side_by_side(shop: Path, tmp_path: Path, call: Call) -> None:
+    other = shutil.copytree(shop / "sasrec", tmp_path / "other")
+    said = call("attention", shop / "sasrec", other, "--user", Store.open(shop / "data").user_ids[3])
+    assert said.code == 0 and said.err == ""
+    for word in ("A1 %", "B1 %", "relevant", "who chose next", "below 0"):
+        assert word in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--user", "nobody"], "has no user 'nobody'"),
+        (["--split", "train"], "allowed: validation, test"),
+        (["--data", "nowhere"], "there is no store at 'nowhere'"),
+    ],
+)
+def test_mistakes(words: list[str], hint: str, shop: Path, call: Call) -> None:
+    said = call("attention", shop / "sasrec", *words)
+    assert said.code == 2 and hint in said.err and "Traceback" not in said.err
+
+
+def test_a_baseline_has_nothing_to_show(shop: Path, call: Call) -> None:
+    said = call("attention", shop / "popularity")
+    assert said.code == 2 and "no attention that shows its weights" in said.err

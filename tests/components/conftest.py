@@ -1,0 +1,17 @@
+"""Laws parse thousands of specs: what is installed is looked up once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from fullrank.core import registry
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _look_up_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_points", cache(registry._points))
+        yield

@@ -1,0 +1,120 @@
+"""What every ranker makes of data: values unseen and missing, columns lacking or wrong, labels that are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from clicks import impressions
+from discover import Pair
+from fullrank.core.errors import UserError
+from fullrank.data.impressions.store import ImpressionStore
+from fullrank.inference.predict import predict
+from fullrank.models.ranking import reads
+from fullrank.models.ranking.model import Click, ClickModel
+from rankers_small import ALL, DIM, model, small
+from tests.training.clicks import SCHEMA, shop, table
+from tiny import close, shaken
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
+    return shop(tmp_path_factory.mktemp("laws") / "store")
+
+
+def untrained(pair: Pair, store: ImpressionStore) -> ClickModel:
+    """On the fields of a store; 0.924 and the like are no matter here."""
+    spec = small(pair)
+    if "tokens" in type(spec).model_fields:
+        spec = spec.override("tokens=2", "width=6")
+    torch.manual_seed(0)
+    click = Click(ranker=spec, embedding={"dim": DIM} if "tokens" in reads(spec) else {})
+    return shaken(click.build(store.fields)).eval()  # type: ignore[return-value]
+
+
+@ALL
+def test_unknown_and_missing_values_have_vectors_of_their_own(pair: Pair) -> None:
+    """The logit of id 1 is that of the row of unknown values, whatever value it stands for; so is that of id 0."""
+    made, batch = model(pair).eval(), impressions()
+    for special in (0, 1):
+        ids = batch.categorical.clone()
+        ids[:, 1] = special
+        before = made.output(replace(batch, categorical=ids)).logits
+        with torch.no_grad():
+            for table in made.embedding._all_tables():
+                table.table[table.starts["item"] + 2 :][: 9 - 2].add_(0.0)
+                table.table[table.starts["item"] + special] += 0.5
+        after = made.output(replace(batch, categorical=ids)).logits
+        assert not close(before, after)
+
+
+@ALL
+@pytest.mark.parametrize("wrong", [2.0, -1.0, 0.5, float("nan")])
+def test_labels_are_0_or_1(pair: Pair, wrong: float) -> None:
+    batch = impressions()
+    labels = batch.labels.clone()
+    labels[3] = wrong
+    with pytest.raises(UserError, match="allowed are 0 and 1"):
+        model(pair)(replace(batch, labels=labels))
+
+
+@ALL
+@pytest.mark.parametrize("update", ["adamw", "lazy_adam"])
+def test_every_parameter_of_the_whole_model_learns(pair: Pair, update: str) -> None:
+    made = model(pair, f"update={update}", "l2=0.1").train()
+    sum(made(impressions(64)).values()).backward()
+    for label, parameter in made.named_parameters():
+        assert parameter.grad is not None, label
+        grad = parameter.grad.to_dense()
+        assert grad.isfinite().all() and grad.any(), f"{label} does not learn"
+
+
+@ALL
+def test_an_unseen_category_is_the_unknown_one(pair: Pair, store: ImpressionStore) -> None:
+    """Whatever it is; a null is another thing, and every other column still counts."""
+    made, given = untrained(pair, store), table(40).drop("label")
+    new = [given.with_columns(user=pl.lit(value)) for value in (777, -5, None)]
+    a, b, c = (predict(made, store.encoder, frame)["probability"].to_numpy() for frame in new)
+    assert np.array_equal(a, b) and not np.allclose(a, c) and len(np.unique(a)) > 20
+    assert np.isfinite(a).all() and not np.allclose(a, predict(made, store.encoder, given)["probability"])
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"item": None}, "has no column 'item'.*the model reads it: add it"),
+        ({"age": None}, "has no column 'age'"),
+        ({"user": pl.col("age").fill_null(0.5) + 0.25}, "column 'user' .* values that are no whole numbers"),
+        ({"user": pl.lit(0).cast(pl.Datetime)}, "column 'user' .* categories are text, whole numbers or booleans"),
+        ({"age": pl.lit("old")}, "column 'age' .* no finite numbers"),
+        ({"age": pl.lit(float("inf"))}, "column 'age' .* no finite numbers"),
+        ({"tags": pl.lit(3)}, "column 'tags' .* a bag is a column of lists, or text"),
+        ({"tags": pl.lit("a")}, "has no separator"),
+    ],
+)
+def test_a_column_that_is_lacking_or_wrong(
+    pair: Pair, store: ImpressionStore, change: dict[str, Any], says: str
+) -> None:
+    lost = [name for name, value in change.items() if value is None]
+    given = table(20).drop(lost).with_columns(**{name: v for name, v in change.items() if v is not None})
+    with pytest.raises(UserError, match=says):
+        predict(untrained(pair, store), store.encoder, given)
+
+
+@pytest.mark.parametrize("wrong", [2, -1, 0.5, None, float("nan"), "yes"])
+def test_a_store_of_such_labels_is_refused(tmp_path: Path, wrong: Any) -> None:
+    """So that no ranker meets them."""
+    from fullrank.data.impressions.prepare import prepare_impressions
+
+    label = pl.when(pl.col("note") == 7).then(pl.lit(wrong, dtype=pl.String if wrong == "yes" else pl.Float64))
+    frame = table(60).with_columns(label=label.otherwise(pl.col("label")))
+    with pytest.raises(UserError, match="column 'label' .* 1 (labels that are neither 0 nor 1|missing or unreadable)"):
+        prepare_impressions(frame, tmp_path / "store", schema=SCHEMA)
+    assert not (tmp_path / "store").exists()

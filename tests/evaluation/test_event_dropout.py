@@ -1,0 +1,119 @@
+"""Dropped events: against loops, the same in any batch, nested from share to share, and never everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import Kept, Whole, listed
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch
+from fullrank.evaluation import Evaluation, compare, evaluate
+from fullrank.evaluation.event_dropout import STEP, Forgetful, kept, without
+from fullrank.ops.place_random import uniform
+from thinker import Thinker
+from tiny import padded
+
+STORE = Kept.random(80, 40, longest=20)
+SMALL = Evaluation(bootstrap=0, ks=(5,))
+
+
+def left(user: int, history: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
+    """The plain twin: what remains of one history."""
+    draws = uniform(seed, STEP, torch.tensor([user]), len(history))[0].numpy()
+    stays = draws >= share
+    if not stays.any():
+        stays[draws.argmax()] = True
+    return history[stays]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.7, 0.99])
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_lists_are_those_of_the_thinned_histories(share: float, batch_size: int | None) -> None:
+    model = Whole(40, max_length=4)
+    found = evaluate(model, STORE, "test", SMALL.override(f"drop={share}", f"batch_size={batch_size or 'null'}"))
+    assert found.per_user.lists is not None
+    lost = 0
+    asked = STORE.eval_set("test")
+    for user, history, ids in zip(asked.users, asked.histories.items, found.per_user.lists, strict=True):
+        read = left(user, history, share)
+        lost += len(history) - len(read)
+        assert len(read) and ids.tolist() == listed(model.scores(read), 5, set(history.tolist())), "candidates stay"
+    assert lost > 0 and max(batch.items.shape[1] for batch in model.asked) <= 4
+    assert found.protocol["dropped"] == {"share": share, "seed": 0}
+
+
+def test_a_share_is_dropped_and_smaller_shares_are_part_of_larger() -> None:
+    draws = uniform(5, STEP, torch.arange(3000), 30)
+    valid = torch.ones(3000, 30, dtype=torch.bool)
+    few, many = (kept(draws, valid, share) for share in (0.1, 0.3))
+    assert (~few).double().mean() == pytest.approx(0.1, abs=0.005)
+    assert (~many).double().mean() == pytest.approx(0.3, abs=0.005)
+    assert bool((few | ~many).all()), "what 30 % keeps, 10 % keeps"
+
+
+def test_times_move_with_their_events_and_padding_stays_padding() -> None:
+    batch = padded([[3, 4, 5, 6], [7, 8]])
+    stays = torch.tensor([[True, False, True, True], [False, True, False, False]])
+    found = without(batch, stays, longest=2)
+    assert found.items.tolist() == [[5, 6], [8, 0]] and found.lengths.tolist() == [2, 1]
+    assert batch.times is not None and found.times is not None
+    assert found.times.tolist() == [batch.times[0, 2:].tolist(), [int(batch.times[1, 1]), 0]]
+    assert without(replace(batch, times=None), stays, longest=2).times is None
+
+
+def test_an_empty_history_stays_empty() -> None:
+    batch = Batch(torch.zeros(1, 3, dtype=torch.long), torch.tensor([0]), rows=torch.tensor([4]))
+    stays = kept(torch.rand(1, 3), batch.valid, 0.5)
+    assert not stays.any() and without(batch, stays, 3).lengths.tolist() == [0]
+
+
+def test_runs_are_compared_at_the_same_share_alone() -> None:
+    a, b = Whole(40), Whole(40, seed=1)
+    half, whole = SMALL.override("drop=0.5"), SMALL
+    one, two, other = (
+        evaluate(a, STORE, "test", half),
+        evaluate(b, STORE, "test", half),
+        evaluate(b, STORE, "test", whole),
+    )
+    assert compare(one, two, "ndcg@5").users == 80
+    with pytest.raises(UserError, match="differ in dropped"):
+        compare(one, other, "ndcg@5")
+    assert "dropped" not in other.protocol and "reasoning" not in other.protocol
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
+def test_other_shares_are_refused(share: float) -> None:
+    with pytest.raises(UserError, match="drop"):
+        Evaluation().override(f"drop={share}")
+    with pytest.raises(UserError, match="share of events to drop"):
+        Forgetful(Whole(40), share, 0)
+
+
+def test_the_dial_is_in_the_protocol_and_may_differ_between_two_results() -> None:
+    model = Thinker.random(80, 40)
+    full, short = (evaluate(model, STORE, "test", SMALL.override(*s)) for s in ((), ("reasoning.steps=1",)))
+    assert full.protocol["reasoning"] == {"steps": 5, "streams": 2}
+    assert short.protocol["reasoning"] == {"steps": 1, "streams": 2} and full.mean_steps is None
+    assert full.metrics != short.metrics and compare(full, short, "ndcg@5").users == 80
+    with pytest.raises(UserError, match="does not reason"):
+        evaluate(Whole(40), STORE, "test", SMALL.override("reasoning.steps=1"))
+
+
+def test_adaptive_stopping_keeps_each_users_steps(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    model = Thinker.random(80, 40)
+    found = evaluate(model, STORE, "test", SMALL.override("reasoning.adaptive=3"))
+    assert found.mean_steps is not None and 1 < found.mean_steps < 5
+    found.save(tmp_path)
+    again = type(found).load(tmp_path)
+    assert again.mean_steps == found.mean_steps == again.dump()["mean_steps"]
+    assert again.per_user.steps is not None and again.per_user.steps.max() <= 5
+
+
+@pytest.mark.parametrize("settings", [("drop=0.1",), ("protocol=sampled",)])
+def test_adaptive_stopping_refuses_what_it_cannot_do(settings: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match=r"reasoning\.adaptive stops by lists"):
+        Evaluation().override(*settings, "reasoning.adaptive=5")

@@ -1,0 +1,99 @@
+"""Evaluating click models: what the numbers are, how two runs are compared, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fullrank.core.errors import UserError
+from fullrank.evaluation import EvaluationResult, compare
+from fullrank.evaluation.ranking import summarised
+from fullrank.evaluation.ranking_spec import Clicks
+from fullrank.evaluation.result import PerImpression
+from fullrank.evaluation.statistics import resample_clicks
+from fullrank.metrics.ctr import auc, losses
+
+
+def rows(skill: float, count: int = 2000, groups: bool = True) -> PerImpression:
+    """Predictions that know `skill` of what can be known."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=count)
+    labels = (rng.random(count) < 1 / (1 + np.exp(-truth))).astype(float)
+    noise = np.random.default_rng(int(100 * skill)).normal(size=count)
+    p = 1 / (1 + np.exp(-(skill * truth + (1 - skill) * noise)))
+    return PerImpression(np.arange(count), p, labels, rng.integers(50, size=count) if groups else None)
+
+
+def judged(skill: float, spec: Clicks | None = None, **more: bool) -> EvaluationResult:
+    return summarised(rows(skill, **more), spec or Clicks(bootstrap=100), "test", "abc")
+
+
+def test_metrics_and_intervals() -> None:
+    some, found = rows(0.9), judged(0.9)
+    assert found.metrics["auc"] == auc(some.probabilities, some.labels)
+    assert found.metrics["logloss"] == losses(some.probabilities, some.labels).mean()
+    assert found.metrics["auc-logloss"] == found.metrics["auc"] - found.metrics["logloss"]
+    assert {"gauc", "ece", "pcoc"} < set(found.metrics) and found.protocol["gauc_groups"] == 50
+    for name, (low, high) in found.interval.items():
+        assert low < found.metrics[name] < high and high - low < 0.15
+    assert "gauc" not in judged(0.9, groups=False).metrics
+
+
+def test_resampling_groups_is_wider_where_rows_repeat() -> None:
+    some = rows(0.9, 200, groups=False)
+    copies = PerImpression(
+        np.arange(2000), *(np.repeat(x, 10) for x in (some.probabilities, some.labels)), np.repeat(np.arange(200), 10)
+    )
+    by_row, by_group = (
+        resample_clicks(copies.probabilities, copies.labels, unit, samples=100, seed=0)["auc"].std()
+        for unit in (None, copies.groups)
+    )
+    assert 2 < by_group / by_row < 5
+    with pytest.raises(UserError, match="no group column"):
+        judged(0.9, Clicks(unit="group"), groups=False)
+
+
+def test_comparison_is_paired() -> None:
+    a, b = judged(0.5), judged(0.9)
+    better = compare(a, b, "auc")
+    assert better.difference == b.metrics["auc"] - a.metrics["auc"] > 0
+    assert better.interval[0] > 0 and better.p < 0.01 and better.users == 2000
+    assert better.interval[1] - better.interval[0] < a.interval["auc"][1] - a.interval["auc"][0] + 0.02
+    same = compare(a, a, "logloss", samples=50)
+    assert same.difference == 0 and same.interval == (0, 0) and same.p == 1
+    assert compare(b, a, "auc").difference == -better.difference
+
+
+def test_different_rows_or_unknown_metrics_are_refused() -> None:
+    with pytest.raises(UserError, match="cannot be compared"):
+        compare(judged(0.5), summarised(rows(0.5), Clicks(bootstrap=0), "validation", "abc"), "auc")
+    with pytest.raises(UserError, match="did you mean 'auc'"):
+        compare(judged(0.5), judged(0.9), "aux")
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    found = judged(0.9)
+    found.save(tmp_path)
+    back = EvaluationResult.load(tmp_path)
+    assert back.dump() == found.dump()
+    assert np.array_equal(back.per_impression.probabilities, found.per_impression.probabilities)
+    (tmp_path / "evaluation.json").write_text("{}")
+    with pytest.raises(UserError, match="does not hold an evaluation"):
+        EvaluationResult.load(tmp_path)
+
+
+def test_a_single_class_gives_no_auc_but_a_loss() -> None:
+    some = rows(0.9, 50)
+    found = summarised(
+        PerImpression(some.rows, some.probabilities, np.zeros(50), some.groups), Clicks(bootstrap=5), "test", "abc"
+    )
+    assert np.isnan(found.metrics["auc"]) and found.dump()["metrics"]["auc"] is None
+    assert found.metrics["logloss"] > 0 and np.isnan(found.metrics["gauc"])
+
+
+@pytest.mark.parametrize("idle", [{"level": 0.9}, {"unit": "group"}])
+def test_idle_settings_are_refused(idle: dict) -> None:
+    with pytest.raises(ValueError, match="has no effect when bootstrap is 0"):
+        Clicks(bootstrap=0, **idle)

@@ -1,0 +1,178 @@
+"""Evaluating a model on a split: equal to plain loops, with everything that it depends on in the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fakes import Kept, Whole, listed
+from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import EvalSet, Histories
+from fullrank.evaluation import Evaluation, evaluate
+
+STORE = Kept.random(60, 40)
+SMALL = Evaluation(bootstrap=0)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("seen", ["exclude", "keep"])
+def test_equals_plain_loops(split: str, seen: str) -> None:
+    model = Whole(40, max_length=5)
+    found = evaluate(model, STORE, split, Evaluation(seen=seen, bootstrap=0, ks=(1, 7)))
+    hits, gains, shown = [], [], set()
+    asked = STORE.eval_set(split)
+    for history, target in zip(asked.histories.items, asked.next_items, strict=True):
+        ranked = listed(model.scores(history), 7, set(history.tolist()) if seen == "exclude" else set())
+        shown |= set(ranked) - {-1}
+        hits.append(target in ranked)
+        gains.append(1 / np.log2(ranked.index(target) + 2) if target in ranked else 0)
+    assert found.metrics["hit@7"] == pytest.approx(np.mean(hits))
+    assert found.metrics["ndcg@7"] == pytest.approx(np.mean(gains))
+    assert found.metrics["coverage@7"] == len(shown) / 40
+    assert found.protocol["seen"] == seen and found.protocol["split"] == split and found.protocol["users"] == 60
+
+
+def test_popularity_is_counted_on_training_events_unless_asked() -> None:
+    """The planted fault is the published one: counting validation and test events as well."""
+    model = Whole(40)
+    trained, everything = (
+        evaluate(model, STORE, "test", Evaluation(popularity=p, bootstrap=0, ks=(5,))) for p in ("train", "all")
+    )
+    counts = STORE.catalog.popularity
+    lists = trained.per_user.lists
+    assert lists is not None
+    assert trained.metrics["arp@5"] == pytest.approx(counts[lists].mean())
+    assert everything.metrics["arp@5"] == pytest.approx(np.bincount(STORE.items, minlength=40)[lists].mean())
+    assert everything.metrics["arp@5"] != trained.metrics["arp@5"]
+    assert trained.protocol["popularity"] == "train events"
+
+
+@pytest.mark.parametrize("source", ["train", "all"])
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_lift_reads_the_whole_history(split: str, source: str) -> None:
+    """Not only the part that the model reads; counted from the same source as the lists."""
+    found = evaluate(
+        Whole(40, max_length=2), STORE, split, Evaluation(bootstrap=0, metrics=("lift@5",), popularity=source)
+    )
+    counts = STORE.catalog.popularity if source == "train" else np.bincount(STORE.items, minlength=40)
+    lists = found.per_user.lists
+    assert lists is not None
+    for row, history in enumerate(STORE.eval_set(split).histories.items):
+        chosen = counts[history].mean()
+        wanted = counts[lists[row]].mean() / chosen if chosen else 1.0
+        assert found.per_user.values["lift@5"][row] == pytest.approx(wanted)
+
+
+def test_users_without_a_history_have_a_lift_of_one() -> None:
+    store = Kept.of([[0, 1], [1, 2, 3]], 8)
+    spec = Evaluation(bootstrap=0, metrics=("lift@2",), empty="answer")
+    assert evaluate(Whole(8, allows_empty=True), store, "validation", spec).per_user.values["lift@2"][0] == 1.0
+
+
+def test_targets_that_exclusion_makes_impossible_are_counted() -> None:
+    store = Kept.of([[0, 1, 0, 1], [2, 3, 4], [5, 5, 5]], 8)
+    found = evaluate(Whole(8), store, "test", SMALL)
+    assert found.protocol["unreachable"] == 2
+    assert found.per_user.values["hit@20"].tolist() == [0, 1, 0]
+    assert evaluate(Whole(8), store, "test", SMALL.override("seen=keep")).protocol["unreachable"] == 0
+
+
+def test_users_without_a_history_are_left_out_and_counted() -> None:
+    store = Kept.of([[0, 1], [1, 2, 3], [3, 4, 5, 6]], 8)
+    found = evaluate(Whole(8), store, "validation", SMALL)
+    assert found.per_user.users.tolist() == [1, 2]
+    assert (found.protocol["users"], found.protocol["users_without_history"]) == (2, 1)
+    answered = evaluate(Whole(8, allows_empty=True), store, "validation", SMALL.override("empty=answer"))
+    assert answered.per_user.users.tolist() == [0, 1, 2]
+    with pytest.raises(UserError, match="histories are empty"):
+        evaluate(Whole(8), store, "validation", SMALL.override("empty=answer"))
+
+
+def test_several_targets_of_one_user() -> None:
+    """A global-time split: two events after the cut, one of them twice."""
+    store = Kept.of([[0, 1, 2, 3, 3]], 6)
+
+    class Late(Kept):
+        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+            known, targets = (Jagged(self.items, np.array([a]), np.array([b])) for a, b in ((0, 2), (2, 5)))
+            return EvalSet(Histories(known, users=np.array([0])), targets)
+
+    found = evaluate(Whole(6), Late(**vars(store)), "test", SMALL.override("ks=[4]"))
+    assert found.metrics["recall@4"] == 1.0
+
+
+@pytest.mark.parametrize(("split", "said"), [("train", "unknown split 'train'"), ("tset", "did you mean 'test'")])
+def test_other_splits_are_refused(split: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        evaluate(Whole(40), STORE, split, SMALL)
+
+
+def test_a_store_of_another_catalogue_is_refused() -> None:
+    with pytest.raises(UserError, match="ranks 41 items but the store's catalogue has 40"):
+        evaluate(Whole(41), STORE, "test", SMALL)
+
+
+def test_a_split_without_users_is_refused() -> None:
+    class Nobody(Kept):
+        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+            return super().eval_set(split).take(slice(0, 0))
+
+    with pytest.raises(UserError, match="no users with a target"):
+        evaluate(Whole(40), Nobody(**vars(STORE)), "test", SMALL)
+    only_empty = Kept.of([[0, 1], [2, 3]], 5)
+    with pytest.raises(UserError, match="none of the 2 users"):
+        evaluate(Whole(5), only_empty, "validation", SMALL)
+
+
+def test_users_come_back_in_their_own_order() -> None:
+    class Shuffled(Kept):
+        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+            return super().eval_set(split).take(np.random.default_rng(0).permutation(60))
+
+    plain, shuffled = (evaluate(Whole(40), s, "test", SMALL) for s in (STORE, Shuffled(**vars(STORE))))
+    assert np.array_equal(plain.per_user.users, shuffled.per_user.users)
+    assert plain.to_json() == shuffled.to_json()
+
+
+def test_models_see_user_rows_and_times() -> None:
+    model = Whole(40)
+    evaluate(model, replace(STORE, times=np.arange(len(STORE.items))), "test", SMALL)
+    rows = [row for batch in model.asked if batch.rows is not None for row in batch.rows.tolist()]
+    assert sorted(rows) == list(range(60)) and model.asked[0].times is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"negatives": 10}, "negatives has no effect when protocol is 'full'"),
+        ({"negatives_from": "popularity"}, "negatives_from has no effect"),
+        ({"protocol": "sampled", "metrics": ["gini"]}, "needs full lists"),
+        ({"metrics": ["ndgc"]}, "did you mean 'ndcg'"),
+        ({"metrics": []}, "empty list"),
+        ({"selection": "arp@10"}, "selection must be an accuracy metric"),
+        ({"selection": "ndcg"}, "no list length"),
+        ({"ks": []}, "ks must"),
+        ({"ks": [0]}, "ks must"),
+        ({"negatvies": 3}, "did you mean 'negatives'"),
+        ({"seen": "hide"}, "seen"),
+    ],
+)
+def test_settings_without_effect_or_sense_are_refused(settings: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Evaluation.parse(settings)
+
+
+def test_settings_round_trip_and_the_selection_is_cheap() -> None:
+    spec = Evaluation(protocol="sampled", negatives=7, ks=(3,), selection="recall@3")
+    assert Evaluation.from_text(spec.to_yaml()) == spec
+    assert list(evaluate(Whole(40), STORE, "test", spec.for_selection()).metrics) == ["recall@3"]
+    assert Evaluation(selection=" ndcg@05").selection == "ndcg@5"
+
+
+def test_default_metrics() -> None:
+    names = list(evaluate(Whole(40), STORE, "test").metrics)
+    wanted = ["ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty"]
+    assert names == [f"{base}@{k}" for base in wanted for k in (1, 5, 10, 20)]

@@ -1,0 +1,94 @@
+"""Sampled metrics beside the full ones: by hand, alike however the work is cut, on disk, and never unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes import Kept, Whole
+from fullrank.core.errors import UserError
+from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
+from fullrank.evaluation.sampled_metrics import SHARED_BY, shared
+from fullrank.metrics.names import ACCURACY
+
+USERS, ITEMS = 300, 40
+
+
+def asked(**settings: object) -> Evaluation:
+    return Evaluation.parse({"ks": (1, 5), "sampled": 12, "bootstrap": 0, **settings})
+
+
+def test_by_hand() -> None:
+    """Each target against its group's draws, one user at a time."""
+    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
+    found = evaluate(model, store, "test", asked(seed=4))
+    assert found.protocol["sampled"]["negatives"] == 12 and found.protocol["candidates"] == "full"
+    own = store.eval_set("test")
+    row = {int(u): i for i, u in enumerate(found.per_user.users)}
+    checked = 0
+    for user, history, targets in zip(own.users, own.histories.items, own.targets, strict=True):
+        if not len(history) or len(targets) != 1:
+            continue
+        scores = model.scores(history)
+        drawn = shared(np.array([user // SHARED_BY]), 12, ITEMS, 4)[0]
+        place = int((scores[drawn] > scores[targets[0]]).sum())
+        wanted = 1 / np.log2(place + 2) if place < 5 else 0.0
+        assert found.per_user.sampled["ndcg@5"][row[int(user)]] == pytest.approx(wanted)
+        checked += 1
+    assert checked > 20
+    assert found.sampled["ndcg@5"]["gap"] == pytest.approx(
+        found.per_user.sampled["ndcg@5"].mean() - found.metrics["ndcg@5"]
+    )
+
+
+def test_draws_are_shared_by_neighbours_and_even() -> None:
+    drawn = shared(np.arange(50), 2000, ITEMS, 0)
+    assert np.array_equal(shared(np.array([7]), 2000, ITEMS, 0)[0], drawn[7])
+    assert not np.array_equal(drawn[0], drawn[1]) and not np.array_equal(
+        shared(np.array([0]), 2000, ITEMS, 1)[0], drawn[0]
+    )
+    share, even = np.bincount(drawn.ravel(), minlength=ITEMS) / drawn.size, 1 / ITEMS
+    assert np.all(np.abs(share - even) <= 4.5 * np.sqrt(even * (1 - even) / drawn.size))
+
+
+def test_alike_however_the_work_is_cut() -> None:
+    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
+    whole = evaluate(model, store, "test", asked())
+    for settings in ({"batch_size": 7}, {"block": 9}):
+        again = evaluate(model, store, "test", asked(**settings))
+        assert all(np.array_equal(again.per_user.sampled[n], v) for n, v in whole.per_user.sampled.items())
+    parts = [measure(model, store, "test", asked(), shard=(rank, 3)) for rank in range(3)]
+    assert merge(parts).sampled == whole.sampled
+    assert set(whole.sampled) == {f"{name}@{k}" for name in ACCURACY for k in (1, 5)}
+
+
+def test_on_disk_and_never_unasked(tmp_path: Path) -> None:
+    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
+    found = evaluate(model, store, "test", asked())
+    found.save(tmp_path)
+    again = EvaluationResult.load(tmp_path)
+    assert again.sampled == found.sampled and again.dump()["sampled"] == found.dump()["sampled"]
+    plain = evaluate(model, store, "test", asked(sampled=None))
+    assert plain.metrics == found.metrics and not plain.sampled
+    assert "sampled" not in plain.dump() and "sampled" not in plain.protocol
+    assert asked().for_selection().sampled is None
+
+
+def test_as_many_negatives_as_items_are_noted() -> None:
+    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
+    for count in (ITEMS, 1000):
+        note = evaluate(model, store, "test", asked(sampled=count)).protocol["sampled"]["note"]
+        assert f"{count:,} negatives were drawn with replacement from {ITEMS} items" in note
+    assert "note" not in evaluate(model, store, "test", asked(sampled=ITEMS - 1)).protocol["sampled"]
+
+
+def test_refusals() -> None:
+    for settings, said in (
+        ({"protocol": "sampled"}, "sampled has no effect"),
+        ({"metrics": ("gini",)}, "needs an accuracy metric"),
+        ({"sampled": 0}, "sampled"),
+    ):
+        with pytest.raises(UserError, match=said):
+            asked(**settings)

@@ -1,0 +1,163 @@
+"""Predicting tables of any size: the same as evaluation, whatever the chunks; the file appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank.core import files
+from fullrank.core.errors import UserError
+from fullrank.data import chunks
+from fullrank.data.impressions.store import ImpressionStore
+from fullrank.evaluation.ranking import evaluate_clicks
+from fullrank.inference import predict as module
+from fullrank.inference.predict import predict, predict_file
+from fullrank.models.ranking.model import Click, ClickModel
+from tests.training.clicks import SCHEMA
+from tests.training.clicks import table as listed
+from tiny import shaken
+
+READ = {".parquet": pl.read_parquet, ".csv": pl.read_csv, ".jsonl": pl.read_ndjson}
+
+
+def table(rows: int = 3000) -> pl.DataFrame:
+    """With the bag as text, which a CSV file can hold."""
+    return listed(rows).with_columns(pl.col("tags").list.join("|"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
+    fields = [*SCHEMA["fields"][:3], {"name": "tags", "kind": "bag", "separator": "|"}]
+    schema = {**SCHEMA, "fields": fields}
+    return fr.prepare_impressions(table(), tmp_path_factory.mktemp("shop") / "store", schema=schema)
+
+
+@pytest.fixture(scope="module")
+def model(store: ImpressionStore) -> ClickModel:
+    torch.manual_seed(0)
+    return shaken(Click().build(store.fields), 0.1).eval()  # type: ignore[return-value]
+
+
+def fine(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Chunks of 70 rows, scored by 32; the list gets the sizes of the frames that are encoded."""
+    sizes: list[int] = []
+    plain = module.fresh
+
+    def counted(encoder: Any, frame: pl.DataFrame, *rest: Any, **more: Any) -> Any:
+        sizes.append(len(frame))
+        return plain(encoder, frame, *rest, **more)
+
+    monkeypatch.setattr(chunks, "CHUNK", 70)
+    monkeypatch.setattr(module, "ROWS", 32)
+    monkeypatch.setattr(module, "fresh", counted)
+    return sizes
+
+
+def test_predictions_are_those_of_evaluation(store: ImpressionStore, model: ClickModel) -> None:
+    """On the same rows: of the table that the store was prepared from, and of any part of it."""
+    found = evaluate_clicks(model, store, "test")
+    places = store.external(found.per_impression.rows)["input_row"].to_numpy()
+    whole = predict(model, store.encoder, table())["probability"].to_numpy()
+    assert np.allclose(whole[places], found.per_impression.probabilities, rtol=1e-6)
+    alone = predict(model, store.encoder, table()[places])["probability"].to_numpy()
+    assert np.array_equal(alone, found.per_impression.probabilities), "the very same batch"
+
+
+def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:
+    """The newest ratings of MovieLens: evaluation of their test split, and `predict` on the file they came from."""
+    from fullrank.data.sources.movielens_ctr import MovieLensCTR
+
+    source = MovieLensCTR().impressions(real_data("ml-1m"))
+    newest = source.table.sort("timestamp", maintain_order=True).tail(30_000)
+    store = fr.prepare_impressions(newest, tmp_path / "store", schema=source.schema)
+    torch.manual_seed(0)
+    model = shaken(Click().build(store.fields), 0.1).eval()
+    found = evaluate_clicks(model, store, "test")  # type: ignore[arg-type]
+    newest.write_parquet(tmp_path / "new.parquet")
+    predict_file(model, store.encoder, tmp_path / "new.parquet", tmp_path / "p.parquet")  # type: ignore[arg-type]
+    predicted = pl.read_parquet(tmp_path / "p.parquet")["probability"].to_numpy()
+    places = store.external(found.per_impression.rows)["input_row"].to_numpy()
+    assert len(places) > 2000 and np.allclose(predicted[places], found.per_impression.probabilities, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".csv", ".jsonl"])
+def test_chunks_change_nothing(
+    store: ImpressionStore, model: ClickModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    given = table(300)
+    whole = predict(model, store.encoder, given)
+    sizes = fine(monkeypatch)
+    path, told = tmp_path / f"in{kind}", list[tuple[int, int]]()
+    {".parquet": given.write_parquet, ".csv": given.write_csv, ".jsonl": given.write_ndjson}[kind](path)
+    out = tmp_path / "new" / f"out{kind}"
+    done = predict_file(model, store.encoder, path, out, progress=lambda *at: told.append(at))
+    found = READ[kind](out)
+    assert found.columns == whole.columns and done.rows == len(found) == 300 and max(sizes) <= 32
+    assert np.allclose(found["probability"], whole["probability"], rtol=1e-6)
+    assert found["note"].equals(whole["note"]) and done.mean == pytest.approx(whole["probability"].mean())
+    assert told[-1] == (300, 300) and [at for at, _ in told] == sorted({at for at, _ in told})
+    assert [p.name for p in out.parent.iterdir()] == [out.name], "no piece is left"
+
+
+def test_no_rows(store: ImpressionStore, model: ClickModel, tmp_path: Path) -> None:
+    for kind in READ:
+        done = predict_file(model, store.encoder, table(5).head(0), tmp_path / f"out{kind}")
+        assert (done.rows, done.mean) == (0, None) and (tmp_path / f"out{kind}").is_file()
+    assert pl.read_parquet(tmp_path / "out.parquet").columns == [*table(5).columns, "probability"]
+
+
+def test_an_error_leaves_the_old_file(
+    store: ImpressionStore, model: ClickModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error comes in the last chunk, when others are written; it names the rows."""
+    fine(monkeypatch)
+    bad = table(300).with_columns(user=pl.when(pl.col("note") == 290).then(0.5).otherwise(pl.col("user")))
+    for kind in READ:
+        out = tmp_path / f"out{kind}"
+        out.write_text("old")
+        with pytest.raises(
+            UserError, match="column 'user' of impressions, rows 280 to 299, has 1 values that are no whole"
+        ):
+            predict_file(model, store.encoder, bad, out)
+        assert out.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 3, "no piece is left"
+
+
+def test_a_full_disk_is_a_sentence(
+    store: ImpressionStore, model: ClickModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(UserError, match="cannot write .*No space left"):
+        predict_file(model, store.encoder, table(9), tmp_path / "out.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_is_said_at_once(store: ImpressionStore, model: ClickModel, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="column 'more' holds lists, which CSV cannot: write out.parquet"):
+        predict_file(model, store.encoder, table(9).with_columns(more=[1, 2]), tmp_path / "out.csv")
+    with pytest.raises(UserError, match="suffix '.xls'; allowed: .parquet"):
+        predict_file(model, store.encoder, table(9), tmp_path / "out.xls")
+    with pytest.raises(UserError, match="have a column 'note' already"):
+        predict_file(model, store.encoder, table(9), tmp_path / "out.parquet", column="note")
+    assert not list(tmp_path.iterdir())
+
+
+def test_lists_are_as_good_as_the_text_that_a_schema_splits(store: ImpressionStore, model: ClickModel) -> None:
+    found, wanted = (predict(model, store.encoder, made(200))["probability"] for made in (listed, table))
+    assert found.equals(wanted)
+
+
+def test_labels_are_not_read(store: ImpressionStore, model: ClickModel) -> None:
+    """Stars in the label column are no reason to refuse new impressions."""
+    found = predict(model, store.encoder, table(9).with_columns(label=pl.lit(7)))
+    assert found["probability"].equals(predict(model, store.encoder, table(9))["probability"])

@@ -1,0 +1,344 @@
+"""One model for many callers: threads with budgets of their own, filters on every path, constant memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from fullrank.core.device import resolve_device
+from fullrank.core.errors import UserError
+from fullrank.data.events.catalog import Catalog
+from fullrank.inference.decoding import Decoding
+from fullrank.inference.predictor import Predictor
+from fullrank.inference.recommend import check
+from fullrank.models.sequential.baselines.item_to_item import ItemToItem
+from fullrank.models.sequential.baselines.popularity import Popularity
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.semantic import Semantic
+from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
+from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning.plr import PLR
+from tiny import ITEMS, catalog, shaken, store
+
+IDS = [f"i{n}" for n in range(ITEMS)]
+DRAW = np.random.default_rng(5)
+HISTORIES = {f"u{n}": [IDS[i] for i in DRAW.choice(ITEMS, 1 + n % 6, replace=False)] for n in range(12)}
+REASONING = Recommender(dim=8, reasoner=PLR(steps=2, streams=2), task=LastItem(), encoder=Transformer(layers=1))
+CODES = Recommender(dim=8, items=Semantic(), task=SemanticTokens(), scoring=Scoring(similarity="cosine"))
+SPECS: dict[str, Any] = {
+    "vectors": Recommender(dim=8, encoder=Transformer(layers=1)),
+    "cosine": Recommender(dim=8, encoder=Transformer(layers=1), scoring=Scoring(similarity="cosine", temperature=0.2)),
+    "codes": CODES,
+    "sums of codes": Recommender(dim=8, items=Semantic(parts="sum")),
+    "reasoning": REASONING,
+    "item_to_item": ItemToItem(),
+    "popularity": Popularity(),
+}
+PATHS: dict[str, tuple[str, dict[str, Any]]] = {
+    "exact": ("vectors", {}),
+    "exact codes": ("codes", {}),
+    "pruned": ("codes", {"decoding": {"kind": "pruned", "codes": 2}}),
+    "pruned sums": ("sums of codes", {"decoding": {"kind": "pruned", "codes": 2}}),
+    "graph": ("codes", {"decoding": {"kind": "graph", "beams": 6, "edges": 2, "steps": 1}}),
+    "beam": ("codes", {"decoding": {"kind": "beam", "beams": 3}}),
+    "adaptive": ("reasoning", {"budget": {"adaptive": 4}}),
+    "item_to_item": ("item_to_item", {}),
+    "popularity": ("popularity", {}),
+}
+"""Every way to a list: the model, and how it is asked."""
+
+
+def predictor(kind: str) -> Predictor:
+    known = catalog()
+    torch.manual_seed(0)
+    model = SPECS[kind].build(known)
+    if hasattr(model, "fit"):
+        events = [[IDS.index(item) for item in items] for items in HISTORIES.values() if len(items) > 2]
+        model.fit(store(events * 3))
+    else:
+        shaken(model)
+    return Predictor(model, known, device="cpu")
+
+
+def lists(found: pl.DataFrame) -> dict[Any, list[Any]]:
+    return {user: part["item"].to_list() for (user,), part in found.group_by("user", maintain_order=True)}
+
+
+def test_threads_with_two_budgets_answer_as_one_does() -> None:
+    """And leave the model as it was: until a budget was an argument, a quarter of such answers were wrong."""
+    shared = predictor("reasoning")
+    budgets = [{"steps": 0}, {"steps": 3}]
+    asked = [({user: items}, budgets[n % 2]) for n, (user, items) in enumerate(list(HISTORIES.items()) * 8)]
+
+    def ask(one: tuple[dict[str, list[str]], dict[str, int]]) -> list[tuple[Any, ...]]:
+        return shared.recommend(one[0], k=5, budget=one[1]).rows()
+
+    before = shared.recommend(HISTORIES, k=5).rows()
+    alone = [ask(one) for one in asked]
+    assert alone[0] != ask((asked[0][0], budgets[1])), "the two budgets must differ, or nothing is shown"
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(ask, asked))
+    assert together == alone
+    assert shared.recommend(HISTORIES, k=5).rows() == before
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_threads_answer_as_one_does_on_every_path(path: str) -> None:
+    kind, how = PATHS[path]
+    shared = predictor(kind)
+    asked = [({user: items}, {"exclude": IDS[:5]} if n % 2 else {"allow": IDS[3:]}) for n, (user, items) in
+             enumerate(list(HISTORIES.items()) * 2)]  # fmt: skip
+
+    def ask(one: tuple[dict[str, list[str]], dict[str, list[str]]]) -> list[tuple[Any, ...]]:
+        return shared.recommend(one[0], k=5, **one[1], **how).rows()
+
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(ask, asked))  # before anything is made
+    assert together == [ask(one) for one in asked]
+
+
+def test_a_graph_that_reaches_too_little_gives_the_exact_list() -> None:
+    made, how = predictor("codes"), PATHS["graph"][1]
+    found = made.recommend(HISTORIES, k=10, allow=IDS[3:18], **how)
+    assert found.equals(made.recommend(HISTORIES, k=10, allow=IDS[3:18]))
+    (search,) = made._made.values()
+    assert search is not None
+    for _, part in found.group_by("user"):
+        assert part["score"].is_sorted(descending=True)
+    assert made.recommend(HISTORIES, k=ITEMS, **how).height == made.recommend(HISTORIES, k=ITEMS).height
+
+
+CALLS = """
+import gc, pathlib, sys
+import numpy as np, polars as pl, torch
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.model import Recommender
+from fullrank.inference.predictor import Predictor
+from fullrank.inference.recommend import check
+
+known = Catalog(pl.DataFrame({"item": range(99), "item_id": [f"i{n}" for n in range(99)], "train_count": [1] * 99}))
+shared, ids = Predictor(Recommender(dim=8).build(known), known, device="cpu"), known.ids.to_list()
+
+def ask(calls):
+    for n in range(calls):
+        shared.recommend([ids[n % 50 : n % 50 + 1 + n % 9]], k=3, exclude=[ids[n % 99]])
+    gc.collect()
+    return len(gc.get_objects()), int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+
+ask(300)  # what is made once, and what the allocator keeps
+(objects, pages), (more_objects, more_pages) = ask(100), ask(1000)
+print(more_objects - objects, (more_pages - pages) * 4096)
+"""
+
+
+def test_a_thousand_calls_leave_nothing_behind() -> None:
+    """In a process without the type checks of tests, which cost more than the calls."""
+    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True)
+    objects, size = map(int, done.stdout.split())
+    assert objects < 200 and size < 8 << 20
+
+
+@pytest.mark.parametrize("seen", ["exclude", "keep"])
+@pytest.mark.parametrize("path", PATHS)
+def test_filters_hold_on_every_path_and_lists_stay_full(path: str, seen: str) -> None:
+    kind, how = PATHS[path]
+    made = predictor(kind)
+    own = {user: [IDS[(n * 3 + j) % ITEMS] for j in range(9)] for n, user in enumerate(HISTORIES)}
+    filters: list[dict[str, Any]] = [
+        {"exclude": IDS[:9]},
+        {"allow": IDS[4:]},
+        {"exclude": own},
+        {"allow": own},
+        {"exclude": list(own.values()), "allow": IDS[2:20]},
+        {"exclude": IDS[3:6], "allow": own},
+    ]
+    histories = {**HISTORIES, "nobody": []}  # answered by popularity, under the same filters
+    for asked in filters:
+        given = {
+            name: {**value, "nobody": IDS[:7]} if isinstance(value, dict) else
+            [*value, IDS[:7]] if isinstance(value[0], list) else value
+            for name, value in asked.items()
+        }  # fmt: skip
+        found = lists(made.recommend(histories, k=10, seen=seen, **given, **how))
+        for place, (user, items) in enumerate(histories.items()):
+            excluded, allowed = (
+                None if rule is None else set(rule[user] if isinstance(rule, dict) else
+                rule[place] if isinstance(rule[0], list) else rule)
+                for rule in (given.get("exclude"), given.get("allow"))
+            )  # fmt: skip
+            left = (set(IDS) if allowed is None else allowed) - (excluded or set())
+            left -= set(items) if seen == "exclude" else set()
+            got = found.get(user, [])
+            assert set(got) <= left, f"{asked.keys()} do not hold for {user}"
+            assert len(got) == len(set(got)) == min(10, len(left)), f"the list of {user} is not full"
+
+
+@pytest.mark.parametrize("path", [p for p in PATHS if p not in ("graph", "beam", "adaptive")])
+def test_a_filtered_list_is_the_whole_list_without_what_is_refused(path: str) -> None:
+    kind, how = PATHS[path]
+    made = predictor(kind)
+    whole = lists(made.recommend(HISTORIES, k=ITEMS, **how))
+    refused = set(IDS[1::3])
+    for given in ({"exclude": sorted(refused)}, {"allow": sorted(set(IDS) - refused)}):
+        found = lists(made.recommend(HISTORIES, k=7, **given, **how))
+        assert found == {user: [i for i in items if i not in refused][:7] for user, items in whole.items()}
+
+
+def test_lists_that_are_no_lists_are_refused() -> None:
+    made = predictor("vectors")
+    two = {"a": ["i1"], "b": ["i2"]}
+    for given, said in (
+        ({"exclude": "i1"}, "give a list of item ids"),
+        ({"exclude": [["i1"]]}, "1 lists for 2 histories"),
+        ({"exclude": {"c": ["i1"]}}, "'c', who has no history"),
+        ({"allow": {"a": ["i1"]}}, "no list for 'b'"),
+        ({"allow": ["nothing"]}, "leave no item"),
+        ({"allow": {"a": ["nothing"], "b": []}}, "leave no item"),
+        ({"allow": ["i5"], "exclude": ["i5"]}, "leave no item"),
+        ({"exclude": {"a": "i1"}}, "exclude of 'a' is 'i1'; give a list"),
+        ({"exclude": {"a": 5}}, "give a list of item ids"),
+        ({"exclude": [["i3"], "i4"]}, "exclude of 1 is 'i4'"),
+        ({"exclude": [["i3"], None]}, "exclude of 1 is None"),
+        ({"exclude": {"i1"}}, "give a list of item ids"),
+        ({"decoding": "grap"}, "graph"),
+        ({"exclude": [3]}, "whole numbers|strings"),
+        ({"k": 0}, "k must be at least 1"),
+        ({"budget": {"steps": 1}}, "does not reason"),
+        ({"decoding": {"kind": "graph"}}, "answers with vectors"),
+    ):
+        with pytest.raises(UserError, match=said):
+            made.recommend(two, **given)
+    for k in ("3", 2.5, True, None, 0):
+        with pytest.raises(UserError, match="k must be at least 1, a whole number"):
+            check(k, "exclude", "popular")
+    for histories in ([5, 7], {"a": 5}, {"a": None}):
+        with pytest.raises(UserError, match="the history of"):
+            made.recommend(histories)
+    with pytest.raises(UserError, match="the ids|the items' ids"):
+        made.recommend([[["i1"], ["i2", "i3"]]])
+    assert made.recommend({2**70: ["i1"]}, k=1)["item"].to_list() == made.recommend([["i1"]], k=1)["item"].to_list()
+    frame = pl.DataFrame({"user_id": ["b", "a"], "item_id": ["i1", "i2"]})
+    with pytest.raises(UserError, match="no order to go by"):
+        made.recommend(frame, exclude=[["i1"], ["i2"]])
+    assert "i1" not in lists(made.recommend(frame, exclude={"a": ["i1"]}, k=ITEMS))["a"]
+
+
+@pytest.mark.parametrize("kind", [k for k in SPECS if k != "item_to_item"])
+def test_score_agrees_with_the_lists(kind: str) -> None:
+    made = predictor(kind)
+    ranked = made.recommend(HISTORIES, k=ITEMS, seen="keep").sort("user", "item")
+    scored = made.score(HISTORIES, IDS).sort("user", "item")
+    assert scored.select("user", "item").rows() == ranked.select("user", "item").rows()
+    assert np.allclose(scored["score"].to_numpy(), ranked["score"].to_numpy(), atol=1e-5)
+
+
+def test_score_takes_candidates_for_each_and_does_not_know_all() -> None:
+    made = predictor("vectors")
+    found = made.score({"a": ["i1"], "b": ["i2", "i3"]}, {"a": ["i9", "new"], "b": ["i4"]})
+    assert found.select("user", "item").rows() == [("a", "i9"), ("a", "new"), ("b", "i4")]
+    assert found["score"].is_null().to_list() == [False, True, False]
+    with pytest.raises(UserError, match="1 of 2 histories hold no item"):
+        made.score({"a": ["i1"], "b": []}, ["i9"])
+    with pytest.raises(UserError, match="give candidates"):
+        made.score({"a": ["i1"]}, None)
+
+
+def test_similar_items_are_those_with_like_vectors() -> None:
+    made = predictor("vectors")
+    vectors = made.item_vectors()
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = made.similar(["i3", "i7"], k=4, exclude=["i5"], titles=True)
+    for item in (3, 7):
+        order = [n for n in np.argsort(-unit @ unit[item], kind="stable") if n not in (item, 5)][:4]
+        part = found.filter(pl.col("item") == f"i{item}")
+        assert part["similar"].to_list() == [f"i{n}" for n in order] and part["rank"].to_list() == [1, 2, 3, 4]
+        assert np.allclose(part["score"].to_numpy(), (unit @ unit[item])[order], atol=1e-5)
+    assert made.similar("i3", k=1)["similar"].to_list() == made.similar(["i3"], k=1)["similar"].to_list()
+    together = predictor("item_to_item").similar(HISTORIES["u5"][0], k=3)
+    assert set(together["similar"]) & set(HISTORIES["u5"][1:]) and (together["score"] > 0).all()
+    with pytest.raises(UserError, match="does not know the item 'i99'"):
+        made.similar("i99")
+    with pytest.raises(UserError, match="no vectors of items"):
+        predictor("popularity").similar("i3")
+
+
+@pytest.mark.parametrize("kind", ["vectors", "cosine", "reasoning", "popularity"])
+def test_scores_are_inner_products_of_the_vectors(kind: str) -> None:
+    made = predictor(kind)
+    users, vectors = made.user_vectors(HISTORIES)
+    scores = vectors @ made.item_vectors().T
+    found = made.score(HISTORIES, IDS)
+    assert users.to_list() == list(HISTORIES)
+    assert np.allclose(scores.ravel(), found["score"].to_numpy(), atol=1e-4)
+    with pytest.raises(UserError, match="no vectors in it"):
+        predictor("codes").item_vectors()
+
+
+def test_vectors_are_the_callers_own() -> None:
+    """Normalising them in place, as an index for search does, leaves the model as it was."""
+    made = predictor("vectors")
+    before = made.recommend(HISTORIES).rows()
+    vectors = made.item_vectors()
+    vectors *= np.arange(len(vectors))[:, None]
+    made.user_vectors(HISTORIES)[1][:] = 0
+    assert made.recommend(HISTORIES).rows() == before
+
+
+def test_a_predictor_makes_its_index_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = predictor("vectors")
+    calls, make = [], made.model.index_items
+    monkeypatch.setattr(made.model, "index_items", lambda: (calls.append(1), make())[1])
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda items: made.recommend([items], k=2), HISTORIES.values()))
+    assert len(calls) == 1
+
+
+def test_what_a_call_does_not_say_is_as_the_predictor_was_made() -> None:
+    model = shaken(REASONING.build(catalog()))
+    none = Predictor(model, catalog(), device="cpu", budget=Budget(steps=0))
+    whole = Predictor(model, catalog(), device="cpu")
+    assert none.recommend(HISTORIES).rows() == whole.recommend(HISTORIES, budget={"steps": 0}).rows()
+    assert none.recommend(HISTORIES, budget={"steps": 2}).rows() == whole.recommend(HISTORIES).rows()
+    adaptive = Predictor(model, catalog(), device="cpu", budget=Budget(adaptive=5))
+    assert adaptive.score(HISTORIES, IDS).equals(whole.score(HISTORIES, IDS)), "which ranks no lists to stop by"
+    assert np.array_equal(adaptive.user_vectors(HISTORIES)[1], whole.user_vectors(HISTORIES)[1])
+    with pytest.raises(UserError, match="goes by ranked lists"):
+        whole.score(HISTORIES, IDS, budget={"adaptive": 3})
+
+
+def test_another_decoding_starts_from_its_own_defaults() -> None:
+    known = catalog()
+    beam = Predictor(shaken(CODES.build(known)), known, device="cpu", decoding=Decoding(kind="beam", beams=9))
+    exact = beam.recommend(HISTORIES, decoding="exact").rows()
+    assert exact == beam.recommend(HISTORIES, decoding={"kind": "pruned"}).rows()
+    for beams in range(2, 12):
+        beam.recommend(HISTORIES, k=2, decoding={"beams": beams})
+    assert len(beam._made) <= 4, "what searches keep does not grow with the settings asked for"
+
+
+def test_look_ups_of_any_kind_of_id() -> None:
+    """Whole numbers, strings, and numbers beyond a signed 64-bit word; what is not there is -1, and so is null."""
+    for ids in ([5, -3, 2**62, 0], ["a", "", "0", "é"], pl.Series([2**63 + 1, 3, 0, 2**63], dtype=pl.UInt64)):
+        series = pl.Series("item_id", ids)
+        table = Catalog(pl.DataFrame({"item": range(4), "item_id": series, "train_count": [1, 1, 1, 1]}))
+        asked = pl.concat([series.reverse(), series.head(1).replace(series[0], None)])
+        assert table.lookup(asked).tolist() == [3, 2, 1, 0, -1]
+        assert table.lookup(series.gather([1, 1])).tolist() == [1, 1]
+    assert Catalog(table.frame.with_columns(item_id=pl.Series([7, 9, 1, 4]))).lookup([8, 4, 0]).tolist() == [-1, 3, -1]
+
+
+def test_devices() -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    for name in ("gpu", "cuda:99", "meta"):
+        with pytest.raises(UserError, match="allowed: auto|not available here"):
+            resolve_device(name)

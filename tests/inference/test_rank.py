@@ -1,0 +1,132 @@
+"""Ranking many histories: order given, whole history seen, last events read, results free of batch and block."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import Whole, listed, ragged
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch, Dense
+from fullrank.data.histories import Histories
+from fullrank.inference.batches import TOKENS
+from fullrank.inference.rank import rank
+
+Lists = list[list[int]]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 29), min_size=1, max_size=9), min_size=1, max_size=12),
+    st.integers(1, 35),
+    st.sampled_from([None, 1, 3]),
+    st.sampled_from([None, 1, 7, 64]),
+    st.sampled_from(["exclude", "keep"]),
+)
+def test_equals_ranking_one_history_at_a_time(
+    histories: Lists, k: int, batch_size: int | None, block: int | None, seen: str
+) -> None:
+    model = Whole(30, max_length=4)
+    ranking = rank(model, ragged(histories), k=k, seen=seen, batch_size=batch_size, block=block)
+    for history, ids in zip(histories, ranking.ids.tolist(), strict=True):
+        hidden = set(history) if seen == "exclude" else set()
+        assert ids == listed(model.scores(np.array(history)), k, hidden)
+    assert ranking.seen == seen
+
+
+def test_the_whole_history_is_seen_although_only_its_end_is_read() -> None:
+    model = Whole(6, max_length=2)
+    ranking = rank(model, ragged([[0, 1, 2, 3, 4]]), k=6)
+    assert ranking.ids.tolist() == [[5, -1, -1, -1, -1, -1]]
+    assert model.asked[0].items.tolist() == [[3, 4]] and model.asked[0].lengths.tolist() == [2]
+
+
+def test_batches_hold_rows_of_like_length_and_what_the_model_needs() -> None:
+    histories = [[1] * n for n in (1, 9, 2, 8)]
+    items = ragged(histories).items
+    model = Whole(20)
+    rank(model, Histories(items, items.values * 0 + 7, np.array([10, 11, 12, 13])), k=1, batch_size=2)
+    first, second = model.asked
+    assert (first.lengths.tolist(), second.lengths.tolist()) == ([9, 8], [2, 1])
+    assert first.rows is not None and first.rows.tolist() == [11, 13]
+    assert second.times is not None and second.times.tolist() == [[7, 7], [7, 0]]
+    assert second.items.tolist() == [[1, 1], [1, 0]]
+
+
+def test_long_histories_make_small_batches() -> None:
+    model = Whole(10, max_length=TOKENS // 2)
+    rank(model, ragged([[1] * (TOKENS // 2)] * 3 + [[2]] * 50), k=1)
+    assert [len(b.items) for b in model.asked] == [2, 2, 49]
+
+
+def test_an_empty_history_is_refused_unless_the_model_takes_it() -> None:
+    with pytest.raises(UserError, match="1 of 2 histories are empty"):
+        rank(Whole(5), ragged([[1], []]), k=1)
+    ranking = rank(Whole(5, allows_empty=True), ragged([[1], []]), k=2)
+    assert ranking.ids[1].tolist() == [0, 1]
+
+
+def test_no_histories_give_no_lists() -> None:
+    assert rank(Whole(5), ragged([]), k=3).ids.shape == (0, 3)
+
+
+def test_an_item_outside_the_catalogue_is_refused() -> None:
+    with pytest.raises(UserError, match="item id 5 is not in the model's catalogue of 5"):
+        rank(Whole(5), ragged([[1, 5]]), k=1)
+    with pytest.raises(UserError, match="item id -1"):
+        rank(Whole(5), ragged([[1, -1]]), k=1)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"), [({"seen": "hide"}, "seen-items policy 'hide'"), ({"batch_size": 0}, "batch_size")]
+)
+def test_bad_settings_are_refused(bad: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        rank(Whole(5), ragged([[1]]), k=1, **bad)
+
+
+def test_a_model_that_answers_for_other_items_is_refused() -> None:
+    class Short(Whole):
+        def answer(self, batch: Batch) -> Dense:
+            return Dense(torch.zeros(len(batch.items), 4), self.table[:-1])
+
+    with pytest.raises(UserError, match="5 items but answers for 4"):
+        rank(Short(5), ragged([[1]]), k=1)
+
+
+class Dropping(torch.nn.Module):
+    """Without evaluation mode its lists are noise."""
+
+    num_items, max_length = 50, 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)))
+
+    def answer(self, batch: Batch) -> Dense:
+        return Dense(torch.nn.functional.dropout(self.table[batch.items[:, 0]], 0.5, self.training), self.table)
+
+
+def test_dropout_is_off_while_ranking_and_the_mode_is_given_back() -> None:
+    model = Dropping().train()
+    first, second = (rank(model, ragged([[3], [4]]), k=5).scores for _ in range(2))
+    assert np.array_equal(first, second)
+    assert model.training and not torch.is_inference_mode_enabled()
+    model.table.sum().backward()  # the parameters are still trainable
+
+
+def test_mode_is_given_back_after_an_error() -> None:
+    model = Dropping().train()
+    with torch.no_grad():
+        model.table[7] = torch.nan
+    with pytest.raises(UserError, match="NaN"):
+        rank(model, ragged([[3]]), k=5)
+    assert model.training
+
+
+def test_progress_counts_users() -> None:
+    told: list[tuple[int, int]] = []
+    rank(Whole(5), ragged([[1], [2], [3]]), k=1, batch_size=2, progress=lambda done, of: told.append((done, of)))
+    assert told == [(2, 3), (3, 3)]

@@ -1,0 +1,236 @@
+"""HSTU against its formulas, its time buckets by hand, column sums of long histories, and what its spec refuses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch, Taps
+from fullrank.models.sequential.attention import Attention, Placed, Places
+from fullrank.models.sequential.attention.hstu import HSTU, HSTUAttention, buckets
+from fullrank.models.sequential.attention.rotary import rotate
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from tiny import close, histories, padded, shaken
+
+LONGEST = 9
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"causal": False, "norm": "rms"},
+    {"rel_bias": "positions", "divide_by": "visible", "qk_width": 5, "value_width": 3},
+    {"gate": False, "rel_bias": "none", "rope": True, "bias": False},
+    {"gate": False, "causal": False, "divide_by": "visible"},
+]
+
+
+def silu(x: Tensor) -> Tensor:
+    return x / (1 + (-x).exp())
+
+
+def by_hand(attention: HSTUAttention, spec: HSTU, x: Tensor, times: list[int]) -> Tensor:
+    """The output for one row, query by query and key by key."""
+    n, heads = len(x), spec.heads
+    e, f = spec.qk_width or x.shape[1] // heads, spec.value_width or x.shape[1] // heads
+    sizes = [heads * f * spec.gate, heads * f, heads * e, heads * e]
+    u, v, q, k = silu(x @ attention.uvqk.weight.T).split(sizes, -1)
+    out = []
+    for i in range(n):
+        seen = range(i + 1) if spec.causal else range(n)
+        divisor = LONGEST if spec.divide_by == "max_length" else len(seen)
+        mixed = []
+        for h in range(heads):
+            q_i, rows = q[i, h * e : (h + 1) * e], k[:, h * e : (h + 1) * e]
+            if spec.rope:
+                q_i = rotate(q_i[None, None, None], torch.tensor([[i]]))[0, 0, 0]
+                rows = rotate(rows[None, None], torch.arange(n)[None])[0, 0]
+            total = torch.zeros(f)
+            for j in seen:
+                score = q_i @ rows[j]
+                if spec.rel_bias != "none":
+                    score = score + attention.by_distance[i - j if spec.causal else i - j + LONGEST - 1]
+                if spec.rel_bias == "times":
+                    gap = abs(times[min(i + 1, n - 1)] - times[j])
+                    score = score + attention.by_time[min(128, int(math.log(max(gap, 1)) / 0.301))]
+                total = total + silu(score) / divisor * v[j, h * f : (h + 1) * f]
+            mixed.append(total)
+        y = torch.cat(mixed)
+        if spec.gate and spec.norm == "rms":
+            y = u[i] * attention.norm.weight * y / (y.pow(2).mean() + 1e-6).sqrt()
+        elif spec.gate:
+            y = u[i] * (y - y.mean()) / (y.var(unbiased=False) + 1e-6).sqrt()
+        out.append(y @ attention.output.weight.T + (attention.output.bias if spec.bias else 0))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_equals_its_formula(settings: dict[str, Any]) -> None:
+    spec = HSTU.parse(settings)
+    attention = shaken(spec.build(8, LONGEST), 0.7).eval()
+    batch = padded(histories([7, 4, 1]))
+    assert batch.times is not None
+    x = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(0))
+    y = attention(x, batch)
+    for b, n in enumerate(batch.lengths.tolist()):
+        assert close(y[b, :n], by_hand(attention, spec, x[b, :n], batch.times[b, :n].tolist()), 1e-4)
+
+
+def test_buckets() -> None:
+    """floor(ln(seconds) / 0.301) of the absolute difference, from 0 for a second or none up to 128."""
+    days = 86_400
+    found = buckets(torch.tensor([0, 1, -1, 2, 60, -60, days, 365 * days, 2**62]))
+    assert found.tolist() == [0, 0, 0, 2, 13, 13, 37, 57, 128]
+
+
+def test_what_a_query_asks_about() -> None:
+    """The time of the next event of its row; the last repeats its own, and so do latent tokens behind it."""
+    batch = replace(padded([[1, 2, 3], [4]], extra=1), times=torch.tensor([[10, 20, 40, 0], [7, 0, 0, 0]]))
+    places = Places.of(batch)
+    assert places.asked is not None and places.asked.tolist()[0][:3] == [20, 40, 40]
+    assert places.asked.tolist()[1][0] == 7
+    latent = Places.behind(batch, 1, 2)
+    assert latent.queries.tolist() == [[4, 5], [2, 3]]
+    assert latent.keys.tolist() == [[0, 1, 2, 3, 3, 4, 5], [0, 1, 2, 3, 1, 2, 3]]
+    assert latent.asked is not None and latent.asked.tolist() == [[40, 40], [7, 7]]
+    assert latent.times is not None and latent.times[:, 4:].tolist() == [[40] * 3, [7] * 3]
+
+
+def test_no_batch_without_times() -> None:
+    batch, x = replace(padded(histories([5])), times=None), torch.randn(1, 5, 8)
+    with pytest.raises(UserError, match="rel_bias=positions"):
+        HSTU().build(8, LONGEST)(x, batch)
+    attention = HSTU(rel_bias="positions").build(8, LONGEST).eval()
+    assert not attention.reads_times and HSTU().build(8, LONGEST).reads_times
+    rows = attention.attend(*attention.project(x, batch.positions(from_end=False)), None)
+    assert close(rows, attention(x, batch)), "without places the tokens are those of whole rows"
+
+
+def test_starting_values() -> None:
+    """N(0, 0.02) for the projections and tables, Xavier-uniform for the output, zero bias."""
+    torch.manual_seed(0)
+    attention = HSTU().build(64, 500)
+    assert attention.by_distance is not None and attention.by_time is not None
+    for table in (attention.uvqk.weight, attention.by_distance, attention.by_time):
+        assert 0.015 < float(table.detach().std()) < 0.025
+    bound = math.sqrt(6 / 128)
+    assert 0.95 * bound < float(attention.output.weight.detach().abs().max()) <= bound
+    assert not attention.output.bias.any() and len(attention.by_time) == 129
+    assert len(attention.by_distance) == 500 and len(HSTU(causal=False).build(64, 500).by_distance) == 999
+
+
+def test_positions_beyond_the_longest_history_share_the_last_entry() -> None:
+    """A latent token behind a full history is further from its beginning than any event was from another."""
+    attention = shaken(HSTU(rel_bias="positions").build(8, 3), 1.0).eval()
+    batch, x = padded(histories([5])), torch.randn(1, 5, 8)
+    with torch.no_grad():
+        before = attention(x, batch)
+        attention.by_distance[2] += 1
+    after = attention(x, batch)
+    assert close(before[0, :2], after[0, :2]) and not close(before[0, 4], after[0, 4])
+
+
+@pytest.mark.parametrize("settings", [*SETTINGS, {"rel_bias": "none"}])
+@pytest.mark.parametrize("length", [127, 128, 131, 257])
+def test_column_sums_of_long_histories(settings: dict[str, Any], length: int) -> None:
+    """Made in blocks, they equal those of the full weights in value and gradient, and the output is the same."""
+    attention = shaken(HSTU.parse(settings).build(8, 260), 0.3).eval()
+    batch = padded(histories([length, length - 60, 2]), extra=2)
+    x = torch.randn(3, length + 2, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    taps = Taps(frozenset({"columns"}))
+    y = attention(x, replace(batch, taps=taps))
+    noted = taps.columns[0].sums
+    weights = attention.weights(x, batch)
+    slow = (weights.abs() * batch.valid[:, None, :, None]).sum(2)
+    assert close(noted, slow, 1e-4) and not noted.masked_select(~batch.valid[:, None]).any()
+    assert close(y[batch.valid], attention.apply_weights(weights, x)[batch.valid], 1e-4)
+    leaves = [x, attention.uvqk.weight, *([] if attention.by_distance is None else [attention.by_distance])]
+    leaves += [] if attention.by_time is None else [attention.by_time]
+    found = torch.autograd.grad(noted.pow(2).sum(), leaves)
+    for a, b in zip(found, torch.autograd.grad(slow.pow(2).sum(), leaves), strict=True):
+        assert close(a, b, 2e-3)
+
+
+def test_column_sums_under_autocast() -> None:
+    """In fp32, as the log-sum-exp over them wants, and close to those of fp32 arithmetic."""
+    attention = shaken(HSTU().build(8, 200), 0.3)
+    batch, x = padded(histories([150])), torch.randn(1, 150, 8)
+    sums = []
+    for cast in (False, True):
+        taps = Taps(frozenset({"columns"}))
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            attention(x, replace(batch, taps=taps))
+        sums.append(taps.columns[0].sums)
+    assert sums[1].dtype == torch.float32 and (sums[0] - sums[1]).abs().max() < 0.05 * sums[0].abs().max()
+    sums[1].sum().backward()
+    assert attention.uvqk.weight.grad is not None and attention.uvqk.weight.grad.isfinite().all()
+
+
+def test_every_layer_notes_its_columns_in_order() -> None:
+    encoder = Transformer(layers=3, attention=HSTU()).build(8, 20)
+    taps = Taps(frozenset({"columns"}))
+    batch = padded(histories([5, 3]))
+    encoder(torch.randn(2, 5, 8), replace(batch, taps=taps))
+    assert [c.module for c in taps.columns] == [block.attention for block in encoder.blocks]
+
+
+def test_dropout_in_training_alone() -> None:
+    batch, x = padded(histories([6])), torch.randn(1, 6, 8)
+    for name in ("dropout", "weight_dropout"):
+        attention = shaken(HSTU.parse({name: 0.5}).build(8, LONGEST))
+        attention.eval()
+        assert torch.equal(attention(x, batch), attention(x, batch))
+        attention.train()
+        torch.manual_seed(0)
+        first = attention(x, batch)
+        assert not close(first, attention(x, batch))
+        torch.manual_seed(0)
+        assert torch.equal(first, attention(x, batch))
+
+
+def test_a_row_without_events_is_finite() -> None:
+    for causal, gate in itertools.product((True, False), (True, False)):
+        attention = shaken(HSTU(causal=causal, gate=gate).build(8, LONGEST)).eval()
+        assert attention(torch.randn(2, 3, 8), padded([[], [1, 2, 3]])).isfinite().all()
+
+
+def test_it_is_placed_and_softmax_is_not() -> None:
+    """The encoder tells places to those attentions alone that ask for them."""
+    attention: Attention = HSTU().build(8, LONGEST)
+    assert isinstance(attention, Placed) and not isinstance(Softmax().build(8, LONGEST), Placed)
+    assert Transformer(attention=HSTU()).build(8, 9).reads_times
+    assert not Transformer(attention=HSTU(rel_bias="none")).build(8, 9).reads_times
+    assert not Transformer().build(8, 9).reads_times
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"gate": False, "norm": "rms"}, "norm has no effect with gate=false"),
+        ({"rope": True}, "rope takes the place of rel_bias='times'"),
+        ({"rope": True, "rel_bias": "positions"}, "rope takes the place of rel_bias='positions'"),
+        ({"divide_by": "padded"}, "divide_by"),
+        ({"dropout": 1.0}, "dropout"),
+    ],
+)
+def test_refusals(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        HSTU.parse(settings)
+
+
+def test_refused_widths() -> None:
+    with pytest.raises(UserError, match="width 10 does not divide by 3 heads.*qk_width and value_width"):
+        HSTU(heads=3).build(10, 5)
+    with pytest.raises(UserError, match="even qk_width, not 5"):
+        HSTU(rel_bias="none", rope=True).build(10, 5)
+    y = HSTU(heads=3, qk_width=4, value_width=2).build(10, 5)(torch.randn(1, 2, 10), one_row())
+    assert y.shape == (1, 2, 10)
+
+
+def one_row() -> Batch:
+    return padded([[1, 2]])

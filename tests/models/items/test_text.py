@@ -1,0 +1,248 @@
+"""Items made of text: vectors by hand, tokens, what a run keeps, growth, and refusals."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from fullrank.core.errors import UserError
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.experiment import Experiment, Training
+from fullrank.models.sequential.items import Computed, Extending, Knowing
+from fullrank.models.sequential.items.text import Text
+from fullrank.models.sequential.items.text_fields import TextField, text_of
+from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE, Tokeniser
+from fullrank.models.sequential.model import Recommender
+from fullrank.run import Run
+from fullrank.training.cold_start.grow import grow_catalog
+from fullrank.training.cold_start.warm_start import copy_weights
+from fullrank.training.fit import train as fit
+from tiny import ITEMS, catalog, close, histories, shaken, store
+
+COLOURS = ("red", "green", "blue")
+FIELDS: Any = ({"column": "title", "tokens": 6}, {"column": "tags", "first": True, "tokens": 2, "empty": "unknown"})
+
+
+def worded(size: int = ITEMS, first: int = 0) -> Catalog:
+    """Titles in three colours; a list of tags whose first is the brand; the last item has neither."""
+    ids = range(first, first + size)
+    title = [f"{COLOURS[i % 3].upper()} nail-polish, no. {i % 7}!" for i in ids]
+    tags = [[f"Brand{i % 4}", "Beauty"] if i % 5 else [] for i in ids]
+    counts = [size - i for i in range(size)]
+    columns = {"item": np.arange(size), "item_id": [f"i{i}" for i in ids], "train_count": counts}
+    return Catalog(pl.DataFrame(columns | {"title": [*title[:-1], None], "tags": [*tags[:-1], None]}))
+
+
+def spec(**settings: Any) -> Text:
+    words = {} if "tokeniser" in settings else {"vocabulary": 40}
+    return Text.parse({"kind": "text", "fields": FIELDS, **words, **settings})
+
+
+def known(items: Text | None = None, frame: Catalog | None = None) -> Catalog:
+    return (items or spec()).known(frame or worded())
+
+
+def trained(tmp_path: Path, items: Text | None = None) -> tuple[Run, Store]:
+    rows = histories([6, 7, 8, 5, 6, 9, 7, 6])
+    data = store(rows)
+    data.catalog = Catalog(data.catalog.frame.select("item", "item_id", "train_count").join(
+        worded().frame.select("item", "title", "tags"), on="item", maintain_order="left"
+    ))  # fmt: skip
+    model = Recommender(dim=8, max_length=8, items=items or spec())
+    run = fit(Experiment(model=model, training=Training(max_epochs=1)), data, tmp_path / "run", progress=False)
+    return run, data
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_vectors_by_hand(pooling: str) -> None:
+    items = shaken(Text(pooling=pooling).build(6, catalog()))
+    frame = catalog().frame
+    for i in range(ITEMS):
+        parts = []
+        for table, name in zip(items.tables, ("title_tokens", "brand_tokens"), strict=True):
+            own = frame[name][i].to_list()
+            total = table.weight[own].sum(0)
+            parts.append(total / max(1, len(own)) if pooling == "mean" else total)
+        wanted = items.adapter.weight @ torch.cat(parts) + items.adapter.bias
+        assert close(items.embed(torch.tensor(i)), wanted)
+    assert close(items.embed(torch.tensor(0)), items.adapter.bias), "item 0 has no tokens"
+
+
+def test_parameters_do_not_grow_with_the_catalogue() -> None:
+    few, many = (spec().build(6, known(frame=worded(size))) for size in (21, 84))
+    shapes = [{n: p.shape for n, p in items.named_parameters()} for items in (few, many)]
+    assert shapes[0] == shapes[1] and set(few.state_dict()) == {*shapes[0], "popularity"}
+
+
+def test_a_small_catalogue_has_a_smaller_vocabulary() -> None:
+    assert known(spec(vocabulary=30_000)).frame[TOKENISER_SIZE][0] < 200
+
+
+def test_fields() -> None:
+    frame = worded().frame
+    assert text_of(TextField(column="title"), worded())[1] == "green nail polish no 1"
+    assert text_of(TextField(column="tags"), worded())[1] == "brand1 beauty"
+    brand = text_of(TextField(column="tags", first=True, empty="Un-known"), worded())
+    assert brand[1] == "brand1" and brand[0] == brand[ITEMS - 1] == "un known"
+    fixed = pl.Series([["A b", "C"]] * ITEMS, dtype=pl.Array(pl.String, 2))
+    assert text_of(TextField(column="tags"), Catalog(frame.with_columns(tags=fixed)))[0] == "a b c"
+    sort = Catalog(frame.with_columns(title=pl.col("title").cast(pl.Categorical)))
+    assert text_of(TextField(column="title"), sort)[1] == "green nail polish no 1"
+
+
+def test_a_run_keeps_what_it_read(tmp_path: Path) -> None:
+    items = spec()
+    assert isinstance(items, Knowing) and isinstance(items, Extending)
+    found = known()
+    assert items.known(found) is found, "a run's own table is read as it is"
+    assert found.frame["title_tokens"].list.len().to_list()[-1] == 0
+    assert found.frame["tags_first_tokens"].list.len().min() > 0, "unknown stands for an empty brand"
+    found.write(tmp_path / "items.parquet")
+    again = Catalog.open(tmp_path / "items.parquet")
+    assert torch.equal(*(shaken(items.build(6, one)).all() for one in (found, again)))
+    assert Tokeniser.of(again).pieces == Tokeniser.open(tmp_path).pieces
+
+
+def test_train_and_grow(tmp_path: Path) -> None:
+    """New items have vectors from their text, old ones keep theirs, and nothing is trained."""
+    run, data = trained(tmp_path)
+    model: Any = run.model()
+    assert isinstance(model.items, Computed)
+    title = worded().frame["title"][4]
+    new = pl.DataFrame({
+        "item_id": ["n0", "n1", "n2"], "title": [title, "日本", None], "tags": [["Brand0"], ["日本"], None]
+    })  # fmt: skip
+    grown: Any = grow_catalog(run, new, tmp_path / "grown").model()
+    before, after = model.items.all(), grown.items.all()
+    assert torch.equal(before, after[:ITEMS]) and len(after) == ITEMS + 3
+    assert close(after[ITEMS], before[4]), "the same text as item 4"
+    assert close(after[ITEMS + 2], before[ITEMS - 1]), "no text, as the last"
+    with pytest.raises(UserError, match="start='mean' has no effect"):
+        grow_catalog(run, new, tmp_path / "mean", start="mean")
+    with pytest.raises(UserError, match="the new items have no text.*'title', 'tags'"):
+        grow_catalog(run, new.select("item_id"), tmp_path / "bare_ids")
+    kept = run.catalog.frame["tags_first_tokens"]
+    assert grow_catalog(run, new, tmp_path / "more").catalog.frame["tags_first_tokens"][:ITEMS].equals(kept)
+    bare = trained(tmp_path / "bare", spec(fields=FIELDS[:1]))[0]
+    alone: Any = grow_catalog(bare, new, tmp_path / "alone").model()
+    assert close(alone.items.all()[ITEMS + 2], alone.items.adapter.bias), "no text, no brand"
+    pieces, rows = Tokeniser.of(bare.catalog).pieces, grow_catalog(bare, new, tmp_path / "again").catalog.frame
+    assert [pieces[t] for t in rows["title_tokens"][ITEMS + 1]] == ["▁"], "of unknown text a word's beginning is left"
+
+
+def test_a_token_that_no_old_item_has_in_a_field_is_left_out() -> None:
+    """Its vector was never trained: `beauty` stands in titles' tokeniser, but in no title."""
+    items = spec()
+    found = known(items)
+    more = pl.DataFrame({"item_id": ["n"], "title": ["Brand2 red"], "tags": [["red"]]})
+    grown = items.extended(found.extended(more), ITEMS).frame
+    seen = set(found.frame["title_tokens"].explode().drop_nulls())
+    everything = Tokeniser.of(found).tokens(pl.Series(["brand2 red"]), 6)[0].to_list()
+    assert grown["title_tokens"][ITEMS].to_list() == [t for t in everything if t in seen] != everything
+
+
+def test_another_runs_tokeniser(tmp_path: Path) -> None:
+    known().write(tmp_path / "items.parquet")
+    other = worded(30, first=100)
+    taken = known(spec(tokeniser=str(tmp_path)), other)
+    assert Tokeniser.of(taken).model == Tokeniser.of(known()).model
+    (tmp_path / "bpe.model").write_bytes(Tokeniser.of(known()).model)
+    again = known(spec(tokeniser=str(tmp_path / "bpe.model")), other)
+    assert again.frame.equals(taken.frame)
+
+
+def test_a_tokeniser_that_knows_no_token_of_any_item_is_refused(tmp_path: Path) -> None:
+    known().write(tmp_path / "items.parquet")
+    foreign = worded().frame.with_columns(
+        title=pl.lit("赤いマニキュア").cast(pl.String), tags=pl.lit(["日本"], dtype=pl.List(pl.String))
+    )
+    own = foreign.with_columns(title=pl.when(pl.col("item") == 7).then(pl.lit("red")).otherwise("title"))
+    for frame in (foreign, foreign.with_columns(tags=pl.when(pl.col("item") > 3).then("tags"))):
+        with pytest.raises(UserError, match=r"knows no token of any of 23 items \(columns title, tags\)"):
+            known(spec(tokeniser=str(tmp_path)), Catalog(frame))
+    found = known(spec(tokeniser=str(tmp_path)), Catalog(own)).frame["title_tokens"]
+    assert (found.list.len() > 1).arg_true().to_list() == [7], "one item that is known is enough"
+
+
+def test_a_run_goes_on_by_the_text_of_its_tokens(tmp_path: Path) -> None:
+    """Two catalogues, two tokenisers: a token's vector goes with its text."""
+    run, data = trained(tmp_path)
+    frame = known(
+        spec(vocabulary=30), Catalog(data.catalog.frame.with_columns(pl.col("title").str.replace("no", "kite")))
+    )
+    model: Any = run.spec.model.build(frame)  # type: ignore[attr-defined]
+    first = model.items.tables[0].weight.clone()
+    copy_weights(model, frame, run)
+    old: Any = run.model()
+    before, after = Tokeniser.of(run.catalog).pieces, Tokeniser.of(frame).pieces
+    assert before != after and model.items.size == ITEMS
+    for place, piece in enumerate(after):
+        wanted = old.items.tables[0].weight[before.index(piece)] if piece in before else first[place]
+        assert torch.equal(model.items.tables[0].weight[place], wanted)
+    assert torch.equal(model.items.adapter.weight, old.items.adapter.weight)
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = worded().frame
+    with pytest.raises(UserError, match=r"no column 'titel'; did you mean 'title'\?.*columns: title, tags"):
+        known(spec(fields=[{"column": "titel"}]))
+    with pytest.raises(UserError, match=r"'price' is Int32, not text .*columns of text: title, tags"):
+        known(spec(fields=[{"column": "price"}]), Catalog(frame.with_columns(price=1)))
+    for empty in (pl.lit(None), pl.lit(" -- "), pl.lit(None, dtype=pl.String)):
+        with pytest.raises(UserError, match="'title' has no words for any of 23 items"):
+            known(frame=Catalog(frame.with_columns(title=empty)))
+    with pytest.raises(UserError, match="leave out first=true"):
+        known(spec(fields=[{"column": "title", "first": True}]))
+    with pytest.raises(UserError, match="each column once"):
+        spec(fields=[{"column": "title"}, {"column": "title", "tokens": 3}])
+    with pytest.raises(UserError, match="vocabulary has no effect where a tokeniser is given"):
+        spec(tokeniser="runs/a", vocabulary=50)
+    with pytest.raises(UserError, match="set model.items.vocabulary to more"):
+        known(spec(vocabulary=3))
+    with pytest.raises(UserError, match="use themselves; rename it"):
+        known(frame=Catalog(frame.with_columns(title_tokens=1)))
+    with pytest.raises(UserError, match="no column 'tokeniser_size'"):
+        spec().build(6, worded())
+    with pytest.raises(UserError, match="cannot read the tokeniser"):
+        known(spec(tokeniser="nowhere.model"))
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "sentencepiece":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=r"pip install 'fullrank\[text\]'"):
+        known()
+
+
+@pytest.mark.parametrize("bad", [b"", b"xyz", b"\x00" * 100, b"\x0a\xff\xff\xff\xff\x0f", None])
+def test_a_damaged_tokeniser_is_one_sentence(bad: bytes | None) -> None:
+    found = known()
+    whole = Tokeniser.of(found).model
+    for model in (whole[:-9], whole[: len(whole) // 2]) if bad is None else (bad,):
+        cells = pl.Series([model, *[None] * (ITEMS - 1)], dtype=pl.Binary)
+        with pytest.raises(UserError, match="damaged"):
+            Tokeniser.of(Catalog(found.frame.with_columns(cells.alias(TOKENISER))))
+
+
+def test_damaged_tokens_are_one_sentence() -> None:
+    found = known()
+    for cells in ([[0]] * ITEMS, [[-1]] * ITEMS, [[40]] * ITEMS, [[None]] * ITEMS, [None] * ITEMS):
+        frame = found.frame.with_columns(pl.Series("title_tokens", cells, dtype=pl.List(pl.Int32)))
+        with pytest.raises(UserError, match="title_tokens"):
+            spec().build(6, Catalog(frame))
+    for size in (None, 0, 2**30):
+        frame = found.frame.with_columns(pl.lit(size, dtype=pl.Int64).alias(TOKENISER_SIZE))
+        with pytest.raises(UserError, match="tokeniser_size"):
+            spec().build(6, Catalog(frame))
+    with pytest.raises(UserError, match="the item table says 41"):
+        Tokeniser.of(Catalog(found.frame.with_columns(tokeniser_size=pl.lit(41, dtype=pl.Int32))))

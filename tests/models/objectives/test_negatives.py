@@ -1,0 +1,143 @@
+"""Drawn negatives: the right distribution, with exactly the probability that is claimed, wherever they are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch, Queries
+from fullrank.models.sequential.objectives import negatives as module
+from fullrank.models.sequential.objectives.negatives import Negatives, draw, kept, log_probability, scores, spread
+from tiny import ITEMS, close, histories, padded, questions
+
+MIXTURES = (
+    Negatives(count=500, share="query"),
+    Negatives(count=500, share="query", uniform=0, popularity=1),
+    Negatives(count=500, share="query", uniform=0, in_batch=3),
+    Negatives(count=500, share="query", uniform=1, popularity=2, in_batch=0.5),
+    Negatives(count=500, share="query", uniform=0, popularity=1, in_batch=1),
+)
+
+
+def case(lengths: tuple[int, ...] = (9, 2, 14, 5)) -> tuple[Queries, Batch]:
+    batch = padded(histories(lengths))
+    return questions(batch), batch
+
+
+def frequencies(spec: Negatives, q: Queries, batch: Batch, steps: int = 40) -> tuple[Tensor, int]:
+    drawn = torch.cat([draw(spec, q, replace(batch, step=s)).flatten() for s in range(steps)])
+    return torch.bincount(drawn, minlength=ITEMS) / len(drawn), len(drawn)
+
+
+def check_distribution(spec: Negatives, claimed: Tensor, q: Queries, batch: Batch) -> None:
+    """Half a million draws: every item's share within 5 standard errors of its claimed probability."""
+    found, count = frequencies(spec, q, batch)
+    assert abs(float(claimed.sum()) - 1) < 1e-5
+    assert ((found - claimed).abs() <= 5 * (claimed * (1 - claimed) / count).sqrt() + 1e-9).all()
+
+
+@pytest.mark.parametrize("spec", MIXTURES, ids=lambda s: f"{s.uniform}-{s.popularity}-{s.in_batch}")
+def test_draws_follow_the_claimed_probability(spec: Negatives) -> None:
+    q, batch = case()
+    claimed = log_probability(spec, q, torch.arange(ITEMS)).exp()
+    check_distribution(spec, claimed, q, batch)
+    if spec.uniform != spec.popularity + spec.in_batch:
+        with pytest.raises(AssertionError):  # planted: the claim of another mixture
+            other = spec.model_copy(update={"uniform": spec.uniform + 1, "popularity": spec.popularity * 0.8 + 0.2})
+            check_distribution(spec, log_probability(other, q, torch.arange(ITEMS)).exp(), q, batch)
+
+
+def test_probabilities_by_hand() -> None:
+    """1/5 uniform + 2/5 training share + 2/5 share among the batch's targets."""
+    q, _ = case()
+    spec = Negatives(uniform=1, popularity=2, in_batch=2)
+    counts = 100 / torch.arange(1, ITEMS + 1)
+    for item in range(ITEMS):
+        inside = float((q.targets == item).float().mean())
+        wanted = 0.2 / ITEMS + 0.4 * float(counts[item] / counts.sum()) + 0.4 * inside
+        assert abs(float(log_probability(spec, q, torch.tensor([item])).exp()) - wanted) < 1e-6
+
+
+@pytest.mark.parametrize("share", ["query", "row", "batch"])
+def test_draws_depend_on_their_place_alone(share: str) -> None:
+    rows = histories((9, 2, 14, 5))
+    spec = Negatives(count=6, share=share, popularity=1)
+    q, batch = case()
+    whole = spread(spec, draw(spec, q, batch), q)
+    again = spread(spec, draw(spec, q, batch), q)
+    assert torch.equal(whole, again)
+    for mine in ([2], [3, 0], [1, 2]):
+        part = padded([rows[i] for i in mine], extra=3, ids=[100 + i for i in mine])
+        p = questions(part)
+        among = torch.cat([(q.rows == i).nonzero()[:, 0] for i in mine])
+        assert torch.equal(spread(spec, draw(spec, p, part), p), whole[among])
+    for other in (replace(batch, step=1), replace(batch, seed=9)):
+        assert not torch.equal(spread(spec, draw(spec, q, other), q), whole)
+
+
+@pytest.mark.parametrize(("share", "different"), [("query", 26), ("row", 4), ("batch", 1)])
+def test_who_shares_a_draw(share: str, different: int) -> None:
+    q, batch = case()
+    spec = Negatives(count=20, share=share)
+    ids = spread(spec, draw(spec, q, batch), q)
+    assert len(ids.unique(dim=0)) == different == {"query": len(q.targets), "row": len(batch.items), "batch": 1}[share]
+    if share == "row":
+        assert all(len(ids[q.rows == r].unique(dim=0)) == 1 for r in range(len(batch.items)))
+
+
+def test_groups_of_queries_draw_their_own() -> None:
+    q, batch = case()
+    spec = Negatives(count=20)
+    assert not torch.equal(draw(spec, q, batch), draw(spec, replace(q, name="ahead_2"), batch))
+
+
+@pytest.mark.parametrize("share", ["query", "row", "batch"])
+def test_scores(share: str) -> None:
+    q, batch = case()
+    q = replace(q, temperature=0.3)
+    spec = Negatives(count=7, share=share)
+    drawn = draw(spec, q, batch)
+    wanted = torch.einsum("md,mnd->mn", q.vectors, q.catalogue.embed(spread(spec, drawn, q))) / 0.3
+    assert close(scores(spec, drawn, q), wanted)
+
+
+def check_exclusion(exclude: str) -> None:
+    q, batch = case()
+    spec = Negatives(count=40, exclude=exclude)
+    ids = spread(spec, draw(spec, q, batch), q)
+    found = module.kept(spec, ids, q, batch)
+    for m, target in enumerate(q.targets.tolist()):
+        row = int(q.rows[m])
+        events = set(batch.items[row, : batch.lengths[row]].tolist())
+        hidden = {"none": set(), "target": {target}, "history": events}[exclude]
+        assert found[m].tolist() == [i not in hidden for i in ids[m].tolist()]
+    assert bool(found.all()) is (exclude == "none")
+
+
+@pytest.mark.parametrize("exclude", ["none", "target", "history"])
+def test_exclusion(exclude: str) -> None:
+    """Item 0 fills the padding and is no event of a row that does not hold it."""
+    check_exclusion(exclude)
+
+
+def test_planted_exclusions_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def padding_counts(spec: Negatives, ids: Tensor, q: Queries, batch: Batch) -> Tensor:
+        return kept(spec, ids, q, replace(batch, lengths=torch.full_like(batch.lengths, batch.items.shape[1])))
+
+    monkeypatch.setattr(module, "kept", padding_counts)
+    with pytest.raises(AssertionError):
+        check_exclusion("history")
+    monkeypatch.setattr(module, "kept", lambda spec, ids, q, batch: torch.ones_like(ids, dtype=torch.bool))
+    with pytest.raises(AssertionError):
+        check_exclusion("target")
+
+
+def test_refusals() -> None:
+    with pytest.raises(UserError, match="all sources weigh nothing"):
+        Negatives.parse({"uniform": 0})
+    with pytest.raises(UserError, match="count"):
+        Negatives.parse({"count": 0})

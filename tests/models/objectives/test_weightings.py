@@ -1,0 +1,91 @@
+"""R2Rec and D2LR equal plain loops over the definition, and their scale is that of the decision."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch, Queries, States, Step
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.losses.bce import BCE
+from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
+from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, rare
+from tiny import Flat, close, histories, padded, questions
+from whole import build, pattern
+
+COUNTS = [9, 5, 5, 4, 2, 2, 2, 1, 1, 1]
+
+
+def asked(targets: list[int], counts: list[int] = COUNTS) -> tuple[Queries, Step]:
+    batch: Batch = padded(histories([4]))
+    q = questions(batch)
+    at = torch.zeros(len(targets), dtype=torch.long)
+    catalogue = Flat(torch.zeros(len(counts), 6), torch.tensor(counts))
+    q = Queries(q.name, torch.zeros(len(at), 6), torch.tensor(targets), catalogue, at, at)
+    return q, Step(torch.nn.Identity(), batch, States(torch.zeros(1, 4, 6)), (q,))
+
+
+@pytest.mark.parametrize(("share", "tail"), [(0.8, 8), (0.5, 6), (0.3, 3), (0.05, 3), (0.95, 9)])
+def test_the_tail_takes_in_ties(share: float, tail: int) -> None:
+    """The items with at most as many events as the last of the least popular share."""
+    flags = rare(Flat(torch.zeros(10, 2), torch.tensor(COUNTS)), share, torch.device("cpu"))
+    bound = sorted(COUNTS)[max(math.floor(share * 10 + 1e-9), 1) - 1]
+    assert flags.tolist() == [count <= bound for count in COUNTS]
+    assert int(flags.sum()) == {8: 9}.get(tail, tail), "the 8th least popular item has 5 events, as two items do"
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
+def test_r2rec_by_hand(temperature: float) -> None:
+    targets = [0, 0, 3, 9, 7]
+    weights = R2Rec(temperature=temperature, tail=0.5).build()(*asked(targets))
+    eta = [1.0 if item >= 4 else 0.0 for item in targets]
+    gamma = [math.exp(e / temperature) for e in eta]
+    assert close(weights, torch.tensor([5 * g / sum(gamma) for g in gamma]))
+    assert float(weights[3] / weights[0]) == pytest.approx(math.exp(1 / temperature), rel=1e-3)
+
+
+def test_r2rec_gives_the_sum_of_gamma_and_loss() -> None:
+    """The model's term (local sum over the count) is sum gamma loss, with gamma summing to one."""
+    model = build(Recommender(dim=8, loss=BCE(), weighting=R2Rec(tail=0.5), encoder=GRU(dropout=0.0))).eval()
+    step = model.step(pattern())
+    (q,) = step.queries
+    tail = rare(q.catalogue, 0.5, q.targets.device)[q.targets].float()
+    gamma = torch.softmax(tail / 0.5, 0)
+    assert 0 < tail.mean() < 1
+    assert close(model(pattern())[q.name], (gamma * step.records[q.name].losses).sum())
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_d2lr_by_hand(floor: float) -> None:
+    targets = [0, 1, 3, 9, 9]
+    raw = [max(COUNTS[item] / sum(COUNTS), floor) ** -0.3 for item in targets]
+    weights = D2LR(power=0.3, floor=floor).build()(*asked(targets))
+    assert close(weights, torch.tensor([w / (sum(raw) / len(raw)) for w in raw]))
+    assert bool(weights[2] == weights[3]) == (floor > 4 / 32)
+
+
+def test_a_floor_above_every_share_is_refused() -> None:
+    with pytest.raises(UserError, match=r"floor=0.4 would weigh every item alike.*0.281 of the training events"):
+        D2LR(floor=0.4).build()(*asked([0, 1]))
+    with pytest.raises(UserError, match="floor"):
+        D2LR.parse({"floor": 1.0})
+
+
+def test_an_item_without_events_counts_as_one() -> None:
+    """As `items.Snapshot.log_q` has it for every kind of items, so no weight is infinite."""
+    model = build(Recommender(dim=8, loss=BCE(), weighting=D2LR(), encoder=GRU(dropout=0.0)))
+    unseen = int(model.items.popularity.argmin())
+    assert float(model.items.popularity[unseen]) == 0
+    step = model.step(pattern())
+    (q,) = step.queries
+    q = replace(q, targets=torch.where(torch.arange(len(q.targets)) == 0, unseen, 0))
+    assert model.weighting is not None
+    weights: Tensor = model.weighting(q, step)
+    counts = model.items.popularity.clamp_min(1)
+    assert float(weights[0] / weights[1]) == pytest.approx(float(counts[0] / counts[unseen]) ** 0.1, rel=1e-4)

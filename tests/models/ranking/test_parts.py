@@ -1,0 +1,149 @@
+"""Fast forms equal their slow twins at odd sizes, and the modules compute what their equations say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from clicks import FIELDS
+from fullrank.core.errors import UserError
+from fullrank.models.ranking import EVERY, FieldTokens
+from fullrank.models.ranking.dcnv2 import DCNv2
+from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
+from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
+from fullrank.models.ranking.feed_forwards.glu import Glu, GluFeedForward
+from fullrank.models.ranking.fm import pairs, pairs_slowly
+from fullrank.models.ranking.mixings.block_transpose import transposed, transposed_slowly
+from fullrank.models.ranking.mixings.full import Full, kronecker
+from fullrank.models.ranking.rankelastor import RankElastor
+from fullrank.models.ranking.rankmixer import RankMixer
+from fullrank.models.ranking.tokeniser import Tokeniser
+from fullrank.models.ranking.xdeepfm import interact, interact_slowly
+from fullrank.ops.per_token import per_token
+from tiny import close, shaken
+
+
+def same(fast: Tensor, slow: Tensor, *inputs: Tensor) -> None:
+    assert close(fast, slow)
+    ours, theirs = (torch.autograd.grad(out.pow(3).sum(), inputs) for out in (fast, slow))
+    assert all(close(a, b, 1e-4) for a, b in zip(ours, theirs, strict=True))
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_()
+
+
+def test_twins() -> None:
+    x, maps, weight = random(5, 7, 3), random(5, 4, 3), random(6, 28)
+    same(pairs(x), pairs_slowly(x), x)
+    same(interact(x, maps, weight), interact_slowly(x, maps, weight), x, maps, weight)
+    grid = random(3, 5, 15)
+    same(transposed(grid), transposed_slowly(grid), grid)
+    assert torch.equal(transposed(transposed(grid)), grid)
+    small, flat = random(5, 5), random(4, 15)
+    full = torch.kron(small, torch.eye(3))
+    same(kronecker(small, flat, 3), flat @ full.T, small, flat)
+
+
+@pytest.mark.parametrize(
+    ("module", "spec"),
+    [
+        (GeluFeedForward, Gelu(expansion=1.5)),
+        (GeluFeedForward, Gelu(hidden=(3, 7), norm=False)),
+        (GluFeedForward, Glu()),
+        (GluFeedForward, Glu(inner_skip=True, outer_skip=True, expansion=0.7)),
+        (GluFeedForward, Glu(inner_skip=True, bias=False, norm=False)),
+        (ExpertsFeedForward, Experts(experts=3)),
+    ],
+)
+def test_loop_equals_batched(module: type, spec: object) -> None:
+    """Values, gradients of the input and of every weight, at odd sizes."""
+    loop, batched = (shaken(module(5, 7, spec, how)) for how in ("loop", "batched"))
+    x = random(9, 5, 7)
+    same(loop(x)[0], batched(x)[0], x)
+    for one in (loop, batched):
+        one(x)[0].pow(3).sum().backward()
+    for (label, a), (_, b) in zip(loop.named_parameters(), batched.named_parameters(), strict=True):
+        assert close(a.grad, b.grad, 1e-3), label
+
+
+def test_each_token_has_its_own_network() -> None:
+    x, weight = random(4, 3, 5), random(3, 5, 2)
+    out = per_token(lambda one, w: one @ w, x, [weight], "loop")
+    assert close(out, torch.einsum("btd,tdh->bth", x, weight))
+
+
+def test_glu_is_equation_4() -> None:
+    ffn = shaken(Glu(norm=False).build(3, 4))
+    x = random(2, 3, 4)
+    one, two, three = (b[:, 0] for b in ffn.biases)
+    for t in range(3):
+        gate = F.gelu(x[:, t] @ ffn.gate[t] + one[t]) * (x[:, t] @ ffn.value[t] + two[t])
+        assert close(ffn(x)[0][:, t], gate @ ffn.down[t] + three[t] + x[:, t] @ ffn.residual[t])
+
+
+def test_mixing_of_paper_and_of_code() -> None:
+    x = random(3, 4, 6)
+    post = shaken(Full(norm="post").build(4, 6))
+    whole = (x.flatten(1) @ (post.linear.weight + torch.eye(24)).T).view(x.shape)
+    assert post.linear.bias is None
+    assert close(post(x)[0], whole) and close(post(x)[1], post.after(whole))
+    pre = shaken(Full().build(4, 6))
+    assert close(pre(x)[0], x + pre.linear(pre.before(x.flatten(1))).view(x.shape))
+
+
+def test_xavier_uses_the_fans_of_one_token() -> None:
+    torch.manual_seed(0)
+    ffn = Glu(expansion=3.0).build(64, 20)
+    assert ffn.gate.std().item() == pytest.approx((2 / 80) ** 0.5, rel=0.02)
+    mixing = Full().build(16, 24)
+    assert mixing.linear.weight.std().item() == pytest.approx(384**-0.5, rel=0.02)
+    assert not mixing.linear.bias.any()
+
+
+def test_dcnv2_crosses_are_equation_1() -> None:
+    ranker = shaken(DCNv2(crosses=2, deep={"hidden": ()}).build(FIELDS, 2))
+    x = random(3, 7, 2)
+    first = state = x.flatten(1)
+    for cross in ranker.crosses:
+        state = first * cross.linear(state) + state
+    assert close(ranker(FieldTokens(x)).logits, ranker.head(state)[:, 0])
+
+
+def test_rankmixer_block_is_the_papers() -> None:
+    spec = RankMixer(tokens=4, width=8, blocks=1, tokeniser=Tokeniser(mode="vector", dropout=0.0))
+    ranker = shaken(spec.build(FIELDS, 4))
+    out = ranker(FieldTokens(random(3, 7, 4), wanted=EVERY))
+    tokens = out.taps["tokens"]
+    assert close(out.taps["mixing_0"], tokens + transposed(tokens)), "read before the last norm"
+    mixed = ranker.mixings[0].norm(tokens + transposed(tokens))
+    ffn = ranker.feed_forwards[0]
+    up, down = (w for w in ffn.weights)
+    inner = F.gelu(torch.einsum("btd,tdh->bth", mixed, up) + ffn.biases[0][:, 0])
+    after = ffn.norm(torch.einsum("bth,thd->btd", inner, down) + ffn.biases[1][:, 0] + mixed)
+    assert close(out.taps["ffn_0"], after)
+    assert close(out.logits, ranker.head.map(after.mean(1))[:, 0])
+
+
+def test_widths() -> None:
+    """Left out, the width is what the fields fill, rounded up to what block transpose can divide."""
+    auto = RankMixer(tokens=4, tokeniser=Tokeniser(mode="vector")).build(FIELDS, 5)
+    assert auto.tokenise.width == 12  # 35 numbers, 9 a token, a multiple of 4
+    plain = RankElastor(tokens=5, width=None, tokeniser=Tokeniser(mode="none")).build(FIELDS, 5)
+    assert plain.tokenise.width == 7
+    with pytest.raises(UserError, match="must divide by 4; take 12"):
+        RankMixer(tokens=4, width=10).build(FIELDS, 4)
+    with pytest.raises(UserError, match=r"cuts 28 numbers .* set tokens to one of \[2, 4, 7, 14, 28\]"):
+        RankElastor(tokens=3).build(FIELDS, 4)
+    with pytest.raises(UserError, match="cannot make 4 x 8"):
+        RankMixer(tokens=4, width=8, tokeniser=Tokeniser(mode="none")).build(FIELDS, 4)
+
+
+@pytest.mark.parametrize("head", ["mlp", "flatten", "mean", "mean_all"])
+def test_heads(head: str) -> None:
+    ranker = RankElastor(tokens=4, width=6, head=head).build(FIELDS, 4)
+    layers = [m for m in ranker.head.modules() if isinstance(m, nn.Linear)]
+    shapes = {"mlp": [(48, 24), (1, 48)], "flatten": [(1, 24)], "mean": [(1, 6)], "mean_all": []}
+    assert [tuple(layer.weight.shape) for layer in layers] == shapes[head]

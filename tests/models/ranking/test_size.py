@@ -1,0 +1,65 @@
+"""What a click model says of its size: the FLOPs that torch counts while it runs, and all of its parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from clicks import FIELDS, impressions
+from fullrank.models.ranking.dcnv2 import DCNv2
+from fullrank.models.ranking.fm import FM
+from fullrank.models.ranking.model import Click, ClickModel
+from fullrank.models.ranking.rankelastor import RankElastor
+from fullrank.ops.flop_count import counted
+
+
+def model(ranker: Any, **embedding: Any) -> ClickModel:
+    return Click(
+        ranker=ranker, embedding={"dim": 4, **embedding} if embedding or ranker.kind_of() != "lr" else {}
+    ).build(FIELDS)
+
+
+def test_by_hand() -> None:
+    """Two crosses of 28 x 28, a perceptron 28 -> 5, a head of 33."""
+    found = model(DCNv2(crosses=2, deep={"hidden": [5]})).size()
+    assert found.flops == {"cross_0": 2 * 28 * 28, "cross_1": 2 * 28 * 28, "deep": 2 * 28 * 5, "head": 2 * 33}
+    assert found.total_flops == sum(v or 0 for v in found.flops.values())
+    assert found.dense == 2 * (28 * 28 + 28) + 28 * 5 + 5 + 33 + 1
+    assert found.embedding == (12 + 7 + 9 + 5) * 4 + 2 * 2 * 4
+
+
+def test_first_order_weights_are_looked_up_and_the_bias_is_not() -> None:
+    found = model(FM()).size()
+    assert (found.embedding, found.dense) == ((12 + 7 + 9 + 5) * 5 + 2 * 2 * 5, 1)
+    assert found.total_flops == 0
+
+
+def test_projections_of_other_widths_are_dense() -> None:
+    plain, wide = model(DCNv2(), dims=()).size(), model(DCNv2(), dims=(("user", 9),)).size()
+    assert wide.dense - plain.dense == 9 * 4 and wide.flops["projections"] == 2 * 9 * 4
+    assert wide.embedding - plain.embedding == 12 * (9 - 4)
+
+
+@pytest.mark.parametrize("dims", [(), (("user", 9), ("item", 3))])
+def test_the_whole_model_is_counted(dims: Any) -> None:
+    made, rows = model(RankElastor(tokens=4, width=6, blocks=3), dims=dims).eval(), 11
+    assert counted(lambda: made.output(impressions(rows))) == rows * (made.size().total_flops or 0)
+    assert made.size().dense + made.size().embedding == sum(p.numel() for p in made.parameters())
+
+
+def test_a_ranker_of_another_package_may_not_say() -> None:
+    made = model(DCNv2())
+    made.ranker = nn.Identity()
+    assert made.size().total_flops is None and made.size().dump()["flops"] is None
+    whole = model(RankElastor(tokens=4, width=6, blocks=1))
+    whole.ranker.feed_forwards[0] = nn.Identity()  # type: ignore[index,operator]
+    assert whole.size().flops["ffn_0"] is None and whole.size().total_flops is None
+
+
+def test_shapes_need_no_memory() -> None:
+    with torch.device("meta"):
+        shapes = model(RankElastor(tokens=4)).size()
+    assert shapes == model(RankElastor(tokens=4)).size()

@@ -1,0 +1,71 @@
+"""LogDet by hand: its value at known spectra, without full rank, under autocast, and of users."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fullrank.data.batch import Step
+from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.regularizers._users import users
+from fullrank.models.sequential.regularizers.logdet import LogDet, divergence
+from tiny import ITEMS, Flat, catalog, close, histories, padded, shaken
+
+DIM, LONGEST = 6, 12
+
+
+def step(table: Tensor | None = None, extra: int = 0) -> Step:
+    model = Recommender(dim=DIM, max_length=LONGEST).build(catalog())
+    shaken(model).eval()
+    found = model.step(padded(histories([5, 7]), extra=extra))
+    if table is None:
+        return found
+    return replace(found, queries=tuple(replace(q, catalogue=Flat(table)) for q in found.queries))
+
+
+def orthonormal() -> Tensor:
+    return torch.linalg.qr(torch.randn(ITEMS, DIM, generator=torch.Generator().manual_seed(0)))[0]
+
+
+@pytest.mark.parametrize("size", [0.5, 1.0, 2.0])
+def test_by_hand(size: float) -> None:
+    """For orthogonal vectors of length s: D (s^2 - 2 log s)."""
+    value = LogDet(weight=1).build()(step(size * orthonormal()))
+    assert abs(value.item() - DIM * (size**2 - 2 * math.log(size))) < 1e-4
+
+
+@pytest.mark.parametrize("rows", [1, 3, DIM, 2 * DIM])
+def test_equals_the_definition_in_double(rows: int) -> None:
+    """Also with fewer vectors than dimensions, in value and gradient."""
+    z = torch.randn(rows, DIM, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    exact = z.detach().double().requires_grad_()
+    gram = exact.T @ exact + 1e-6 * torch.eye(DIM, dtype=torch.float64)
+    wanted = gram.trace() - torch.logdet(gram)
+    value = divergence(z, 1e-6)
+    torch.testing.assert_close(value.double(), wanted, rtol=1e-5, atol=1e-5)
+    value.backward()
+    wanted.backward()
+    assert z.grad is not None and exact.grad is not None
+    torch.testing.assert_close(z.grad.double(), exact.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_small_eigenvalues_survive_autocast() -> None:
+    thin = step(orthonormal() * torch.logspace(0, -3, DIM))
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = LogDet(weight=1, ridge=1e-9).build()(thin)
+    torch.testing.assert_close(rough, LogDet(weight=1, ridge=1e-9).build()(thin))
+
+
+def test_a_user_is_the_sum_of_its_states_over_the_longest_history() -> None:
+    """Whatever the padding; and the users' term is added with its own weight."""
+    short, padded_more = step(), step(extra=4)
+    tokens = short.states.tokens
+    wanted = torch.stack([tokens[0, :4].sum(0), tokens[1, :6].sum(0)]) / LONGEST
+    assert close(users(short), wanted) and close(users(padded_more), wanted)
+    items = LogDet().build()(short)
+    both = LogDet(user_weight=0.01).build()(short)
+    assert close(both, items + 0.01 * divergence(wanted, 1e-6))

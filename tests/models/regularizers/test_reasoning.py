@@ -1,0 +1,211 @@
+"""The penalties on a reasoner: values by hand, views, shards, and what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch, Step
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from fullrank.models.sequential.reasoning.plr import PLR
+from fullrank.models.sequential.reasoning.rearec import ReaRec
+from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
+from fullrank.models.sequential.regularizers.progressive import Progressive
+from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
+from fullrank.models.sequential.regularizers.sprint import Sprint
+from fullrank.ops.pairwise_kl import pairwise_kl_slow
+from tests.test_recommender_shards import check_shards
+from tiny import catalog, close, histories, padded, shaken
+
+ROWS = histories([5, 7, 2, 4])
+ERL, PRL = ReaRec(), ReaRec(answer="last")
+
+
+def build(*penalties: Any, reasoner: Any = PLR(), dropout: float = 0.1, **more: Any) -> RecommenderModel:
+    spec = Recommender(
+        dim=6, max_length=12, task=LastItem(), reasoner=reasoner, penalties=penalties,
+        encoder=Transformer(dropout=dropout), **more,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = spec.build(catalog())
+    shaken(model)
+    return model
+
+
+def taken(model: RecommenderModel, batch: Batch | None = None) -> Step:
+    torch.manual_seed(1)
+    return model.step(padded(ROWS) if batch is None else batch)
+
+
+def flat(step: Step, *, start: bool = False) -> Tensor:
+    thoughts = step.states.thoughts
+    assert thoughts is not None
+    steps = thoughts.steps.flatten(1, 2)
+    return torch.cat([thoughts.start[:, None], steps], 1) if start else steps
+
+
+@pytest.mark.parametrize("start", [False, True])
+@pytest.mark.parametrize("cosine", [False, True])
+def test_kl_over_all_items(start: bool, cosine: bool) -> None:
+    spec = KLDiversity(items=None, start=start, sign=1, reference="attached")
+    scoring = Scoring(similarity="cosine" if cosine else "dot", temperature=0.7)
+    model = build(spec, scoring=scoring)
+    step = taken(model)
+    states, table = flat(step, start=start), model.items.all()
+    if cosine:
+        states, table = F.normalize(states, dim=-1), F.normalize(table, dim=-1)
+    wanted = 0.1 * pairwise_kl_slow(states / 0.7, table, maximum=10.0, attached=True)
+    torch.testing.assert_close(model.penalties["kl_diversity"](step), wanted)
+
+
+def test_kl_over_drawn_items_is_a_function_of_its_place() -> None:
+    model = build(KLDiversity(items=7))
+    step, penalty = taken(model), model.penalties["kl_diversity"]
+    drawn = [penalty._drawn(replace(step, batch=replace(step.batch, step=k)), 23) for k in (4, 4, 5)]  # type: ignore
+    assert len(drawn[0].unique()) == 7 and torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    every = build(KLDiversity(items=23))
+    torch.testing.assert_close(
+        every.penalties["kl_diversity"](step), build(KLDiversity(items=None)).penalties["kl_diversity"](step)
+    )
+
+
+def test_kl_drives_states_apart_or_together() -> None:
+    for sign, apart in ((-1, True), (1, False)):
+        model = build(KLDiversity(sign=sign, items=None), dropout=0.0)  # type: ignore[arg-type]
+        values = []
+        for _ in range(30):
+            model.zero_grad()
+            value = model.penalties["kl_diversity"](taken(model)) * sign
+            values.append(float(value.detach()))
+            (sign * value).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0 if p.grad is None else 0.1 * p.grad
+        assert (values[-1] > values[0]) == apart
+
+
+def test_one_state_has_none_to_differ_from() -> None:
+    model = build(KLDiversity(), reasoner=PLR(steps=1, streams=1))
+    assert model.penalties["kl_diversity"](taken(model)) == 0
+    assert build(KLDiversity(start=True), reasoner=PLR(steps=1, streams=1))(padded(ROWS))["kl_diversity"] < 0
+
+
+def contrast(a: Tensor, b: Tensor, users: list[int], temperature: float) -> Tensor:
+    """The mean over rows of -log softmax at each row's own, one pair after the other."""
+    found = []
+    for i in range(len(a)):
+        kept = [j for j in range(len(a)) if j == i or users[j] != users[i]]
+        scores = torch.stack([(a[i] * b[j]).sum() / temperature for j in kept])
+        found.append(scores.logsumexp(0) - scores[kept.index(i)])
+    return torch.stack(found).mean()
+
+
+def test_contrast_by_hand() -> None:
+    model = build(ReasoningContrast(temperature=0.5), dropout=0.4).train()
+    users = [3, 8, 3, 4]
+    step = taken(model, replace(padded(ROWS), users=torch.tensor(users)))
+    first, second = F.normalize(flat(step), dim=-1).chunk(2)
+    assert step.batch.views == 2 and not close(first, second)
+    sides = [contrast(first[:, n], second[:, n], users, 0.5) + contrast(second[:, n], first[:, n], users, 0.5)
+             for n in range(4)]  # fmt: skip
+    torch.testing.assert_close(model.penalties["reasoning_contrast"](step), torch.stack(sides).mean())
+
+
+@pytest.mark.parametrize("penalty", [ReasoningContrast(), Progressive(), KLDiversity()])
+def test_one_row(penalty: Any) -> None:
+    terms = build(penalty).train()(padded([[3, 5]]))
+    sum(terms.values()).backward()  # type: ignore[union-attr]
+    assert all(term.isfinite() for term in terms.values())
+    if not isinstance(penalty, KLDiversity):
+        assert terms[penalty.kind] == 0
+
+
+def test_the_loss_reads_both_views_or_the_first() -> None:
+    plain = build(dropout=0.0).eval()(padded(ROWS))["last"]
+    for views, rows in (("both", 8), ("first", 4)):
+        model = build(ReasoningContrast(loss_views=views), KLDiversity(items=None), dropout=0.0)  # type: ignore
+        step = taken(model)
+        assert len(step.queries[0].vectors) == rows
+        torch.testing.assert_close(model(padded(ROWS))["last"], plain)
+        one = build(KLDiversity(items=None), dropout=0.0)(padded(ROWS))["kl_diversity"]
+        torch.testing.assert_close(model(padded(ROWS))["kl_diversity"], one)
+    noisy = build(ReasoningContrast(loss_views="first"), dropout=0.5).train()
+    step = taken(noisy)
+    assert close(step.queries[0].vectors, step.states.outputs["trained"][:4])
+
+
+def test_progressive_by_hand() -> None:
+    model = build(Progressive(sharpening=3.0, step_weight=0.5), reasoner=ReaRec(answer="last", steps=3)).train()
+    batch = padded(ROWS)
+    step = taken(model, batch)
+    assert [q.name for q in step.queries] == ["last", "last_step_0", "last_step_1", "last_step_2"]
+    thoughts = step.states.thoughts
+    assert thoughts is not None
+    torch.manual_seed(1)
+    terms = model(batch)
+    targets = step.queries[0].targets
+    for t in range(3):
+        state = (thoughts.start if t == 0 else thoughts.steps[:, t - 1, 0])[:4]
+        wanted = F.cross_entropy(state @ model.items.all().T / 3.0 ** (3 - t), targets) * 0.5 / 3
+        torch.testing.assert_close(terms[f"last_step_{t}"], wanted)
+    clean, noisy = flat(step).chunk(2)
+    sides = [contrast(noisy[:, n], clean[:, n], [0, 1, 2, 3], 1.0) for n in range(3)]
+    torch.testing.assert_close(terms["progressive"], torch.stack(sides).mean())
+
+
+def test_noise_waits() -> None:
+    model = build(Progressive(after_steps=3), reasoner=PRL).train()
+    assert [taken(model, padded(ROWS, step=k)).batch.views for k in (2, 3)] == [1, 2]
+    assert model(padded(ROWS, step=2))["progressive"] == 0 and model(padded(ROWS, step=3))["progressive"] > 0
+    assert model.reasoner is not None and model.reasoner.input_noise == 0.01  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "penalties", [(ReasoningContrast(),), (ReasoningContrast(loss_views="first"),), (Progressive(),), (KLDiversity(),)]
+)
+def test_shards_ask_as_much_as_the_whole(penalties: tuple[Any, ...]) -> None:
+    """Every loss is the same sum; only the penalties are the shards' own."""
+
+    class Losses(RecommenderModel):
+        def forward(self, batch: Batch) -> dict[str, Tensor]:
+            return {n: t for n, t in super().forward(batch).items() if n not in self.penalties}
+
+    spec = Recommender(
+        dim=8, max_length=6, task=LastItem(), reasoner=PRL, penalties=penalties, encoder=Transformer(dropout=0.0)
+    )
+    torch.manual_seed(0)
+    check_shards(Losses(catalog(12), spec).eval())
+
+
+@pytest.mark.parametrize("penalty", [ReasoningContrast(), Progressive(), KLDiversity()])
+def test_a_penalty_without_a_reasoner_is_refused(penalty: Any) -> None:
+    with pytest.raises(UserError, match="model.reasoner=plr"):
+        build(penalty, reasoner=None)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(UserError, match="model.task=last_item"):
+        Recommender(dim=6, task=NextItem(), reasoner=PLR()).build(catalog())
+    with pytest.raises(UserError, match="loss_views=first"):
+        build(ReasoningContrast(), Progressive())
+    build(ReasoningContrast(loss_views="first"), Progressive())
+    with pytest.raises(ValueError, match="no effect"):
+        Progressive(contrast_weight=0, noise=0.5)
+
+
+def test_sprint_reads_a_reasoner() -> None:
+    model = build(Sprint(), ReasoningContrast(), KLDiversity()).train()
+    step = taken(model)
+    assert step.taps is not None and [len(c.sums) for c in step.taps.columns] == [8, 8]
+    terms = model(padded(ROWS))
+    sum(terms.values()).backward()  # type: ignore[union-attr]
+    assert all(term.isfinite() for term in terms.values())

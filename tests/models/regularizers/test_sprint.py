@@ -1,0 +1,238 @@
+"""SPRINT by hand: each term against its formula from whole attention matrices and exact norms, and every switch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Step
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.regularizers.sprint import Sprint
+from fullrank.ops.power_iteration import largest_singular_value
+from tiny import catalog, histories, padded, shaken
+
+BATCH = padded(histories([5, 7, 2, 9]))
+LONG = 400
+"""Steps of the power method after which it has converged on matrices of this size."""
+
+
+def build(spec: Sprint, *, layers: int = 2, feed_forward: str = "swiglu", **attention: Any) -> RecommenderModel:
+    encoder = Transformer(layers=layers, attention=Softmax(**attention), feed_forward=feed_forward, dropout=0.0)
+    model = Recommender(dim=8, max_length=12, encoder=encoder, penalties=(spec,)).build(catalog())
+    shaken(model)
+    return model
+
+
+def term(spec: Sprint, **settings: Any) -> tuple[Tensor, RecommenderModel, Step]:
+    model = build(spec, **settings)
+    penalty = model.penalties["sprint"]
+    with torch.no_grad():
+        for _ in range(LONG):  # one step of the power method each
+            for sigma, weight in _followed(penalty, model):
+                sigma(weight)
+    step = model.step(BATCH)
+    return penalty(step), model, step
+
+
+def _followed(penalty: Any, model: Any) -> list[tuple[Any, Tensor]]:
+    found = []
+    mixers, feeds = penalty._blocks
+    for name, modules in (("mixer", mixers), ("feed", feeds)):
+        for i, module in enumerate(modules):
+            for part, weight in zip(("first", "second"), module.matrices(), strict=True):
+                if f"{name}_{i}_{part}" in penalty.sigmas:
+                    found.append((penalty.sigmas[f"{name}_{i}_{part}"], weight))
+    if "table" in penalty.sigmas:
+        found.append((penalty.sigmas["table"], model.items.embed(torch.arange(model.num_items))))
+    return found
+
+
+def column_norms(model: Any, step: Step, t: float = 1.0) -> list[Tensor]:
+    """n_h of every layer from the whole matrices of weights (the slow twin)."""
+    _, inputs = model.task.present(model.items, BATCH)
+    norms = []
+    for block, x in zip(step.states.blocks, step.states.layers, strict=False):
+        weights = block.attention.weights(block.attention_norm(x), inputs)
+        columns = (weights * inputs.valid[:, None, :, None]).sum(2)
+        chosen = columns.transpose(0, 1)[:, inputs.valid]
+        norms.append((t * chosen).exp().sum(1).log() / t)
+    return norms
+
+
+def layer_norms(model: Any, layer: int) -> tuple[Tensor, Tensor]:
+    value, output = model.encoder.blocks[layer].attention.matrices()
+    return largest_singular_value(value), largest_singular_value(output)
+
+
+def close(a: Tensor, b: Tensor | float) -> None:
+    torch.testing.assert_close(a, torch.as_tensor(b, dtype=a.dtype), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_attention_term(temperature: float) -> None:
+    found, model, step = term(Sprint(attention=2, feed_forward=0, temperature=temperature), heads=2)
+    wanted = 0.0
+    for i, mass in enumerate(column_norms(model, step, temperature)):
+        value, output = layer_norms(model, i)
+        wanted = wanted + 0.5 * (mass * value**2).sum().log() + output.log()
+    close(found, 2 * wanted)
+
+
+def test_feed_forward_and_embedding_terms() -> None:
+    found, model, _ = term(Sprint(attention=0, feed_forward=0.5, embedding=0.25))
+    logs = sum(largest_singular_value(w).log() for b in model.encoder.blocks for w in b.feed_forward.matrices())
+    items = largest_singular_value(model.items.embed(torch.arange(model.num_items))).log()
+    close(found, 0.5 * logs + 0.25 * items)
+    same, model, _ = term(Sprint(attention=0, feed_forward=0.5))
+    close(same, 0.5 * logs + 0.5 * items)
+
+
+def test_every_switch_of_the_decision_table() -> None:
+    base = {"attention": 1.0, "feed_forward": 0.0}
+    _, model, step = term(Sprint(**base))
+    mass, (value, output) = column_norms(model, step), layer_norms(model, 0)
+    others = layer_norms(model, 1)
+
+    def both(of: Any) -> Tensor:
+        return of(mass[0], value, output) + of(mass[1], *others)
+
+    def joint(n: Tensor, v: Tensor, o: Tensor) -> Tensor:
+        return (n * v**2).sum().sqrt() * o
+
+    expected = {
+        "outer=log1p": both(lambda *a: joint(*a).log1p()),
+        "layer_reduction=mean": both(lambda *a: joint(*a).log()) / 2,
+        "value_norms=printed": both(lambda n, v, o: ((n * v).sum().sqrt() * o).log()),
+        "value_norms=none": both(lambda n, v, o: n.sum().log()),
+        "head_reduction=separate": both(lambda n, v, o: ((n * v**2).sqrt() * o).log().mean()),
+        "normalise_count=true": both(
+            lambda n, v, o: joint(n - math.log(int(step.taps.columns[0].valid.sum())), v, o).log()
+        ),
+    }
+    for setting, wanted in expected.items():
+        close(term(Sprint(**base).override(setting))[0], wanted)
+
+
+def test_gradient_reaches_attention_through_the_blocked_path() -> None:
+    """The term's gradient by queries and keys equals that of the slow formula."""
+    found, model, step = term(Sprint(attention=1, feed_forward=0, value_norms="none"), heads=2)
+    weights = [b.attention.qkv.weight for b in model.encoder.blocks]
+    slow = torch.stack([n.sum().log() for n in column_norms(model, step)]).sum()
+    for a, b in zip(
+        torch.autograd.grad(found, weights, retain_graph=True), torch.autograd.grad(slow, weights), strict=True
+    ):
+        assert a.any()
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_dropped_weights() -> None:
+    model = build(Sprint(attention=1, feed_forward=0, dropped_weights=True), dropout=0.5)
+    torch.manual_seed(0)
+    noted = model.step(BATCH).taps.columns[0]
+    sums = noted.sums.sum(-1)
+    queries = noted.valid.sum(1, keepdim=True).expand_as(sums).float()
+    assert not torch.allclose(sums, queries), "dropped weights do not sum to one"
+    kept = build(Sprint(attention=1, feed_forward=0), dropout=0.5).step(BATCH).taps.columns[0].sums.sum(-1)
+    torch.testing.assert_close(kept, queries)
+
+
+def test_scores_and_states_are_those_without_the_penalty() -> None:
+    with_it = build(Sprint())
+    plain = Recommender(
+        dim=8, max_length=12, encoder=Transformer(layers=2, attention=Softmax(), dropout=0.0)
+    ).build(catalog())  # fmt: skip
+    shaken(plain)
+    torch.testing.assert_close(with_it.step(BATCH).states.tokens, plain.step(BATCH).states.tokens)
+    assert plain.step(BATCH).taps is None
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_exact_bound_multiplies_by_the_row_sums_of_hstu(exact: bool) -> None:
+    spec = Sprint(attention=1, feed_forward=0, value_norms="none", exact_bound=exact, temperature=2)
+    attention = HSTU(heads=2, rel_bias="positions")
+    encoder = Transformer(layers=1, attention=attention, feed_forward="none", dropout=0.0)
+    model = Recommender(dim=8, max_length=12, encoder=encoder, penalties=(spec,)).build(catalog())
+    shaken(model)
+    step = model.step(BATCH)
+    _, inputs = model.task.present(model.items, BATCH)
+    block = model.encoder.blocks[0]
+    weights = block.attention.weights(block.attention_norm(step.states.layers[0]), inputs).abs()
+    weights = weights * inputs.valid[:, None, :, None]
+    columns, rows = (
+        (2 * weights.sum(dim).transpose(0, 1)[:, inputs.valid]).exp().sum(1).log() / 2 for dim in (2, 3)
+    )  # fmt: skip
+    close(model.penalties["sprint"](step), (columns * rows if exact else columns).sum().log())
+
+
+def test_exact_bound_needs_rows_that_do_not_sum_to_one() -> None:
+    with pytest.raises(UserError, match="exact_bound has no effect on SoftmaxAttention, whose rows sum to one"):
+        build(Sprint(exact_bound=True))
+
+
+@pytest.mark.parametrize(
+    ("spec", "encoder", "said"),
+    [
+        (Sprint(), GRU(), "has no attention to read; set attention=0"),
+        (Sprint(attention=0), GRU(), "has no feed-forward to read; set feed_forward=0"),
+        (Sprint(), Transformer(feed_forward="none"), "has no feed-forward to read"),
+    ],
+)
+def test_nothing_to_read_is_an_error(spec: Sprint, encoder: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Recommender(encoder=encoder, penalties=(spec,)).build(catalog())
+
+
+def test_idle_settings_are_refused() -> None:
+    for settings, said in (("attention=0 feed_forward=0", "are all 0"), ("attention=0 temperature=2", "no effect")):
+        with pytest.raises(UserError, match=said):
+            Sprint().override(*settings.split())
+
+
+def test_embedding_term_alone_serves_an_encoder_without_blocks() -> None:
+    model = Recommender(encoder=GRU(), penalties=(Sprint(attention=0, feed_forward=0, embedding=1.0),)).build(catalog())
+    assert model(BATCH)["sprint"].isfinite()
+
+
+def test_zero_matrices_give_neither_infinity_nor_nan() -> None:
+    for outer in ("log", "log1p"):
+        model = build(Sprint(outer=outer))
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.zero_()
+        value = model(BATCH)["sprint"]
+        value.backward()
+        assert value.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_layer_without_a_valid_key_is_skipped() -> None:
+    model = build(Sprint(attention=1, feed_forward=0))
+    step = model.step(BATCH)
+    empty = [replace(c, valid=torch.zeros_like(c.valid)) for c in step.taps.columns]
+    step.taps.columns[:] = empty
+    assert model.penalties["sprint"](step) == 0
+
+
+def test_dropped_weights_are_refused_where_they_cannot_be_noted() -> None:
+    encoder = Transformer(attention=HSTU(rel_bias="none"))
+    with pytest.raises(UserError, match="HSTUAttention does not note dropped_columns; set dropped_weights=false"):
+        Recommender(encoder=encoder, penalties=(Sprint(dropped_weights=True),)).build(catalog())
+
+
+def test_buffers_are_saved_and_load_again() -> None:
+    model = build(Sprint())
+    model(BATCH)
+    state = model.state_dict()
+    assert any("sigmas" in name for name in state)
+    other = build(Sprint())
+    other.load_state_dict(state)
+    torch.testing.assert_close(other.eval()(BATCH)["sprint"], model.eval()(BATCH)["sprint"])

@@ -1,0 +1,160 @@
+"""The folder of codes: whole or absent, and every kind of damage is one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from coded import catalog, settings
+from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import read_tensors, write_tensors
+
+
+@pytest.fixture
+def folder(vector_file: Path, tmp_path: Path) -> Path:
+    return fr.encode(catalog(), tmp_path / "codes", set=settings(vector_file)).path
+
+
+def change(path: tuple[str, ...], value: Any) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        tree = json.loads((folder / "manifest.json").read_text())
+        place = tree
+        for key in path[:-1]:
+            place = place[key]
+        if value is None:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = value
+        (folder / "manifest.json").write_text(json.dumps(tree))
+
+    return harm
+
+
+def table(edit: Callable[[pl.DataFrame], pl.DataFrame]) -> Callable[[Path], None]:
+    """Another table under a manifest that says its size: hostile, not merely broken."""
+
+    def harm(folder: Path) -> None:
+        edit(pl.read_parquet(folder / "codes.parquet")).write_parquet(folder / "codes.parquet")
+        change(("files", "codes.parquet", "bytes"), (folder / "codes.parquet").stat().st_size)(folder)
+
+    return harm
+
+
+def books(edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        file = folder / "codebooks.safetensors"
+        write_tensors(file, edit(read_tensors(file)))
+        change(("files", file.name, "bytes"), file.stat().st_size)(folder)
+
+    return harm
+
+
+def reduction(width: int, kept: int) -> dict[str, torch.Tensor]:
+    """A reduction that is sound in itself."""
+    matrix = torch.ones(width, kept)
+    return {"reduce.mean": torch.ones(width), "reduce.matrix": matrix, "reduce.back": matrix.T.contiguous()}
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda f: shutil.rmtree(f), "there is no folder of codes"),
+        (lambda f: (f / "manifest.json").unlink(), "make one with fullrank encode"),
+        (lambda f: (f / "manifest.json").write_text("{"), "not JSON"),
+        (lambda f: (f / "codes.parquet").unlink(), "missing; encode the items again"),
+        (lambda f: (f / "codes.parquet").write_bytes(b"x"), "the manifest says"),
+        (lambda f: (f / "codebooks.safetensors").unlink(), "missing; encode the items again"),
+        (change(("format",), "fullrank.store"), "does not describe codes of items"),
+        (change(("format_version",), 2), "this library reads 1: encode the items again"),
+        (change(("sizes",), None), "lacks the sizes"),
+        (change(("sizes",), [16, 16, 16, True]), "lacks the sizes"),
+        (change(("sizes",), [16, 16, 16, 10**9]), "lacks the sizes"),
+        (change(("sizes",), [16, 16]), "must hold the columns"),
+        (change(("sizes",), [16, 16, 16, 4]), "codes beyond the sizes"),
+        (change(("report",), None), "lacks 'report'"),
+        (change(("spec", "learner"), {"kind": "nonsense"}), "the spec in manifest.json"),
+        (change(("counts", "items"), 7), "the manifest another number"),
+        (change(("files", "../../etc/passwd"), {"bytes": 1, "sha256": ""}), "no file of a store"),
+        (table(lambda f: f.head(0)), "at least one item"),
+        (table(lambda f: pl.concat([f.head(1), f.head(199)])), "stands there twice"),
+        (table(lambda f: f.with_columns(item_id=pl.lit(None, pl.Int64))), "missing its id"),
+        (table(lambda f: f.with_columns(codes=pl.col("codes").shift(1))), "lacks codes"),
+        (table(lambda f: f.with_columns(codes=pl.col("codes").arr.to_list())), "must hold the columns"),
+        (table(lambda f: f.rename({"item_id": "id"})), "must hold the columns"),
+    ],
+)
+def test_damage_is_refused_when_opened(harm: Callable[[Path], None], said: str, folder: Path) -> None:
+    harm(folder)
+    with pytest.raises(UserError, match=said):
+        fr.Codes.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (books(lambda t: {k: v for k, v in t.items() if k != "mean"}), "lacks the tensor 'mean'"),
+        (books(lambda t: t | {"mean": t["mean"] * torch.inf}), "not finite"),
+        (books(lambda t: t | {"codebooks": t["codebooks"][:, :3]}), "4 levels of 3 codes, the spec says 4 of 16"),
+        (books(lambda t: t | {"rotation": t["rotation"][:5]}), "do not fit together"),
+        (books(lambda t: t | {"reduce.matrix": torch.ones(3, 3)}), "the reduction lacks its mean"),
+        (books(lambda t: t | reduction(12, 5)), "to 5 dimensions and the codebooks do not fit"),
+    ],
+)
+def test_damaged_codebooks_are_refused_when_used(harm: Callable[[Path], None], said: str, folder: Path) -> None:
+    harm(folder)
+    opened = fr.Codes.open(folder)
+    assert opened.of(catalog()).shape == (200, 4), "codes alone do not need them"
+    with pytest.raises(UserError, match=said):
+        opened.quantise(torch.zeros(1, 12))
+
+
+@pytest.mark.parametrize("name", ["codes.parquet", "codebooks.safetensors"])
+def test_verify_finds_one_changed_bit(name: str, folder: Path) -> None:
+    data = bytearray((folder / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / name).write_bytes(bytes(data))
+    with pytest.raises(UserError, match="its hash is not the one in the manifest; encode the items again"):
+        fr.Codes.open(folder, verify=True)
+
+
+def test_a_failure_leaves_the_old_codes(
+    folder: Path, vector_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = fr.Codes.open(folder, verify=True).fingerprint
+
+    def broken(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fullrank.semantic_ids.folder.write_tensors", broken)
+    with pytest.raises(UserError, match="what was there before is unchanged"):
+        fr.encode(catalog(), folder, set=settings(vector_file, "seed=5"))
+    monkeypatch.undo()
+    assert fr.Codes.open(folder, verify=True).fingerprint == before
+    assert fr.encode(catalog(), folder, set=settings(vector_file, "seed=5")).fingerprint != before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_nothing_else_is_overwritten(vector_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    with pytest.raises(UserError, match="is no folder of codes"):
+        fr.encode(catalog(), tmp_path / "mine", set=settings(vector_file))
+    made = fr.encode(catalog(), tmp_path / "codes", set=settings(vector_file))
+    (made.path / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match="notes.txt"):
+        fr.encode(catalog(), made.path, set=settings(vector_file))
+
+
+def test_tables_open_elsewhere(folder: Path) -> None:
+    """Parquet and safetensors: whoever has pandas or numpy reads them."""
+    frame = pl.read_parquet(folder / "codes.parquet").to_pandas()
+    assert np.stack(frame["codes"]).shape == (200, 4)

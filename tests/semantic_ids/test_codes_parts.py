@@ -1,0 +1,157 @@
+"""Parts of a learner of codes beside their slow twins: nearest codeword, k-means, the engines of OPQ, tuples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from coded import matrix
+from fullrank.core.errors import UserError
+from fullrank.semantic_ids import kmeans as km
+from fullrank.semantic_ids.nearest import nearest, nearest_slow
+from fullrank.semantic_ids.opq import Opq, start
+from fullrank.semantic_ids.quantisers import Product
+from fullrank.semantic_ids.rq_kmeans import RqKmeans
+from fullrank.semantic_ids.tuples import Tuples
+
+
+def silent(done: int, total: int) -> None: ...
+
+
+@pytest.mark.parametrize(("rows", "codes", "width"), [(1, 1, 1), (7, 3, 5), (301, 17, 6), (33, 256, 3)])
+def test_nearest_equals_its_twin(rows: int, codes: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    x, words = torch.randn(rows, width, generator=generator) + 3, torch.randn(codes, width, generator=generator) + 3
+    assert torch.equal(nearest(x, words), nearest_slow(x, words))
+    assert torch.equal(nearest(x, words, rows=2), nearest_slow(x, words))
+
+
+def test_equal_codewords_go_to_the_smaller_index() -> None:
+    words = torch.tensor([[5.0, 5.0], [1.0, 1.0], [9.0, 9.0], [1.0, 1.0]])
+    assert nearest(torch.full((5, 2), 1.2), words, rows=2).tolist() == [1] * 5
+
+
+def test_near_ties_are_decided_by_the_distance() -> None:
+    """Far from the origin a float32 product cannot tell these apart; the distances can."""
+    words = torch.tensor([[4096.0, 0.5], [4096.0, 0.25], [4096.0, 0.0]])
+    x = torch.tensor([[4096.0, 0.3], [4096.0, 0.45], [4096.0, 0.01]])
+    assert nearest(x, words)[:2].tolist() == nearest_slow(x, words)[:2].tolist()
+
+
+def test_kmeans_equals_the_plain_loop() -> None:
+    x = torch.from_numpy(matrix(90))[None]
+    first = x[:, 10:15].clone()
+    expected = first[0].double()
+    for _ in range(4):
+        code = (x[0].double()[:, None] - expected).pow(2).sum(-1).argmin(1)
+        expected = torch.stack([x[0].double()[code == c].mean(0) for c in range(5)])
+    torch.testing.assert_close(km.lloyd(x, first, 4)[0].double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_groups_of_kmeans_are_separate() -> None:
+    x = torch.from_numpy(np.stack([matrix(90), matrix(90, seed=5)]))
+    words = km.plus_plus(x, 6, torch.Generator().manual_seed(0))
+    both = km.lloyd(x, words.clone(), 3)
+    for group in range(2):
+        alone = km.lloyd(x[group : group + 1], words[group : group + 1].clone(), 3)
+        torch.testing.assert_close(both[group], alone[0])
+
+
+def test_a_code_without_vectors_is_revived() -> None:
+    x = torch.from_numpy(matrix(90))[None]
+    words = km.lloyd(x, torch.full((1, 12, 12), 50.0), 6)
+    assert len(km.assign(x, words)[0].unique()) == 12
+
+
+def test_more_codes_than_distinct_vectors_do_not_fail() -> None:
+    x = torch.from_numpy(matrix(3)).repeat(8, 1)[None]
+    words = km.kmeans(x, 6, 5, torch.Generator().manual_seed(0))
+    code, _ = km.assign(x, words)
+    torch.testing.assert_close(words[0][code[0]], x[0])
+
+
+def test_opq_starts_from_balanced_principal_components() -> None:
+    x = torch.from_numpy(matrix(400)) @ torch.diag(torch.linspace(4, 0.5, 12))
+    x = x - x.mean(0)
+    turn = start(x, 3)
+    torch.testing.assert_close(turn.T @ turn, torch.eye(12), atol=1e-5, rtol=1e-5)
+    covariance = (x @ turn).T.cov(correction=0)
+    torch.testing.assert_close(covariance, torch.diag(covariance.diagonal()), atol=1e-2, rtol=1e-2)
+    products = covariance.diagonal().view(3, 4).log().sum(1)
+    assert float(products.max() - products.min()) < 2.5, "parts have like products of variances"
+
+
+def correlated(rows: int = 600) -> torch.Tensor:
+    """Every pair of neighbouring dimensions moves together: cutting into parts of 4 loses what a rotation keeps."""
+    generator = torch.Generator().manual_seed(3)
+    mix = torch.randn(12, 12, generator=generator)
+    return torch.from_numpy(matrix(rows)) @ mix
+
+
+@pytest.mark.parametrize("engine", ["faiss", "torch"])
+def test_the_learned_rotation_pays(engine: str) -> None:
+    if engine == "faiss":
+        pytest.importorskip("faiss", reason="this engine needs the extra `codes`")
+    x = correlated()
+    found = Opq(levels=3, size=16, engine=engine, rounds=15).fit(x, 0, silent)  # type: ignore[arg-type]
+    torch.testing.assert_close(found.rotation.T @ found.rotation, torch.eye(12), atol=1e-4, rtol=1e-4)
+    plain = Product(
+        km.kmeans((x - x.mean(0)).unflatten(1, (3, 4)).transpose(0, 1).contiguous(), 16, 25, torch.Generator()),
+        torch.eye(12),
+        x.mean(0),
+    )
+    errors = [float((x - q.decode(q.encode(x))).pow(2).sum(1).mean()) for q in (found, plain)]
+    assert errors[0] < 0.9 * errors[1]
+
+
+def test_the_engines_of_opq_agree_in_quality() -> None:
+    pytest.importorskip("faiss", reason="this engine needs the extra `codes`")
+    x = correlated()
+    both = [Opq(levels=3, size=16, engine=engine).fit(x, 0, silent) for engine in ("faiss", "torch")]  # type: ignore[arg-type]
+    one, two = (float((x - q.decode(q.encode(x))).pow(2).sum(1).mean()) for q in both)
+    assert one == pytest.approx(two, rel=0.12)
+
+
+def test_opq_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.from_numpy(matrix(60))
+    with pytest.raises(UserError, match="width 12 does not divide by it; set pca=10 or another number of levels"):
+        Opq(levels=5, size=8).fit(x, 0, silent)
+    with pytest.raises(UserError, match="2, 4, 8, ... codes, not of 6; set engine=torch"):
+        Opq(levels=3, size=6, engine="faiss").fit(x, 0, silent)
+    assert Opq(levels=3, size=6).chosen() == "torch"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert Opq(size=8).chosen() == "torch"
+    with pytest.raises(UserError, match=r"pip install 'fullrank\[codes\]'"):
+        Opq(size=8, engine="faiss").chosen()
+
+
+def test_learning_from_a_sample_is_said_by_points() -> None:
+    x = torch.from_numpy(matrix(300))
+    few = RqKmeans(levels=2, size=8, points=40).fit(x, 0, silent)
+    every = RqKmeans(levels=2, size=8).fit(x, 0, silent)
+    assert not torch.equal(few.codebooks, every.codebooks)
+
+
+def test_levels_of_residual_codes_go_from_coarse_to_fine() -> None:
+    x = torch.from_numpy(matrix(300))
+    found = RqKmeans(levels=4, size=8).fit(x, 0, silent)
+    codes = found.encode(x)
+    words = found.codebooks[torch.arange(4), codes].cumsum(1) + found.mean
+    errors = (x[:, None] - words).pow(2).sum(-1).mean(0).tolist()
+    assert errors == sorted(errors, reverse=True) and errors[-1] < 0.5 * errors[0]
+
+
+def test_tuples_find_their_items() -> None:
+    generator = np.random.default_rng(0)
+    codes = torch.from_numpy(generator.integers(0, 3, (200, 4)))
+    popularity = generator.integers(0, 5, 200)
+    found = Tuples(codes, popularity)
+    assert len(found) == len(codes.unique(dim=0)) and int(found.offsets[-1]) == 200
+    for number, row in enumerate(found.tuples):
+        items = (codes == row).all(1).nonzero().squeeze(1).tolist()
+        assert found.members(number).tolist() == sorted(items, key=lambda i: (-popularity[i], i))
+    assert torch.equal(found.tuples[found.of_item], codes)
+    asked = torch.cat([codes[:50], torch.tensor([[9, 0, 0, 0], [0, 0, 0, 7]])])
+    assert found.find(asked).tolist() == [*found.of_item[:50].tolist(), -1, -1]
+    assert Tuples(codes[:1], popularity[:1]).find(codes[:1]).tolist() == [0]

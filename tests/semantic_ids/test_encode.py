@@ -1,0 +1,228 @@
+"""`encode` and `grow_codes` from a catalogue to a folder, its diagnostics and limits, and what `Codes` reads of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from coded import Sentences, catalog, matrix, settings
+from fullrank.core.errors import UserError
+from fullrank.data.events.catalog import Catalog
+from fullrank.semantic_ids import measure
+from fullrank.semantic_ids.collisions import colliding
+
+
+@pytest.fixture
+def codes(vector_file: Path, tmp_path: Path) -> fr.Codes:
+    return fr.encode(catalog(), tmp_path / "codes", set=settings(vector_file))
+
+
+def test_codes_of_a_catalogue(codes: fr.Codes) -> None:
+    given = catalog()
+    assert codes.sizes == (16,) * 4 and codes.levels == 4 and len(codes) == 200 and codes.policy == "list"
+    assert codes.offsets.tolist() == [0, 16, 32, 48]
+    assert codes.of(given).dtype == torch.int64 and codes.of(given).shape == (200, 4)
+    assert codes.codebooks.shape == (4, 16, 3)
+    assert torch.equal(codes.quantise(torch.from_numpy(matrix(200))), codes.codes)
+    assert codes.manifest["counts"] == {"items": 200, "learned_from": 196, "without_vector": 0}
+    assert fr.Codes.open(codes.path, verify=True).fingerprint == codes.fingerprint
+    assert "200 items" in repr(codes)
+
+
+def test_the_order_is_the_catalogues(codes: fr.Codes) -> None:
+    order = np.random.default_rng(0).permutation(200)
+    moved = Catalog(catalog().frame[order].with_columns(item=pl.Series(np.arange(200))))
+    assert torch.equal(codes.of(moved), codes.codes[torch.from_numpy(order)])
+    tuples = codes.tuples(moved)
+    for item in (0, 57, 199):
+        assert item in tuples.members(int(tuples.of_item[item])).tolist()
+        assert torch.equal(tuples.tuples[tuples.of_item[item]], codes.of(moved)[item])
+
+
+def test_items_without_codes_are_counted(codes: fr.Codes) -> None:
+    with pytest.raises(UserError, match=r"7 of 50 items have no codes .* \(such as 200\)"):
+        codes.of(catalog(50, first=157))
+    named = Catalog(catalog().frame.with_columns(pl.col("item_id").cast(pl.String)))
+    with pytest.raises(UserError, match="encode the items of this store"):
+        codes.of(named)
+
+
+def test_a_catalogue_takes_codes_along(codes: fr.Codes, tmp_path: Path) -> None:
+    whole = codes.attach(catalog())
+    whole.write(tmp_path / "items.parquet")
+    back = Catalog.open(tmp_path / "items.parquet")
+    assert np.array_equal(back.frame["codes"].to_numpy(), codes.codes.numpy())
+    more = back.extended(pl.DataFrame({"item_id": [900], "codes": [[1, 2, 3, 4]]}))
+    assert more.frame["codes"].to_list()[-1] == [1, 2, 3, 4]
+    with pytest.raises(UserError, match="have a column 'codes' already"):
+        codes.attach(whole)
+
+
+def test_the_report_is_what_the_codes_are(codes: fr.Codes) -> None:
+    report, x = codes.report, torch.from_numpy(matrix(200))
+    for level, found in enumerate(report["levels"]):
+        used = codes.codes[:, level].unique()
+        share = torch.bincount(codes.codes[:, level]).double() / 200
+        share = share[share > 0]
+        assert found["use"] == len(used) / 16 and found["learned"]
+        assert found["perplexity"] == pytest.approx(float((-(share * share.log()).sum()).exp()))
+    rows = [tuple(row) for row in codes.codes.tolist()]
+    clash = report["collisions"]["before"]
+    assert clash == report["collisions"]["after"] and clash["tuples"] == len(set(rows))
+    assert clash["items"] == sum(rows.count(row) > 1 for row in rows) == round(clash["rate"] * 200)
+    assert clash["largest"] == max(rows.count(row) for row in rows)
+    differ = [any(rows[j] == rows[i] and not torch.equal(x[i], x[j]) for j in range(200)) for i in range(200)]
+    assert clash["different"] == pytest.approx(np.mean(differ))
+    error = (x - codes.decode(codes.codes)).pow(2).sum(1).mean() / (x - x.mean(0)).pow(2).sum(1).mean()
+    assert report["reconstruction"]["error"] == pytest.approx(float(error), rel=1e-4)
+    near = []
+    for space in (x, codes.decode(codes.codes)):
+        unit = torch.nn.functional.normalize(space, dim=1)
+        scores = (unit @ unit.T).fill_diagonal_(-9)
+        near.append([set(row) for row in scores.topk(10).indices.tolist()])
+    recall = np.mean([len(a & b) / 10 for a, b in zip(*near, strict=True)])
+    assert report["neighbours"] == {"k": 10, "items": 200, "recall": pytest.approx(recall, abs=0.01)}
+
+
+@pytest.mark.parametrize("policy", ["extra_digit", "sinkhorn"])
+@pytest.mark.parametrize("learner", ["opq", "rq_kmeans"])
+def test_policies_leave_no_collision(policy: str, learner: str, vector_file: Path, tmp_path: Path) -> None:
+    own = [s for s in settings(vector_file) if learner == "opq" or "rounds" not in s]
+    made = fr.encode(catalog(), tmp_path / "codes", set=[f"learner={learner}", *own, f"collisions={policy}"])
+    report = made.report["collisions"]
+    assert report["policy"] == made.policy == policy and report["before"]["rate"] > report["after"]["rate"] == 0
+    assert not colliding(made.codes).any() and made.levels == (5 if policy == "extra_digit" else 4)
+    assert len(made.tuples(catalog())) == 200 and made.decode(made.codes).shape == (200, 12)
+    errors = made.report["reconstruction"]
+    assert (errors["error"] > errors["error_before_policy"]) == (policy == "sinkhorn")
+
+
+def test_reduced_and_whitened(vector_file: Path, tmp_path: Path) -> None:
+    made = fr.encode(catalog(), tmp_path / "codes", set=settings(vector_file, "pca=8", "whiten=true"))
+    x = torch.from_numpy(matrix(200))
+    assert made.reduction is not None and made.reduction.matrix.shape == (12, 8) and made.codebooks.shape == (4, 16, 2)
+    assert torch.equal(made.quantise(x), made.codes)
+    assert float((x - made.decode(made.codes)).pow(2).mean()) < 0.5 * float((x - x.mean(0)).pow(2).mean())
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        (("limits.perplexity=1",), r"has the perplexity \d+\.\d of 16 codes, .* limits.perplexity=0"),
+        (("limits.collisions=0",), "the codes of an item with another vector, .* limits.collisions=1"),
+        (("limits.neighbours=1",), "nearest by codes, .* limits.neighbours=0"),
+    ],
+)
+def test_bad_codes_are_refused(change: tuple[str, ...], advice: str, tmp_path: Path) -> None:
+    x = matrix(200)
+    x[:, 6:] = 0  # half of the levels have nothing to say
+    pl.DataFrame({"item_id": np.arange(200), "v": x}).write_parquet(tmp_path / "v.parquet")
+    whole = settings(tmp_path / "v.parquet", "learner.rounds=0", "limits.use=0", "limits.neighbours=0")
+    with pytest.raises(UserError, match=advice):
+        fr.encode(catalog(), tmp_path / "codes", set=[*whole, *change])
+    assert not (tmp_path / "codes").exists(), "nothing is written"
+    fr.encode(catalog(), tmp_path / "codes", set=whole)
+
+
+def test_a_collapsed_codebook_stops_by_default(tmp_path: Path) -> None:
+    x = np.repeat(matrix(2), 100, 0)
+    pl.DataFrame({"item_id": np.arange(200), "v": x}).write_parquet(tmp_path / "v.parquet")
+    with pytest.raises(UserError, match=r"uses 12.5% of its 16 codes .* has collapsed; .* limits.use=0"):
+        fr.encode(catalog(), tmp_path / "codes", set=settings(tmp_path / "v.parquet"))
+
+
+def test_text_end_to_end(model: Sentences, tmp_path: Path) -> None:
+    quick = ["learner=rq_kmeans", "learner.size=16", "limits.collisions=1", "vectors.columns=[title]"]
+    made = fr.encode(catalog(), tmp_path / "codes", set=quick, cache=tmp_path / "cache")
+    assert made.manifest["counts"]["without_vector"] == 5
+    assert made.manifest["notes"] == [
+        "5 of 200 items have no vector (nothing is known of them): they have the codes of the mean vector"
+    ]
+    blank = catalog().frame["title"].is_null().to_numpy()
+    assert len(made.codes[torch.from_numpy(blank)].unique(dim=0)) == 1
+    assert made.manifest["vectors"]["columns"] == ["title"] and made.manifest["data"] == {}
+
+
+def test_the_seed_and_nothing_else_decides(vector_file: Path, tmp_path: Path) -> None:
+    one, two, three = (
+        fr.encode(catalog(), tmp_path / str(i), set=settings(vector_file, f"seed={seed}"))
+        for i, seed in enumerate((3, 3, 4))
+    )
+    assert one.fingerprint == two.fingerprint != three.fingerprint
+
+
+def test_few_items(vector_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="only 9 vectors to learn them from; set learner.size=2"):
+        fr.encode(catalog(9), tmp_path / "codes", set=settings(vector_file))
+    one = fr.encode(catalog(1), tmp_path / "one", set=settings(vector_file, "learner.size=1", "learner.rounds=0"))
+    assert one.codes.tolist() == [[0, 0, 0, 0]] and one.report["neighbours"]["recall"] is None
+    untrained = Catalog(catalog(30).frame.with_columns(train_count=pl.lit(0, pl.Int64)))
+    with pytest.raises(UserError, match="set fit_on=all"):
+        fr.encode(untrained, tmp_path / "none", set=settings(vector_file))
+    fr.encode(untrained, tmp_path / "all", set=settings(vector_file, "fit_on=all"))
+
+
+@pytest.mark.parametrize("policy", ["list", "extra_digit", "sinkhorn"])
+def test_new_items_get_codes_and_old_ones_keep_theirs(policy: str, vector_file: Path, tmp_path: Path) -> None:
+    old = fr.encode(catalog(), tmp_path / "old", set=settings(vector_file, f"collisions={policy}"))
+    order = np.random.default_rng(1).permutation(230)
+    more = Catalog(catalog(230).frame[order].with_columns(item=pl.Series(np.arange(230))))
+    new = fr.grow_codes(old.path, more, tmp_path / "new")
+    assert torch.equal(new.of(catalog()), old.codes) and new.sizes == old.sizes
+    assert torch.equal(new.codebooks, old.codebooks) and new.policy == policy
+    if policy == "list":
+        assert torch.equal(new.of(more)[:, :4], old.quantise(torch.from_numpy(matrix(230)[order])))
+    else:
+        assert not colliding(new.codes).any()
+    grown = new.manifest["grown"]
+    assert grown["items"] == grown["described"] == 30 and grown["from"] == old.fingerprint
+    assert grown["ratio"] == pytest.approx(grown["error"] / grown["error_before"]) and 0.8 < grown["ratio"] < 1.5
+    again = fr.grow_codes(new, catalog(240), tmp_path / "newer")
+    assert torch.equal(again.of(more), new.codes)
+
+
+def test_drift_is_said(codes: fr.Codes, tmp_path: Path) -> None:
+    far = matrix(230)
+    far[200:] = 9 * np.random.default_rng(7).normal(size=(30, 12))
+    pl.DataFrame({"item_id": np.arange(230), "vector": far}).write_parquet(tmp_path / "far.parquet")
+    new = fr.grow_codes(codes, catalog(230), tmp_path / "new", vectors=tmp_path / "far.parquet")
+    assert new.manifest["grown"]["ratio"] > 3
+    assert "times worse than those they were learned from" in new.manifest["notes"][-1]
+
+
+def test_growing_refuses_what_makes_no_sense(
+    codes: fr.Codes, model: Sentences, tmp_path: Path, vector_file: Path
+) -> None:
+    with pytest.raises(UserError, match="there is nothing to add"):
+        fr.grow_codes(codes, catalog(150), tmp_path / "new")
+    with pytest.raises(UserError, match="none of the 20 new items has a vector"):
+        frame = catalog(270).frame[[*range(10), *range(250, 270)]].with_columns(item=pl.Series(np.arange(30)))
+        fr.grow_codes(codes, Catalog(frame), tmp_path / "new")
+    narrow = pl.DataFrame({"item_id": np.arange(230), "v": matrix(230)[:, :5]})
+    narrow.write_parquet(tmp_path / "narrow.parquet")
+    with pytest.raises(UserError, match="have width 5, the codebooks"):
+        fr.grow_codes(codes, catalog(230), tmp_path / "new", vectors=tmp_path / "narrow.parquet")
+    text = ["learner=rq_kmeans", "learner.size=16", "limits.collisions=1"]
+    made = fr.encode(catalog(), tmp_path / "text", set=text, cache=tmp_path / "cache")
+    with pytest.raises(UserError, match="are made from text"):
+        fr.grow_codes(made, catalog(230), tmp_path / "new", vectors=vector_file, cache=tmp_path / "cache")
+    kept = fr.grow_codes(made, catalog(230, first=10), tmp_path / "new", cache=tmp_path / "cache")
+    assert "10 items of text are not among these items" in kept.manifest["notes"][-1]
+
+
+def test_collisions_tell_equal_vectors_from_others() -> None:
+    x = torch.tensor([[1.0], [1.0], [2.0], [3.0], [3.0], [4.0]])
+    codes = torch.tensor([[0], [0], [1], [2], [2], [2]])
+    found = measure.collisions(codes, x)
+    assert found == {"tuples": 3, "items": 5, "rate": 5 / 6, "different": 3 / 6, "largest": 3}
+
+
+def test_neighbours_of_few_items() -> None:
+    x = torch.from_numpy(matrix(5))
+    assert measure.neighbours(x, x, 0) == {"k": 4, "items": 5, "recall": 1.0}
+    assert measure.neighbours(x[:1], x[:1], 0)["recall"] is None

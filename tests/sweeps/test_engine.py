@@ -1,0 +1,150 @@
+"""Engines: the runner takes rows in any order, hands out what still fits, and every entry passes the engine on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullrank.core.errors import UserError
+from fullrank.data.events.store import Store
+from fullrank.sweeps.engine import Engine, Local, Work
+from fullrank.sweeps.ladder import run_ladder
+from fullrank.sweeps.records import Row
+from fullrank.sweeps.run_job import failed_row
+from fullrank.sweeps.search import Search
+from fullrank.sweeps.sweep import run_sweep, sweep
+from fullrank.sweeps.tune import tune
+
+from .test_sweep import Tiny, cheap, same, weights  # noqa: F401
+
+OF_THE_CALL = {"seconds", "load_average", "finished", "tokens_per_s"}
+
+
+class Backwards:
+    """Takes all the work at once, sends it through bytes, and runs it from the last to the first."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
+        for one in reversed(list(work)):
+            self.ran.append(one.job.folder)
+            sent: Work = pickle.loads(pickle.dumps(one))
+            yield one, sent.run()
+
+
+class Failing:
+    """Runs nothing and asks for at most so many jobs."""
+
+    def __init__(self, most: int = 99) -> None:
+        self.most, self.asked = most, list[str]()
+
+    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
+        for one in work:
+            self.asked.append(one.job.folder)
+            yield one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0)
+            if len(self.asked) == self.most:
+                return
+
+
+def documented() -> Any:
+    """The engine that docs/adding.md shows."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "adding.md"
+    section = page.read_text(encoding="utf-8").partition("## An engine for sweeps")[2]
+    made: dict[str, Any] = {}
+    exec(section.split("```python\n")[1].split("```")[0], made)
+    return made["Processes"]
+
+
+def lasting(rows: list[Row]) -> list[Any]:
+    return [{key: value for key, value in row.items() if key not in OF_THE_CALL} for row in rows]
+
+
+def test_rows_are_the_same_in_whatever_order_they_come(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+    grid, engine = tiny("[sasrec, popularity]", seeds=(0, 1)), Backwards()
+    assert isinstance(engine, Engine) and isinstance(Local(), Engine)
+    seen, outcome = tmp_path / "seen.json", run_sweep(grid, store, out, progress=False, engine=engine)
+    assert engine.ran == ["popularity-seed0", "sasrec-seed1", "sasrec-seed0"]
+    assert [row["cell"] for row in outcome.rows.all] == ["popularity", "sasrec", "sasrec"], "as they ended"
+    here = sweep(grid, store, tmp_path / "here", progress=False, results=seen)
+    assert lasting(outcome.newest) == lasting(here) and len(here) == 3, "in the order of the grid"
+    assert same(weights(out, "sasrec-seed1"), weights(tmp_path / "here", "sasrec-seed1"))
+    again = Backwards()
+    assert sweep(grid, store, out, progress=False, engine=again) == outcome.newest and not again.ran
+
+
+def test_work_is_handed_out_as_it_is_asked_for_and_as_it_fits(store: Store, tiny: Tiny, out: Path) -> None:
+    """At a second a step and one for the evaluation a run takes 4 s, the long one 3601 s."""
+    grid = tiny("[sasrec, {name: long, recipe: sasrec, set: {training.max_epochs: 3600}}, gru4rec]",
+                settings={"training.patience": 1})  # fmt: skip
+    engine = Failing()
+    outcome = run_sweep(grid, store, out, max_hours=0.9, progress=False, engine=engine)
+    assert engine.asked == ["sasrec-seed0", "gru4rec-seed0"] and outcome.not_run[0]["cell"] == "long"
+    assert [row["error"] for row in outcome.failed] == ["RuntimeError: no machine"] * 2
+    one = Failing(most=1)
+    assert len(run_sweep(grid, store, out, progress=False, engine=one).rows.all) == 3 and len(one.asked) == 1
+
+
+def test_the_engine_of_the_documentation_runs_in_other_processes(store: Store, tiny: Tiny, out: Path) -> None:
+    grid = tiny("[popularity, {name: bad, recipe: popularity}, sasrec]")
+    (out / "cells").mkdir(parents=True)
+    (out / "cells" / "bad-seed0").write_text("a file where the run folder belongs")
+    first, bad, last = sweep(grid, store, out, progress=False, engine=documented()(2))
+    assert first["metrics"]["test"] and last["epochs"] == 3 and bad["error"]
+    assert len((out / "rows.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_process_that_dies_costs_its_job_and_no_other(
+    store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Work, "run", dies)
+    first, last = sweep(tiny("[popularity, sasrec]"), store, out, progress=False, engine=documented()(1))
+    assert "BrokenProcessPool" in first["error"] and "BrokenProcessPool" in last["error"]
+
+
+def dies(_: Work) -> Row:
+    os._exit(1)
+
+
+class Forgetful:
+    """Asks for all work and gives back what is not its."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
+        for one in work:
+            for _ in range(self.times):
+                yield one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0)
+
+
+def test_what_an_engine_does_not_ask_for_is_not_run(store: Store, tiny: Tiny, out: Path) -> None:
+    outcome = run_sweep(tiny("[popularity, sasrec, gru4rec]"), store, out, progress=False, engine=Failing(most=1))
+    assert [row["cell"] for row in outcome.failed] == ["popularity"]
+    assert [entry["cell"] for entry in outcome.not_run] == ["sasrec", "gru4rec"]
+
+
+def test_rows_that_are_missing_or_come_twice_are_no_sweep(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no row for popularity-seed0"):
+        run_sweep(tiny("[popularity]"), store, out, progress=False, engine=Forgetful(0))
+    with pytest.raises(RuntimeError, match="or twice"):
+        run_sweep(tiny("[popularity]"), store, tmp_path / "twice", progress=False, engine=Forgetful(2))
+
+
+def test_ladders_and_searches_pass_the_engine_on(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+    engine = Failing()
+    run_ladder(tiny("[popularity]"), [store], out, progress=False, engine=engine)
+    space = Search.from_text("{cells: [sasrec], space: {training.lr: {log: [1.0e-4, 1.0e-2]}}, trials: 2}")
+    tune(space, store, tmp_path / "tuned", progress=False, engine=engine)
+    assert engine.asked == ["popularity-seed0", "sasrec-trial0-seed0", "sasrec-trial1-seed0"]
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_runs(store: Store, tiny: Tiny, out: Path) -> None:
+    with pytest.raises(UserError, match="allowed: auto"):
+        sweep(tiny("[sasrec]"), store, out, engine=Local(device="gpu"), progress=False)
+    assert not (out / "cells").exists()

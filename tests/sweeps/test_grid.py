@@ -1,0 +1,145 @@
+"""Grids: what they expand to, in which order, and which mistakes they name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fullrank.core.errors import UserError
+from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.jobs import as_settings, from_settings
+
+
+def names(text: str) -> list[str]:
+    return [cell.name for cell in Grid.from_text(text).expand()]
+
+
+def test_axes_are_multiplied_the_last_one_fastest() -> None:
+    grid = Grid.from_text("{base: sasrec, axes: {model.dim: [32, 64], training.lr: [1e-3, 2e-3]}}")
+    settings = [cell.set for cell in grid.expand()]
+    assert [(s["model.dim"], s["training.lr"]) for s in settings] == [
+        (32, "1e-3"), (32, "2e-3"), (64, "1e-3"), (64, "2e-3"),
+    ]  # fmt: skip
+    assert [cell.name for cell in grid.expand()][0] == "sasrec-dim32-lr1e-3"
+
+
+def test_a_list_of_mappings_is_one_axis_whose_settings_change_together() -> None:
+    text = """
+    base: sasrec
+    axes:
+      - - {name: small, model.dim: 32, model.encoder.layers: 1}
+        - {name: large, model.dim: 64, model.encoder.layers: 3}
+      - {model.encoder.dropout: [0.1, 0.2]}
+    """
+    grid = Grid.from_text(text)
+    assert names(text) == [f"sasrec-{size}-dropout{p}" for size in ("small", "large") for p in (0.1, 0.2)]
+    assert grid.expand()[3].set == {"model.dim": 64, "model.encoder.layers": 3, "model.encoder.dropout": 0.2}
+
+
+def test_a_component_on_an_axis_is_named_by_its_kind_and_equal_names_are_numbered() -> None:
+    text = "{base: sasrec, axes: {model.loss: [bce, {kind: gbce, negatives: 4}]}}"
+    assert names(text) == ["sasrec-bce", "sasrec-gbce-negatives4"]
+    assert names("{base: sasrec, axes: {model.encoder.norm: [a/b, a b]}}") == ["sasrec-a_b", "sasrec-a_b-2"]
+
+
+def test_a_cell_wins_over_the_grid_and_the_command_line_over_both() -> None:
+    grid = Grid.from_text("{set: {model.dim: 8, training.lr: 0.1}, cells: [{recipe: sasrec, set: {model.dim: 16}}]}")
+    assert grid.expand()[0].set == {"model.dim": 16, "training.lr": 0.1}
+    last = grid.with_settings(from_settings(["model.dim=32", "model.loss={kind: bce}"]))
+    assert last.expand()[0].set == {"model.dim": 32, "training.lr": 0.1, "model.loss": {"kind": "bce"}}
+    assert last.jobs()[0].experiment.model.dump()["dim"] == 32
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("cells", ["a-seed0", "a-seed1", "b-seed5", "popularity-seed0"]),
+        ("seeds", ["a-seed0", "b-seed5", "popularity-seed0", "a-seed1"]),
+    ],
+)
+def test_jobs_keep_the_order_asked_for(order: str, expected: list[str]) -> None:
+    cells = "[{name: a, recipe: sasrec}, {name: b, recipe: gru4rec, seeds: [5]}, popularity]"
+    jobs = Grid.from_text(f"{{cells: {cells}, seeds: [0, 1], order: {order}}}").jobs()
+    assert [job.folder for job in jobs] == expected, "a baseline draws nothing: one seed is enough"
+    assert all(job.experiment.seed == job.seed for job in jobs)
+
+
+def test_numbers_that_yaml_reads_as_text_arrive_as_numbers() -> None:
+    job = Grid.from_text("{cells: [{recipe: sasrec, set: {training.lr: 1e-4}}]}").jobs()[0]
+    assert job.settings == {"training.lr": 1e-4} and job.experiment.training.lr == 1e-4
+
+
+def test_seeds_share_a_cost_and_settings_do_not() -> None:
+    one, two, other = Grid.from_text(
+        "{cells: [sasrec, {name: b, recipe: sasrec, set: {model.dim: 32}, seeds: [0]}], seeds: [0, 1]}"
+    ).jobs()
+    assert one.cost_key == two.cost_key != other.cost_key
+    assert len({one.spec_hash, two.spec_hash, other.spec_hash}) == 3
+
+
+def test_an_experiment_file_can_be_a_recipe(tmp_path: Path) -> None:
+    from fullrank.experiment import named
+
+    path = tmp_path / "mine.yaml"
+    path.write_text(named("sasrec").override("model.dim=24").to_yaml(), encoding="utf-8")
+    jobs = Grid.from_text(f"cells: ['{path}']").jobs()
+    assert jobs[0].cell == "mine" and jobs[0].experiment.model.dump()["dim"] == 24
+
+
+MISTAKES = {
+    "{}": "needs 'cells', or a 'base'",
+    "{cells: [sasrec], axes: {model.dim: [1]}}": "'base' recipe",
+    "{base: sasrec, axes: {model.dim: []}}": "no values",
+    "{cells: [sasrek]}": "did you mean 'sasrec'",
+    "{cells: [{recipe: sasrec, set: {training.lrr: 1}}]}": "cell 'sasrec': training.lrr: there is no setting 'lrr'",
+    "{base: sasrec, axes: {model.dim: [64, wide]}}": "cell 'sasrec-wide': model.dim",
+    "{cells: [{recipe: sasrec, set: {seed: 3}}]}": "'seeds'",
+    "{cells: [sasrec], seeds: [1, 1]}": "different numbers",
+    "{cells: [sasrec], seeds: []}": "seeds",
+    "{cells: [sasrec, {recipe: gru4rec, name: SASRec}]}": "share the run folder",
+    "{cells: [{recipe: sasrec, name: ../up}]}": "no folder name",
+    "{cells: [sasrec], sed: [1]}": "did you mean 'seeds'",
+    "{cells: [sasrec], evaluate: [training]}": "evaluate",
+    "{cells: [missing.yaml]}": "cannot read missing.yaml",
+    "cells: [": "neither YAML nor JSON",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistakes_are_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        Grid.read(path).jobs()
+    assert MISTAKES[text] in str(caught.value)
+
+
+def test_settings_survive_the_way_to_text_and_back() -> None:
+    given = {"a.b": 1e-5, "c": {"kind": "x", "n": 2}, "d": None, "e": "word", "f": [1, 2], "g": True}
+    back = from_settings(as_settings(given))
+    assert float(back.pop("a.b")) == given.pop("a.b") and back == given
+    with pytest.raises(UserError, match="write it as"):
+        from_settings(["model.dim"])
+
+
+def test_a_grid_is_written_and_read_back_unchanged() -> None:
+    grid = Grid.from_text(
+        "{base: sasrec, axes: [[{model.dim: 8}, {model.dim: 16}]], seeds: [3], evaluate: [validation]}"
+    )
+    assert Grid.from_text(grid.to_yaml()) == grid == Grid.from_text(grid.to_json())
+
+
+def test_the_examples_of_the_guide_can_be_run() -> None:
+    from fullrank.sweeps.search import Search
+
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "sweeps.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.S)
+    grids = [block for block in blocks if "seeds:" in block and "space:" not in block]
+    spaces = [block for block in blocks if "space:" in block]
+    assert len(grids) == len(spaces) == 1
+    assert len(Grid.from_text(grids[0]).jobs()) == 3 + 3 + 1 + 1 + 4 * 3
+    assert len(Search.from_text(spaces[0]).jobs()) == 8
+    zipped = next(block for block in blocks if block not in grids + spaces)
+    assert len(Grid.from_text(f"base: sasrec\n{zipped}").jobs()) == 4

@@ -1,0 +1,101 @@
+"""Search spaces: the points tried, and the mistakes named."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fullrank.core.errors import UserError
+from fullrank.sweeps.search import Range, Search, halton
+
+SPACE = "{training.lr: {log: [3e-4, 3e-3]}, model.encoder.dropout: {choice: [0.2, 0.5]}, model.dim: {integer: [4, 40]}}"
+
+
+def test_a_range_covers_its_ends_and_nothing_else() -> None:
+    places = np.linspace(0, 1, 1001)[:-1]
+    assert {Range(integer=(1, 3)).at(u) for u in places} == {1, 2, 3}
+    assert {Range(choice=("a", None)).at(u) for u in places} == {"a", None}
+    log = [Range(log=(1e-4, 1e-2)).at(u) for u in places]
+    assert min(log) == 1e-4 and max(log) <= 1e-2 and log[500] == pytest.approx(1e-3)
+    assert Range(uniform=(0.0, 2.0)).at(0.25) == 0.5
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {}, {"log": [0, 1]}, {"log": [2, 1]}, {"uniform": [1, 1]}, {"choice": [1]},
+        {"uniform": [0, 1], "choice": [1, 2]}, {"uniform": [0, float("inf")]}, {"integer": [1.5, 3]},
+    ],
+)  # fmt: skip
+def test_bad_ranges_are_refused(tree: dict) -> None:
+    with pytest.raises(UserError):
+        Range.parse(tree)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_points_fill_every_axis_evenly(seed: int) -> None:
+    points = np.array(list(itertools.islice(halton(6, seed), 210)))
+    assert points.min() >= 0 and points.max() < 1
+    for axis, base in enumerate((2, 3, 5, 7, 11, 13)):
+        first = points[: base * (210 // base), axis]
+        assert (np.bincount((first * base).astype(int), minlength=base) == 210 // base).all()
+    few = list(itertools.islice(halton(6, seed), 3))
+    assert np.allclose(points[:3], few), "a point does not depend on how many follow"
+
+
+def test_few_points_are_not_on_a_line() -> None:
+    """In bases 11 and 13 the plain sequence's first points are (n/11, n/13): correlated to almost 1."""
+    drawn = [np.array(list(itertools.islice(halton(6, seed), 8)))[:, 4:] for seed in range(20)]
+    assert abs(np.mean([np.corrcoef(points.T)[0, 1] for points in drawn])) < 0.3
+    plain = np.arange(8)
+    assert np.corrcoef(plain / 11, plain / 13)[0, 1] > 0.99
+
+
+def test_trials_differ_the_first_changes_nothing_and_all_cells_get_as_many() -> None:
+    search = Search.from_text(f"{{cells: [sasrec, {{name: other, recipe: gru4rec}}], space: {SPACE}, trials: 6}}")
+    for cell in search.cells:
+        tried = search.trial_settings(cell)
+        assert len(tried) == 6 and tried[0] == {} and len({str(t) for t in tried}) == 6
+        assert {t["model.encoder.dropout"] for t in tried[1:]} == {0.2, 0.5}
+    assert search.trial_settings(search.cells[0])[:3] == search.model_copy(update={"trials": 3}).trial_settings(
+        search.cells[0]
+    )
+    assert search.trial_settings(search.cells[0]) != search.model_copy(update={"seed": 1}).trial_settings(
+        search.cells[0]
+    )
+
+
+def test_jobs_go_trial_by_trial_with_a_share_of_the_epochs_on_validation_alone() -> None:
+    text = f"{{cells: [sasrec, popularity], trials: 2, seeds: [0, 1], space: {SPACE}, set: {{training.max_epochs: 9}}}}"
+    with pytest.raises(UserError, match="cell 'popularity-trial1': model"):
+        Search.from_text(text.replace("training.max_epochs: 9", "evaluation.bootstrap: 0")).jobs()
+    search = Search.from_text(text.replace(", popularity", ", {name: g, recipe: gru4rec}"))
+    jobs = search.jobs()
+    assert [(job.group, job.folder) for job in jobs] == [
+        (f"trial {t}", f"{cell}-trial{t}-seed{s}") for t in (0, 1) for cell in ("sasrec", "g") for s in (0, 1)
+    ]
+    assert {job.experiment.training.max_epochs for job in jobs} == {3}
+    assert {job.splits for job in jobs} == {("validation",)} and all(job.selection_only for job in jobs)
+
+
+MISTAKES = {
+    "{cells: [sasrec]}": "nothing to search",
+    "{cells: []}": "cells",
+    "{cells: [sasrec], space: {training.max_epochs: {integer: [1, 5]}}}": "epochs_share",
+    "{cells: [sasrec], space: {seed: {integer: [1, 5]}}}": "use 'seeds'",
+    "{cells: [{recipe: sasrec, seeds: [1]}], space: {model.dim: {choice: [8, 16]}}}": "budgets would differ",
+    "{cells: [sasrec], space: {model.dimm: {choice: [8, 16]}}, trials: 2}": "did you mean 'dim'",
+    "{cells: [sasrec], space: {model.dim: {choice: [8, 16]}}, trials: 4}": "at most 3",
+    "{cells: [sasrec], space: {model.dim: {choice: [8, 16]}}, trials: 1}": "trials",
+    "{cells: [sasrec], space: {model.dim: {choice: [8, 16]}}, evaluate: [test]}": "has no setting 'evaluate'",
+    "{cells: [sasrec], space: {model.dim: [8, 16]}}": "space.model.dim",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistakes_are_named(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Search.from_text(text).jobs()
+    assert MISTAKES[text] in str(caught.value)

@@ -1,0 +1,148 @@
+"""tune: equal budgets, validation alone, the best settings handed on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fullrank.data.events.store import Store
+from fullrank.sweeps import run_job as one
+from fullrank.sweeps import runner
+from fullrank.sweeps.cost import Cost
+from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.search import Search
+from fullrank.sweeps.sweep import sweep
+from fullrank.sweeps.tune import tune
+from fullrank.training.fit import train
+
+from .conftest import TINY
+
+SPACE = "{training.lr: {log: [1e-3, 1e-1]}, model.dim: {choice: [8, 16]}}"
+
+
+def search(cells: str = "[sasrec, {name: gru, recipe: gru4rec}]", **others: Any) -> Search:
+    settings = {k: v for k, v in TINY.items() if "encoder" not in k}
+    return Search.from_text(f"{{cells: {cells}, space: {SPACE}, set: {json.dumps(settings)}}}").model_copy(
+        update={"trials": 3, **others}
+    )
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs are not measured."""
+
+    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, Cost]:
+        return {job.cost_key: Cost(0.0, 0.1, 1, 1, 0.0, 0, 0.0, 1) for job in jobs}
+
+    monkeypatch.setattr(runner, "measure_costs", priced)
+
+
+@pytest.fixture
+def blind(store: Store) -> Store:
+    """The store with its test part poisoned: the targets are no items, and asking for them raises."""
+    items, places = np.array(store.items), np.arange(store.num_events)
+    items[places >= np.repeat(store.bounds[:, 1], np.diff(store.offsets))] = store.num_items + 7
+    arrays = {n: getattr(store, n) for n in ("offsets", "bounds", "times", "weights", "types")}
+    return Poisoned(store.path, store.manifest, {**arrays, "items": items}, store.catalog)
+
+
+class Poisoned(Store):
+    def eval_set(self, split: Any, **rest: bool) -> Any:
+        if split == "test":
+            raise AssertionError("the test split was asked for")
+        return super().eval_set(split, **rest)
+
+
+def test_the_test_split_is_never_touched(store: Store, blind: Store, out: Path, tmp_path: Path) -> None:
+    """On the poisoned store a search finds what it finds on the whole one; a sweep that evaluates test fails there."""
+    found, whole = (
+        tune(search("[sasrec]", trials=2), s, o, progress=False) for s, o in ((blind, out), (store, tmp_path / "whole"))
+    )
+    assert [t["score"] for t in found["trials"]["sasrec"]] == [t["score"] for t in whole["trials"]["sasrec"]]
+    assert all(t["score"] is not None for trials in found["trials"].values() for t in trials)
+    rows = (out / "rows.jsonl").read_text()
+    assert '"test"' not in rows and found["split"] == "validation"
+    row = sweep(Grid.from_text("cells: [popularity]"), blind, tmp_path / "poisoned", progress=False)[0]
+    assert "the test split was asked for" in row["error"]
+
+
+def test_every_cell_gets_the_same_budget_and_it_is_recorded(store: Store, out: Path, cheap: None) -> None:
+    found = tune(search(epochs_share=2 / 3, seeds=(0, 1)), store, out, command="fullrank tune x", progress=False)
+    written = json.loads((out / "tuned.json").read_text())
+    assert written["best"] == found["best"] and written["trials"] == found["trials"]
+    budget = found["budget"]
+    assert budget["trials_asked"] == budget["trials_counted"] == 3 and budget["seeds"] == [0, 1]
+    assert budget["epochs_per_trial"] == {"sasrec": 2, "gru": 2} and budget["epochs_share"] == 2 / 3
+    for name, trials in found["trials"].items():
+        assert [t["seeds"] for t in trials] == [[0, 1]] * 3 and trials[0]["set"] == {}
+        best = found["best"][name]
+        assert best["score"] == max(t["score"] for t in trials) and best["default_score"] == trials[0]["score"]
+        assert budget["hours"][name] == pytest.approx(sum(t["hours"] for t in trials), abs=1e-4)
+    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    assert len(rows) == 12 and found["command"] == "fullrank tune x"
+    first = [row["metrics"]["validation"]["ndcg@10"] for row in rows if row["cell"] == "sasrec-trial1"]
+    assert found["trials"]["sasrec"][1]["score"] == pytest.approx(sum(first) / 2)
+
+
+def test_the_best_settings_become_a_grid_with_all_epochs(store: Store, out: Path, tmp_path: Path, cheap: None) -> None:
+    found = tune(search("[sasrec]"), store, out, progress=False)
+    grid = Grid.read(out / "grid.yaml")
+    assert grid.seeds == (0, 1, 2) and grid.evaluate == ("test",)
+    job = grid.jobs()[0]
+    assert job.experiment.training.max_epochs == 3, "the trials had one"
+    for path, value in found["best"]["sasrec"]["set"].items():
+        assert job.settings[path] == value
+    assert sweep(grid.model_copy(update={"seeds": (0,)}), store, tmp_path / "final", progress=False)[0]["epochs"] == 3
+
+
+def test_the_same_call_again_repeats_nothing_and_more_trials_keep_the_first(
+    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
+) -> None:
+    trained = []
+
+    def watched(experiment: Any, *rest: Any, **named: Any) -> Any:
+        trained.append(experiment)
+        return train(experiment, *rest, **named)
+
+    monkeypatch.setattr(one, "train", watched)
+    first = tune(search("[sasrec]"), store, out, progress=False)
+    again = tune(search("[sasrec]"), store, out, progress=False)
+    assert len(trained) == 3 and again["trials"] == first["trials"] and again["best"] == first["best"]
+    more = tune(search("[sasrec]", trials=4), store, out, progress=False)
+    assert len(trained) == 4 and more["trials"]["sasrec"][:3] == first["trials"]["sasrec"]
+
+
+def test_a_time_limit_cuts_whole_rounds(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gru's second trial costs an hour: its round is started for neither cell, and only the first trials count."""
+
+    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, Cost]:
+        slow = [job.cell == "gru-trial1" for job in jobs]
+        return {
+            j.cost_key: Cost(0.0, 3600.0 if s else 0.1, 1, 1, 0.0, 0, 0.0, 1) for j, s in zip(jobs, slow, strict=True)
+        }
+
+    monkeypatch.setattr(runner, "measure_costs", priced)
+    found = tune(search(), store, out, max_hours=0.5, progress=False)
+    assert {(entry["cell"]) for entry in found["not_run"]} == {"sasrec-trial1", "gru-trial1"}
+    assert found["budget"]["trials_counted"] == 1
+    assert {name: best["trial"] for name, best in found["best"].items()} == {"sasrec": 0, "gru": 0}
+
+
+def test_a_failed_trial_has_no_score_and_is_never_the_best(
+    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
+) -> None:
+    def sometimes(experiment: Any, *rest: Any, **named: Any) -> Any:
+        if Path(rest[1]).name.startswith("sasrec-trial1"):
+            raise RuntimeError("diverged")
+        return train(experiment, *rest, **named)
+
+    monkeypatch.setattr(one, "train", sometimes)
+    found = tune(search("[sasrec]"), store, out, progress=False)
+    trials = found["trials"]["sasrec"]
+    assert trials[1]["score"] is None and "diverged" in trials[1]["error"]
+    assert found["budget"]["trials_counted"] == 3, "a failed trial was part of the budget"
+    assert found["best"]["sasrec"]["trial"] != 1
