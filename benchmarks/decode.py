@@ -24,10 +24,10 @@ from fullrank.inference.beam import Beam
 from fullrank.inference.exact import top_k
 from fullrank.inference.graph import Graph
 from fullrank.inference.pruned import Pruned
-from fullrank.models.sequential.items import Snapshot
-from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items import ItemIndex
+from fullrank.models.sequential.items.coded import CodeScorer
 from fullrank.models.sequential.items.semantic import Semantic, SemanticItems, by_codes
-from fullrank.ops.code_scores import code_scores_slow
+from fullrank.ops.code_scores import code_scores_reference
 
 USERS, LEVELS, SIZE, DIM, DENSE = 64, 32, 256, 128, 512
 MANY, FEW, K = 1_000_000, 12_000, 10
@@ -49,10 +49,10 @@ def items_of(count: int, levels: int, size: int, dim: int, seed: int = 0) -> Sem
     return Semantic().build(dim, Catalog(frame.with_columns(**{k: pl.Series(v) for k, v in columns.items()})))
 
 
-def answers_of(items: SemanticItems, users: int, seed: int = 1) -> tuple[Snapshot, Tensor]:
+def answers_of(items: SemanticItems, users: int, seed: int = 1) -> tuple[ItemIndex, Tensor]:
     """The catalogue, and the vectors [B, K, D] of users who look for something like an item, over the temperature."""
     draw = torch.Generator().manual_seed(seed)
-    catalogue = Snapshot(items, normalise=True)
+    catalogue = ItemIndex(items, normalise=True)
     table = torch.nn.functional.normalize(items.table.detach(), dim=-1)
     wanted = torch.randint(0, items.size, (users,), generator=draw)
     vectors = table[items.codes[wanted] + items.offsets]
@@ -61,12 +61,12 @@ def answers_of(items: SemanticItems, users: int, seed: int = 1) -> tuple[Snapsho
 
 
 @torch.inference_mode()
-def check(scored: Callable[[Tensor, Snapshot], Coded] = by_codes, sought: type[Graph] = Graph) -> None:
+def check(scored: Callable[[Tensor, ItemIndex], CodeScorer] = by_codes, sought: type[Graph] = Graph) -> None:
     """Scores from codes are those of the slow twin, and every search at full width gives the exact list."""
     items = items_of(60, 4, 8, 16)
     catalogue, vectors = answers_of(items, 5)
     answer = scored(vectors, catalogue)
-    whole = code_scores_slow(answer.levels, answer.rows).T
+    whole = code_scores_reference(answer.levels, answer.rows).T
     require(torch.allclose(answer.block(0, 60), whole, atol=1e-5), "scores from codes are not the sums of the codes'")
     wanted = _sorted(whole, K)
     searches = {
@@ -152,9 +152,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds after the warm-up (default 5)")
 
 
-def _brute(answer: Coded, k: int) -> Tensor:
+def _brute(answer: CodeScorer, k: int) -> Tensor:
     """The twin's list over all items, in pieces of the catalogue."""
-    pieces = [code_scores_slow(answer.levels, rows).T for rows in answer.rows.split(100_000)]
+    pieces = [code_scores_reference(answer.levels, rows).T for rows in answer.rows.split(100_000)]
     return _sorted(torch.cat(pieces, 1), k)
 
 

@@ -23,7 +23,7 @@ import torch
 from benchmarks.harness import ROOT
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import Batch, Dense
+from fullrank.data.batch import Batch, DenseScorer
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK
 from fullrank.inference.rank import rank
@@ -43,9 +43,9 @@ class Given:
         self.vectors = torch.randn(users, DIM, generator=draw)
         self.table = torch.randn(items, DIM, generator=draw)
 
-    def answer(self, batch: Batch) -> Dense:
+    def answer(self, batch: Batch) -> DenseScorer:
         assert batch.rows is not None
-        return Dense(self.vectors[batch.rows], self.table)
+        return DenseScorer(self.vectors[batch.rows], self.table)
 
 
 def ranking_of(users: int, items: int, block: int) -> Callable[[], object]:

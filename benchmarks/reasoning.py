@@ -46,7 +46,7 @@ PAPER_ITEMS = 87_969
 SHAPES = {"base": (0, 0), "rearec": (2, 1), "plr": (2, 2)}
 """Steps and streams."""
 
-Answer = Callable[[RecommenderModel, Batch], Tensor]
+Scorer = Callable[[RecommenderModel, Batch], Tensor]
 
 
 def spec_of(kind: str, kl_items: int | None = 1024) -> Recommender:
@@ -134,7 +134,7 @@ def slow(model: RecommenderModel, batch: Batch) -> Tensor:
     return start + (weights[..., None] * pooled).sum(1)
 
 
-def check(answer: Answer = fast) -> None:
+def check(answer: Scorer = fast) -> None:
     """Cached steps equal full recomputation; no steps equal the base; lists are a full sort's; products are counted."""
     batch = rows_of(5, 200)
     with torch.inference_mode():

@@ -21,7 +21,7 @@ from benchmarks.data import beauty, tiny
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
 from benchmarks.memory import measured
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import Dense
+from fullrank.data.batch import DenseScorer
 from fullrank.data.events.store import Store
 from fullrank.inference.batches import BLOCK, SCORES, answers
 from fullrank.inference.exact import top_k
@@ -65,7 +65,7 @@ def check(ranked: Rank = rank, top: TopK = top_k) -> None:
     vectors = torch.randint(-2, 3, (len(histories), 4), generator=draw).float()  # small whole numbers: many ties
     table = torch.randint(-2, 3, (store.num_items, 4), generator=draw).float()
     seen = Filters().of_batch(histories.items)
-    _, ids = top(Dense(vectors, table), K, filters=seen, block=50)
+    _, ids = top(DenseScorer(vectors, table), K, filters=seen, block=50)
     wanted, _ = _sorted((vectors @ table.T).numpy(), histories.items)
     require(bool((ids.numpy() == wanted).all()), "top_k is not the full sort by score descending, then id ascending")
 
@@ -107,7 +107,7 @@ def bare_lists(store: Store, histories: Jagged) -> Callable[[], None]:
         for low in range(0, len(histories), size):
             at = slice(low, low + size)
             seen = Filters().of_batch(histories.take(at))
-            top_k(Dense(vectors[at], table), K, filters=seen, block=BLOCK)
+            top_k(DenseScorer(vectors[at], table), K, filters=seen, block=BLOCK)
 
     return run
 

@@ -21,7 +21,7 @@ from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
 from benchmarks.step_memory import MODES, measured, model_of, rows_of
 from fullrank.experiment import Training
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.ops.column_attention import column_attention, column_attention_slow
+from fullrank.ops.column_attention import column_attention, column_attention_reference
 from fullrank.training.module import make_optimizer
 
 TOKENS = 4800
@@ -35,7 +35,7 @@ def check(attend: Attend = column_attention) -> None:
     leaves = torch.randn(3, 2, 2, 150, 8, generator=draw).requires_grad_()
     valid = torch.arange(150) < torch.tensor([[150], [77]])
     q, k, v = leaves.unbind(0)
-    found, wanted = ([*f(q, k, v, valid, causal=True)] for f in (attend, column_attention_slow))
+    found, wanted = ([*f(q, k, v, valid, causal=True)] for f in (attend, column_attention_reference))
     for values in (found, wanted):
         loss = values[0].sin().sum() + values[1].square().sum()
         values += torch.autograd.grad(loss, leaves)

@@ -23,7 +23,7 @@ from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.regularizers.sprint import Sprint
-from fullrank.ops.column_attention import column_attention_slow
+from fullrank.ops.column_attention import column_attention_reference
 
 MODES = ("fused", "blocked", "slow")
 ITEMS = 12_101
@@ -46,7 +46,7 @@ def model_of(mode: str, dim: int = 256) -> RecommenderModel:
 
 
 def _holding_weights(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, *, causal: bool, **_: object) -> object:
-    return column_attention_slow(q, k, v, valid, causal=causal)
+    return column_attention_reference(q, k, v, valid, causal=causal)
 
 
 def rows_of(rows: int, length: int) -> Batch:

@@ -29,7 +29,7 @@ from fullrank.data.batch import Impressions
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.experiment import Experiment, named
-from fullrank.models.ranking.model import Click, ClickModel
+from fullrank.models.ranking.model import RankingModel, RankingModule
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import train
 from fullrank.training.module import make_optimizer
@@ -53,9 +53,9 @@ class Trainee:
 
     def __init__(self, recipe: str, store: ImpressionStore, *settings: str):
         self.spec: Experiment = named(recipe).override(*settings)
-        assert isinstance(self.spec.model, Click)
+        assert isinstance(self.spec.model, RankingModel)
         torch.manual_seed(self.spec.seed)
-        self.model: ClickModel = self.spec.model.build(store.fields).train()
+        self.model: RankingModule = self.spec.model.build(store.fields).train()
         self.batches: Shuffled = data_module_of(self.spec, store).loader(self.model)  # type: ignore[assignment]
         self.optimizer = make_optimizer(self.model, self.spec.training)
 

@@ -31,7 +31,7 @@ from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.training import Moment
+from fullrank.training import TrainState
 from fullrank.training.module import make_optimizer
 
 PARTS = ("batches", "forward", "backward", "step")
@@ -228,7 +228,7 @@ class Stamps:
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def on_epoch(self, moment: Moment) -> dict[str, float]:
+    def on_epoch(self, moment: TrainState) -> dict[str, float]:
         self.times.append(time.perf_counter())
         return {}
 

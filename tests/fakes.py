@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import Batch, Dense
+from fullrank.data.batch import Batch, DenseScorer
 from fullrank.data.histories import EvalSet, Histories
 
 
@@ -32,9 +32,9 @@ class Whole:
         generator = torch.Generator().manual_seed(self.seed)
         self.table = torch.randint(-self.levels, self.levels + 1, (self.num_items, 4), generator=generator).float()
 
-    def answer(self, batch: Batch) -> Dense:
+    def answer(self, batch: Batch) -> DenseScorer:
         self.asked.append(batch)
-        return Dense((self.table[batch.items] * batch.valid[..., None]).sum(1), self.table)
+        return DenseScorer((self.table[batch.items] * batch.valid[..., None]).sum(1), self.table)
 
     def scores(self, history: np.ndarray) -> np.ndarray:
         """The plain twin for one history."""

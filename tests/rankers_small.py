@@ -12,7 +12,7 @@ from clicks import FIELDS
 from discover import Pair, everything, name
 from fullrank.core.spec import Spec
 from fullrank.models.ranking import FieldTokens, reads
-from fullrank.models.ranking.model import Click, ClickModel
+from fullrank.models.ranking.model import RankingModel, RankingModule
 from tiny import built, plain, reachable, shaken
 
 DIM = 4
@@ -71,10 +71,10 @@ def every(pair: Pair) -> Iterator[tuple[Spec, Any]]:
     return built(specs(pair), FIELDS, DIM)
 
 
-def model(pair: Pair, *embedding: str) -> ClickModel:
+def model(pair: Pair, *embedding: str) -> RankingModule:
     torch.manual_seed(0)
     dim = () if "tokens" not in reads(small(pair)) else (f"embedding.dim={DIM}",)
-    click = Click(ranker=small(pair)).override(*dim, *(f"embedding.{one}" for one in embedding))
+    click = RankingModel(ranker=small(pair)).override(*dim, *(f"embedding.{one}" for one in embedding))
     made = click.build(FIELDS)
     shaken(made)
     return made

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fullrank.analysis.diagnose import DIAGNOSE
-from fullrank.analysis.report.ranking_report import ClickReport
+from fullrank.analysis.report.ranking_report import RankingReport
 from fullrank.analysis.report.report import REPORT, Report
 from fullrank.cli import diagnose as cli_diagnose
 from fullrank.cli import evaluate as cli_evaluate
@@ -24,7 +24,7 @@ from fullrank.data.open import open_store
 from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
 from fullrank.evaluation.compare import COMPARE
-from fullrank.evaluation.ranking_spec import Clicks
+from fullrank.evaluation.ranking_spec import RankingEvaluation
 from fullrank.experiment import named
 from fullrank.problem import PROBLEMS
 from fullrank.training.data_module import DATA
@@ -44,7 +44,8 @@ def test_every_room_has_exactly_the_two_problems(table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pair", [(Store, ImpressionStore), (Evaluation, Clicks), (PerUser, PerImpression), (Report, ClickReport)]
+    "pair",
+    [(Store, ImpressionStore), (Evaluation, RankingEvaluation), (PerUser, PerImpression), (Report, RankingReport)],
 )
 def test_classes_say_which_problem_they_are_of(pair: tuple[Any, Any]) -> None:
     assert tuple(one.problem for one in pair) == PROBLEMS

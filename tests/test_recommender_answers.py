@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fullrank.data.batch import Dense, Model
+from fullrank.data.batch import DenseScorer, Model
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -81,7 +81,7 @@ def test_answer() -> None:
             table = model.items.all()
             if similarity == "cosine":
                 vectors, table = (x / x.norm(dim=1, keepdim=True) for x in (vectors, table))
-        assert isinstance(answer, Dense) and answer.size == V
+        assert isinstance(answer, DenseScorer) and answer.size == V
         assert close(answer.block(2, 7), (vectors @ table.T / 0.25)[:, 2:7])
 
 

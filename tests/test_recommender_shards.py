@@ -44,7 +44,7 @@ def gradients(model: RecommenderModel, batches: list[Batch]) -> tuple[dict[str, 
     terms: dict[str, float] = {}
     for batch in batches:
         found = model(batch)
-        scale = 0.0 if batch.filler else 1.0
+        scale = 0.0 if batch.empty_shard else 1.0
         (sum(found.values()) * scale).backward()  # type: ignore[union-attr]
         for name, value in found.items():
             terms[name] = terms.get(name, 0.0) + scale * float(value.detach())

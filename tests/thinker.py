@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fullrank.data.batch import Batch, Dense
+from fullrank.data.batch import Batch, DenseScorer
 from fullrank.models.sequential.reasoning.budget import Budget
 
 
@@ -72,10 +72,10 @@ class Thinker:
     def index_items(self) -> Tensor:
         return self.table
 
-    def searched(self, vectors: Tensor, index: Tensor) -> Dense:
-        return Dense(vectors, index)
+    def searched(self, vectors: Tensor, index: Tensor) -> DenseScorer:
+        return DenseScorer(vectors, index)
 
-    def answer(self, batch: Batch, *, index: Tensor, budget: Budget | None) -> Dense:
+    def answer(self, batch: Batch, *, index: Tensor, budget: Budget | None) -> DenseScorer:
         assert batch.rows is not None
         budget = budget or Budget()
         self.spent.append(budget)

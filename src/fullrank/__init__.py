@@ -15,6 +15,8 @@ Names load on first use, so that ``import fullrank`` is fast and loads no torch.
 from __future__ import annotations
 
 import importlib
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -39,7 +41,7 @@ _WHERE = {
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
     "diagnose": "fullrank.api",
-    "attended": "fullrank.api",
+    "explain": "fullrank.api",
     "report": "fullrank.api",
     "Watch": "fullrank.analysis.callback",
     "WatchRanks": "fullrank.analysis.watch_ranks",
@@ -49,8 +51,8 @@ _WHERE = {
     "predict": "fullrank.api",
     "predict_file": "fullrank.api",
     "Cascade": "fullrank.cascade",
-    "Click": "fullrank.models.ranking.model",
-    "Clicks": "fullrank.evaluation.ranking_spec",
+    "RankingModel": "fullrank.models.ranking.model",
+    "RankingEvaluation": "fullrank.evaluation.ranking_spec",
     "sweep": "fullrank.sweeps.sweep",
     "fit_law": "fullrank.scaling.fit",
     "advise": "fullrank.scaling.advise",
@@ -69,21 +71,25 @@ _WHERE = {
     "UserError": "fullrank.core.errors",
 }
 
+_RENAMED = {"Click": "RankingModel", "Clicks": "RankingEvaluation", "attended": "explain"}
+"""Names of version 0.1 -> the names they have now."""
+
 __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
-    "Predictor", "Prepare", "Recommender", "Run", "Schema", "Search", "Spec", "Store", "Training", "UserError",
-    "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose", "download", "encode", "evaluate",
-    "fill_unseen", "grow_catalog", "grow_codes", "load", "oracle_step", "predict", "predict_file", "prepare",
-    "prepare_impressions", "recipe", "recommend", "report", "step_curve", "subset", "sweep", "train", "tune",
+    "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
+    "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
+    "download", "encode", "evaluate", "explain", "fill_unseen", "grow_catalog", "grow_codes", "load", "oracle_step",
+    "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve",
+    "subset", "sweep", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from fullrank.analysis.callback import Watch
     from fullrank.analysis.watch_ranks import WatchRanks
     from fullrank.api import (
-        attended,
         diagnose,
         evaluate,
+        explain,
         load,
         oracle_step,
         predict,
@@ -94,6 +100,7 @@ if TYPE_CHECKING:
         step_curve,
         train,
     )
+    from fullrank.api import explain as attended
     from fullrank.cascade import Cascade
     from fullrank.core.errors import UserError
     from fullrank.core.spec import Spec
@@ -106,10 +113,12 @@ if TYPE_CHECKING:
     from fullrank.data.impressions.store import ImpressionStore
     from fullrank.evaluation import Evaluation
     from fullrank.evaluation.compare import compare
-    from fullrank.evaluation.ranking_spec import Clicks
+    from fullrank.evaluation.ranking_spec import RankingEvaluation
+    from fullrank.evaluation.ranking_spec import RankingEvaluation as Clicks
     from fullrank.experiment import Experiment, Training
     from fullrank.inference.predictor import Predictor
-    from fullrank.models.ranking.model import Click
+    from fullrank.models.ranking.model import RankingModel
+    from fullrank.models.ranking.model import RankingModel as Click
     from fullrank.models.sequential.model import Recommender
     from fullrank.run import Run
     from fullrank.scaling.growth import catalogue_growth
@@ -126,6 +135,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warnings.warn(f"fullrank.{name} is called {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[__name__], _RENAMED[name])
     if name not in _WHERE:
         raise AttributeError(f"module 'fullrank' has no attribute {name!r}")
     value = getattr(importlib.import_module(_WHERE[name]), name)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fullrank.analysis.diagnose import Diagnosis
     from fullrank.analysis.explain import Case
-    from fullrank.analysis.report.ranking_report import ClickReport
+    from fullrank.analysis.report.ranking_report import RankingReport
     from fullrank.analysis.report.report import Report
     from fullrank.core.progress import Tell
     from fullrank.inference.predict import Predicted
@@ -186,7 +186,7 @@ def diagnose(
     )  # fmt: skip
 
 
-def attended(
+def explain(
     run: Run | str | Path,
     user: Any = None,
     split: Literal["validation", "test"] = "test",
@@ -221,7 +221,7 @@ def report(
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
     device: str = "auto",
-) -> Report | ClickReport:
+) -> Report | RankingReport:
     """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
 
     Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or

@@ -12,7 +12,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
 from fullrank.core.spec import Spec
-from fullrank.evaluation.ranking_spec import Clicks, Judge
+from fullrank.evaluation.ranking_spec import Judge, RankingEvaluation
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
@@ -71,7 +71,7 @@ class Experiment(Spec):
     @classmethod
     def _judge_by_the_model(cls, given: Any) -> Any:
         if isinstance(given, dict) and "evaluation" not in given and _kind(given.get("model")) == "click":
-            return {**given, "evaluation": Clicks()}
+            return {**given, "evaluation": RankingEvaluation()}
         return given
 
     @model_validator(mode="after")
@@ -87,9 +87,9 @@ class Experiment(Spec):
         return self.evaluation.problem
 
     @property
-    def clicks(self) -> Clicks | None:
+    def clicks(self) -> RankingEvaluation | None:
         """How click probabilities are judged; None where the model ranks items."""
-        return self.evaluation if isinstance(self.evaluation, Clicks) else None
+        return self.evaluation if isinstance(self.evaluation, RankingEvaluation) else None
 
     @property
     def lists(self) -> Evaluation:

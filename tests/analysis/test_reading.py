@@ -9,7 +9,7 @@ import torch
 from fullrank.analysis import reading as room
 from fullrank.analysis.reading import attention_of, blocks_of, cut, readings, sample, weights_of
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Dense
+from fullrank.data.batch import DenseScorer
 from fullrank.models.sequential.encoders.gru import GRU
 from tests.analysis.conftest import DIM, everyone, history, model_of, recommender, shop
 from tiny import close, histories, padded
@@ -36,7 +36,7 @@ def test_every_user_is_read_once_with_the_models_answer() -> None:
     seen = []
     for reading in readings(model, some):
         seen += reading.at.tolist()
-        assert isinstance(reading.answer, Dense) and reading.states is not None
+        assert isinstance(reading.answer, DenseScorer) and reading.states is not None
         for place, vector in zip(reading.at, reading.answer.vectors, strict=True):
             alone = model.answer(padded([history(some, place).tolist()])).vectors[0]
             assert close(vector, alone)

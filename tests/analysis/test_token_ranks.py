@@ -14,12 +14,12 @@ from torch import Tensor
 from clicks import FIELDS, impressions
 from fullrank.analysis import Row
 from fullrank.analysis.rank_theorems import RankTheorems
-from fullrank.analysis.ranking_reading import ClickReading
+from fullrank.analysis.ranking_reading import RankingReading
 from fullrank.analysis.token_ranks import BIN, NO_LAYERS, NO_TOKENS, TokenRanks, ranks
 from fullrank.core.errors import UserError
 from fullrank.core.registry import kinds
 from fullrank.models.ranking import EVERY
-from fullrank.models.ranking.model import Click, ClickModel
+from fullrank.models.ranking.model import RankingModel, RankingModule
 from tests.analysis.conftest import values
 from tiny import shaken
 
@@ -67,8 +67,8 @@ def test_bfloat16_is_read_exactly_and_nan_is_refused() -> None:
         ranks(torch.full((1, 2, 2), float("nan")))
 
 
-def reading(*taps: Tensor, fed: dict[str, Tensor] | None = None) -> ClickReading:
-    return ClickReading({f"tap_{n}": tap for n, tap in enumerate(taps)}, fed or {})
+def reading(*taps: Tensor, fed: dict[str, Tensor] | None = None) -> RankingReading:
+    return RankingReading({f"tap_{n}": tap for n, tap in enumerate(taps)}, fed or {})
 
 
 def test_rows_say_what_batches_held_together() -> None:
@@ -111,9 +111,9 @@ SMALL: dict[str, tuple[str, ...]] = {
 
 
 def observed(kind: str, *settings: str) -> tuple[list[Row], list[Row], Any]:
-    spec = Click().override(f"ranker={kind}", *SMALL.get(kind, ()), *settings)
+    spec = RankingModel().override(f"ranker={kind}", *SMALL.get(kind, ()), *settings)
     torch.manual_seed(0)
-    model: ClickModel = shaken(spec.build(FIELDS)).eval()  # type: ignore[assignment]
+    model: RankingModule = shaken(spec.build(FIELDS)).eval()  # type: ignore[assignment]
     fed: dict[str, Tensor] = {}
     for n, module in enumerate(getattr(model.ranker, "feed_forwards", ())):
         module.register_forward_pre_hook(lambda _, given, n=n: fed.update({f"ffn_{n}": given[0]}))
@@ -121,7 +121,7 @@ def observed(kind: str, *settings: str) -> tuple[list[Row], list[Row], Any]:
         taps = {name: tap for name, tap in model.output(impressions(20), EVERY).taps.items() if tap.shape[-1]}
     first, second = TokenRanks(), RankTheorems(model)
     for observer in (first, second):
-        observer.see(ClickReading(taps, fed))
+        observer.see(RankingReading(taps, fed))
     return first.rows(), second.rows(), (taps, fed)
 
 
@@ -166,8 +166,8 @@ def test_theorems_are_of_the_modules_own_inputs() -> None:
 
 def test_impressions_without_any_number_are_left_out_of_theorems() -> None:
     """Of a zero matrix a ratio does not exist."""
-    model = Click().override("ranker=rankmixer", "ranker.tokens=4").build(FIELDS)
+    model = RankingModel().override("ranker=rankmixer", "ranker.tokens=4").build(FIELDS)
     observer = RankTheorems(model)
     nothing, taps = torch.zeros(3, 4, 4), ("tokens", "mixing_0", "ffn_0", "mixing_1", "ffn_1")
-    observer.see(ClickReading(dict.fromkeys(taps, nothing), {"ffn_0": nothing, "ffn_1": nothing}))
+    observer.see(RankingReading(dict.fromkeys(taps, nothing), {"ffn_0": nothing, "ffn_1": nothing}))
     assert all(one["value"] is None for one in observer.rows() if one["name"] != "left_out")

@@ -16,7 +16,7 @@ from benchmarks.harness import Wrong
 from fullrank.models.sequential.items.text import TextItems
 
 
-class Forgetful(TextItems):
+class EventDropout(TextItems):
     """Planted: a step computes an item as often as it asks for it."""
 
     def once(self) -> Any:
@@ -46,7 +46,7 @@ def test_the_check_is_green() -> None:
 
 def test_planted_faults_are_noticed() -> None:
     with pytest.raises(Wrong, match="each of its items once"):
-        catalogue.check(Forgetful)
+        catalogue.check(EventDropout)
     for fault in (Shifted, Whole):
         with pytest.raises(Wrong, match="slow twin"):
             catalogue.check(fault)

@@ -10,19 +10,19 @@ from torch import Tensor
 from benchmarks import decode
 from benchmarks.harness import Wrong
 from fullrank.inference.graph import Graph
-from fullrank.models.sequential.items import Snapshot
-from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items import ItemIndex
+from fullrank.models.sequential.items.coded import CodeScorer
 from fullrank.models.sequential.items.semantic import by_codes
 
 
-class Misplaced(Coded):
+class Misplaced(CodeScorer):
     """Planted: every item has the score of the one before it."""
 
     def block(self, low: int, high: int) -> Tensor:
         return super().block(low, high).roll(1, 1)
 
 
-def misplaced(vectors: Tensor, catalogue: Snapshot) -> Coded:
+def misplaced(vectors: Tensor, catalogue: ItemIndex) -> CodeScorer:
     answer = by_codes(vectors, catalogue)
     return Misplaced(answer.levels, answer.sizes, answer.rows)
 

@@ -12,7 +12,7 @@ import torch
 import fullrank as fr
 from fakes import Whole
 from fullrank.cascade import Ranker, Retriever
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from tiny import shaken
 
 USERS, ITEMS, BEGIN = 25, 40, 1_600_000_000
@@ -75,7 +75,7 @@ def stores(folder: Path) -> tuple[fr.Store, fr.ImpressionStore]:
 
 def ranker(store: fr.ImpressionStore, scale: float = 0.3) -> Ranker:
     torch.manual_seed(0)
-    click = Click.parse({"embedding": {"dim": 4}, "ranker": {"kind": "dcnv2", "deep": {"hidden": [8]}}})
+    click = RankingModel.parse({"embedding": {"dim": 4}, "ranker": {"kind": "dcnv2", "deep": {"hidden": [8]}}})
     return Ranker(
         shaken(click.build(store.fields), scale).eval(), store.encoder, trained_until=store.trained_until
     )  # fmt: skip

@@ -21,7 +21,7 @@ def test_shares_of_one_user(shop: Path, call: Call) -> None:
     assert found["split"] == "test" and {event["relevant"] for event in events} == {True, False}
     shares = [event["attention"][str(shop / "sasrec")] for event in events]
     assert all(len(some) == 1 for some in shares) and sum(some[0] for some in shares) == pytest.approx(1, abs=1e-4)
-    case = fr.attended(shop / "sasrec", found["user"])
+    case = fr.explain(shop / "sasrec", found["user"])
     assert [round(float(x), 9) for x in case.shares[0][::-1]] == [round(some[0], 9) for some in shares]
     catalog = Store.open(shop / "data").catalog
     assert [event["item"] for event in events] == catalog.external(case.items[::-1]).to_list()

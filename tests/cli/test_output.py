@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fullrank.cli.output import Screen, plain, seconds, shown
+from fullrank.cli.output import Output, plain, seconds, shown
 
 
 def test_a_table_fits_80_columns_and_keeps_every_word(
@@ -17,7 +17,7 @@ def test_a_table_fits_80_columns_and_keeps_every_word(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     words = [f"word{place}" for place in range(40)]
-    Screen(False).table(("name", "value", "text"), [["a_long_identifier_that_stays_whole", 0.5, " ".join(words)]])
+    Output(False).table(("name", "value", "text"), [["a_long_identifier_that_stays_whole", 0.5, " ".join(words)]])
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert set(words) <= set(out.split()) and "a_long_identifier_that_stays_whole" in out and "0.5000" in out
@@ -29,7 +29,7 @@ def test_no_colour_without_a_terminal(
 ) -> None:
     if force:
         monkeypatch.setenv(force, "1")
-    Screen(False).table(("[bold]a",), [["[red]x[/red]"]], title="t")
+    Output(False).table(("[bold]a",), [["[red]x[/red]"]], title="t")
     out = capsys.readouterr().out
     assert "\x1b" not in out and "[red]x[/red]" in out and "[bold]a" in out
 
@@ -41,7 +41,7 @@ def test_json_has_no_nan_and_knows_paths_and_numpy() -> None:
 
 
 def test_with_json_people_read_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(True)
+    screen = Output(True)
     screen.say("hello")
     screen.finish({"a": 1})
     out, err = capsys.readouterr()
@@ -52,9 +52,9 @@ def test_paragraphs_wrap_and_commands_do_not(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    Screen(False).say("word " * 40)
+    Output(False).say("word " * 40)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
-    Screen(False).say("fullrank train " + "x " * 60, wrap=False)
+    Output(False).say("fullrank train " + "x " * 60, wrap=False)
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -72,7 +72,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fullrank.core.progress.QUIET_SECONDS", 0.0)
-    with Screen(False).progress("evaluate x") as tick:
+    with Output(False).progress("evaluate x") as tick:
         tick(5, 10)
     out, err = capsys.readouterr()
     assert out == "" and err == "evaluate x: 5 of 10 (50%)\n"

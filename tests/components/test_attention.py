@@ -16,7 +16,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Taps
 from fullrank.models.sequential.attention import Placed, Places, mask
-from fullrank.models.sequential.attention.streams import remembered, think, think_slow
+from fullrank.models.sequential.attention.streams import remembered, think, think_reference
 from tiny import built, close, histories, padded, plain, reachable, shaken
 
 DIM = 12
@@ -208,7 +208,7 @@ def check_streams(attention: Any) -> None:
         new = torch.randn(len(x), 3, DIM, generator=torch.Generator().manual_seed(s))
         q, _, _ = attention.project(new, (batch.lengths + s)[:, None].expand(-1, 3))
         y, own = think(attention, new, prefix, own, batch)
-        assert close(y, think_slow(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
+        assert close(y, think_reference(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
 
 
 @ALL

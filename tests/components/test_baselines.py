@@ -11,7 +11,7 @@ from torch import Tensor
 
 from discover import Pair, everything, name
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Dense, Model
+from fullrank.data.batch import Batch, DenseScorer, Model
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines.popularity import PopularityModel
 from tiny import ITEMS, close, histories, padded, plain, reachable, store
@@ -98,9 +98,9 @@ class Padded(PopularityModel):
 
     max_length = 50
 
-    def answer(self, batch: Batch) -> Dense:
+    def answer(self, batch: Batch) -> DenseScorer:
         bonus = torch.nn.functional.one_hot(batch.items, self.num_items).sum(1).float()
-        return Dense(bonus, torch.eye(self.num_items))
+        return DenseScorer(bonus, torch.eye(self.num_items))
 
 
 @pytest.mark.parametrize(("fault", "check"), [(Peeking, check_training_alone), (Padded, check_rows)])

@@ -13,7 +13,7 @@ from torch import Tensor
 from discover import Pair, everything, name
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import Snapshot, unit
+from fullrank.models.sequential.items import ItemIndex, unit
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.table import ItemTable
 from tiny import ITEMS, SETTINGS, built, catalog, close, plain, reachable, shaken
@@ -72,7 +72,7 @@ def test_state(pair: Pair) -> None:
 def test_snapshot(pair: Pair, cosine: bool) -> None:
     """Before and after the table is made, ids have the same vectors; it is made once; gradients reach the items."""
     for _, items in modules(pair):
-        snapshot = Snapshot(items, normalise=cosine)
+        snapshot = ItemIndex(items, normalise=cosine)
         ids = torch.tensor([[1, 2], [2, 7]])
         before = snapshot.embed(ids)
         table = snapshot.all()
@@ -88,7 +88,7 @@ def test_snapshot(pair: Pair, cosine: bool) -> None:
 def test_shares_of_the_training_events(pair: Pair) -> None:
     """An item without events counts as one, so that no probability is zero."""
     for _, items in modules(pair):
-        log_q = Snapshot(items, normalise=False).log_q(torch.arange(ITEMS))
+        log_q = ItemIndex(items, normalise=False).log_q(torch.arange(ITEMS))
         counts = catalog().popularity.clip(1)
         assert close(log_q.exp(), torch.as_tensor(counts / counts.sum()).float())
 

@@ -198,7 +198,7 @@ def test_costly_laws(pair: Pair, check: Callable[[Spec, Any], None]) -> None:
             raise AssertionError(f"{spec!r}: {error}") from error
 
 
-class Forgetful(BCELoss):
+class EventDropout(BCELoss):
     """Planted: the temperature is left out."""
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
@@ -248,7 +248,7 @@ class Whole(BCELoss):
 @pytest.mark.parametrize(
     ("fault", "check"),
     [
-        (Forgetful, check_temperature),
+        (EventDropout, check_temperature),
         (Crowded, check_place),
         (Restless, check_step),
         (Stuck, check_step),

@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.inference.predict import predict
 from fullrank.models.ranking import reads
-from fullrank.models.ranking.model import Click, ClickModel
+from fullrank.models.ranking.model import RankingModel, RankingModule
 from rankers_small import ALL, DIM, model, small
 from tests.training.clicks import SCHEMA, shop, table
 from tiny import close, shaken
@@ -28,13 +28,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
     return shop(tmp_path_factory.mktemp("laws") / "store")
 
 
-def untrained(pair: Pair, store: ImpressionStore) -> ClickModel:
+def untrained(pair: Pair, store: ImpressionStore) -> RankingModule:
     """On the fields of a store; 0.924 and the like are no matter here."""
     spec = small(pair)
     if "tokens" in type(spec).model_fields:
         spec = spec.override("tokens=2", "width=6")
     torch.manual_seed(0)
-    click = Click(ranker=spec, embedding={"dim": DIM} if "tokens" in reads(spec) else {})
+    click = RankingModel(ranker=spec, embedding={"dim": DIM} if "tokens" in reads(spec) else {})
     return shaken(click.build(store.fields)).eval()  # type: ignore[return-value]
 
 

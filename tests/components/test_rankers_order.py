@@ -13,7 +13,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.models.ranking import reads
 from fullrank.models.ranking.fused import Fused
-from fullrank.models.ranking.model import Click, ClickModel
+from fullrank.models.ranking.model import RankingModel, RankingModule
 from rankers_small import ALL, DIM, SYMMETRIC, small, tokens
 from tiny import built, close, shaken
 
@@ -69,7 +69,7 @@ def permuted(batch: Impressions) -> Impressions:
     )  # fmt: skip
 
 
-def carried(one: ClickModel, two: ClickModel, symmetric: bool) -> None:
+def carried(one: RankingModule, two: RankingModule, symmetric: bool) -> None:
     """The weights of a model into one of the permuted schema: a field's rows, numbers and blocks where it is now."""
     tables = [{f"{label}.table": m for label, m in made.named_modules() if isinstance(m, Fused)} for made in (one, two)]
     old, new = one.state_dict(), two.state_dict()
@@ -93,10 +93,10 @@ def test_the_order_of_the_schema_is_a_convention(pair: Pair) -> None:
     """The same of the whole model, from ids to logits."""
     spec = whole_blocks(pair)
     dim = {"dim": DIM} if "tokens" in reads(spec) else {}
-    click = Click(ranker=spec, embedding=dim)
+    click = RankingModel(ranker=spec, embedding=dim)
     one, two = (shaken(click.build(fields), seed=seed).eval() for seed, fields in ((1, FIELDS), (2, PERMUTED)))
     batch = impressions(40)
-    assert isinstance(one, ClickModel) and isinstance(two, ClickModel)
+    assert isinstance(one, RankingModule) and isinstance(two, RankingModule)
     carried(one, two, pair[1] in SYMMETRIC)
     assert close(two.output(permuted(batch)).logits, one.output(batch).logits, 1e-4)
     with torch.no_grad():

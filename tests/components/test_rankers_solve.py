@@ -14,7 +14,7 @@ from fullrank.core.spec import Spec
 from fullrank.metrics.ctr import auc
 from fullrank.models.ranking import FieldTokens, RankerOutput, reads
 from fullrank.models.ranking.fm import FM
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from rankers_small import ALL, LINEAR
 from tiny import plain
 
@@ -22,7 +22,9 @@ from tiny import plain
 def solved(ranker: Spec, steps: int = 100) -> float:
     """AUC on fresh impressions after some steps on planted ones."""
     torch.manual_seed(0)
-    click = Click(ranker=ranker, embedding={"std": 0.1} if "tokens" not in reads(ranker) else {"std": 0.1, "dim": 8})
+    click = RankingModel(
+        ranker=ranker, embedding={"std": 0.1} if "tokens" not in reads(ranker) else {"std": 0.1, "dim": 8}
+    )
     model = click.build(PLANTED)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     data = planted(8192, 1)
@@ -73,7 +75,7 @@ class Blind(FM):
 
 def test_a_planted_fault_is_caught() -> None:
     torch.manual_seed(0)
-    click = Click(embedding={"std": 0.1}).model_copy(update={"ranker": Blind()})
+    click = RankingModel(embedding={"std": 0.1}).model_copy(update={"ranker": Blind()})
     made = click.build(PLANTED)
     fresh = planted(4000, 2)
     assert abs(auc(made.probabilities(fresh).detach().numpy(), fresh.labels.numpy()) - 0.5) < 0.06

@@ -62,7 +62,7 @@ class Idle(PLRReasoner):
         self.extra = torch.nn.Parameter(torch.ones(dim))
 
 
-class Forgetful(TransformerEncoder):
+class EventDropout(TransformerEncoder):
     """Planted: a step forgets that steps went before it."""
 
     def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
@@ -74,7 +74,7 @@ class Absentminded(ReaRecReasoner):
 
     def __init__(self, encoder: TransformerEncoder, dim: int, spec: ReaRec):
         super().__init__(encoder, dim, spec)
-        encoder.__class__ = Forgetful
+        encoder.__class__ = EventDropout
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor
 from discover import Pair, everything, name, variations
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, States, Thoughts
+from fullrank.data.batch import Batch, ReasoningStates, States
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
@@ -59,7 +59,7 @@ def case(extra: int = 2) -> tuple[Tensor, Batch]:
     return x[:, : batch.items.shape[1]], batch
 
 
-def thought(states: States) -> Thoughts:
+def thought(states: States) -> ReasoningStates:
     assert states.thoughts is not None
     return states.thoughts
 

@@ -103,7 +103,7 @@ class Loose(Spec):
         return cls.model_construct(**{key: value for key, value in tree.items() if key in cls.model_fields})
 
 
-class Forgetful(Spec):
+class EventDropout(Spec):
     """Planted: a setting that is not written down."""
 
     width: int = Field(3, exclude=True)
@@ -118,4 +118,4 @@ def test_planted_faults_are_caught() -> None:
     with pytest.raises(AssertionError):
         check_schema(Loose)
     with pytest.raises(AssertionError):
-        check_round_trip(Forgetful(width=4))
+        check_round_trip(EventDropout(width=4))

@@ -15,7 +15,7 @@ from discover import Pair, everything, name
 from fullrank.data.batch import Batch, Queries, States
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items import Snapshot
+from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze, ClozeTask
@@ -51,7 +51,7 @@ class Whole(nn.Module):
     def queries(self, batch: Batch) -> tuple[tuple[Queries, ...], Batch]:
         x, inputs = self.task.present(self.items, batch)
         generates = getattr(self.task, "generates", False)
-        catalogue = Snapshot(self.items, normalise=False) if generates else Flat(self.items.all())
+        catalogue = ItemIndex(self.items, normalise=False) if generates else Flat(self.items.all())
         return self.task.queries(self.encoder(x, inputs), inputs, batch, catalogue), inputs
 
     def answer(self, batch: Batch) -> Tensor:

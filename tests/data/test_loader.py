@@ -97,7 +97,7 @@ def test_shards_are_parts(shards: int) -> None:
     for k in range(whole.steps_per_epoch + 2):
         batch = whole.batch(k)
         mine = [parts.batch(k, s) for s in range(shards)]
-        real = [b for b in mine if not b.filler]
+        real = [b for b in mine if not b.empty_shard]
         assert Counter(map(tuple, (r for b in real for r in events(b)))) == Counter(map(tuple, events(batch)))
         assert all(b.counts == TASK.counts(batch) for b in mine)
         ids = torch.cat([b.rows for b in real])  # type: ignore[misc]

@@ -12,7 +12,7 @@ from fakes import Kept, Whole, listed
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.evaluation import Evaluation, compare, evaluate
-from fullrank.evaluation.event_dropout import STEP, Forgetful, kept, without
+from fullrank.evaluation.event_dropout import STEP, EventDropout, kept, without
 from fullrank.ops.place_random import uniform
 from thinker import Thinker
 from tiny import padded
@@ -90,7 +90,7 @@ def test_other_shares_are_refused(share: float) -> None:
     with pytest.raises(UserError, match="drop"):
         Evaluation().override(f"drop={share}")
     with pytest.raises(UserError, match="share of events to drop"):
-        Forgetful(Whole(40), share, 0)
+        EventDropout(Whole(40), share, 0)
 
 
 def test_the_dial_is_in_the_protocol_and_may_differ_between_two_results() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult, compare
 from fullrank.evaluation.ranking import summarised
-from fullrank.evaluation.ranking_spec import Clicks
+from fullrank.evaluation.ranking_spec import RankingEvaluation
 from fullrank.evaluation.result import PerImpression
 from fullrank.evaluation.statistics import resample_clicks
 from fullrank.metrics.ctr import auc, losses
@@ -26,8 +26,8 @@ def rows(skill: float, count: int = 2000, groups: bool = True) -> PerImpression:
     return PerImpression(np.arange(count), p, labels, rng.integers(50, size=count) if groups else None)
 
 
-def judged(skill: float, spec: Clicks | None = None, **more: bool) -> EvaluationResult:
-    return summarised(rows(skill, **more), spec or Clicks(bootstrap=100), "test", "abc")
+def judged(skill: float, spec: RankingEvaluation | None = None, **more: bool) -> EvaluationResult:
+    return summarised(rows(skill, **more), spec or RankingEvaluation(bootstrap=100), "test", "abc")
 
 
 def test_metrics_and_intervals() -> None:
@@ -52,7 +52,7 @@ def test_resampling_groups_is_wider_where_rows_repeat() -> None:
     )
     assert 2 < by_group / by_row < 5
     with pytest.raises(UserError, match="no group column"):
-        judged(0.9, Clicks(unit="group"), groups=False)
+        judged(0.9, RankingEvaluation(unit="group"), groups=False)
 
 
 def test_comparison_is_paired() -> None:
@@ -68,7 +68,7 @@ def test_comparison_is_paired() -> None:
 
 def test_different_rows_or_unknown_metrics_are_refused() -> None:
     with pytest.raises(UserError, match="cannot be compared"):
-        compare(judged(0.5), summarised(rows(0.5), Clicks(bootstrap=0), "validation", "abc"), "auc")
+        compare(judged(0.5), summarised(rows(0.5), RankingEvaluation(bootstrap=0), "validation", "abc"), "auc")
     with pytest.raises(UserError, match="did you mean 'auc'"):
         compare(judged(0.5), judged(0.9), "aux")
 
@@ -87,7 +87,10 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 def test_a_single_class_gives_no_auc_but_a_loss() -> None:
     some = rows(0.9, 50)
     found = summarised(
-        PerImpression(some.rows, some.probabilities, np.zeros(50), some.groups), Clicks(bootstrap=5), "test", "abc"
+        PerImpression(some.rows, some.probabilities, np.zeros(50), some.groups),
+        RankingEvaluation(bootstrap=5),
+        "test",
+        "abc",
     )
     assert np.isnan(found.metrics["auc"]) and found.dump()["metrics"]["auc"] is None
     assert found.metrics["logloss"] > 0 and np.isnan(found.metrics["gauc"])
@@ -96,4 +99,4 @@ def test_a_single_class_gives_no_auc_but_a_loss() -> None:
 @pytest.mark.parametrize("idle", [{"level": 0.9}, {"unit": "group"}])
 def test_idle_settings_are_refused(idle: dict) -> None:
     with pytest.raises(ValueError, match="has no effect when bootstrap is 0"):
-        Clicks(bootstrap=0, **idle)
+        RankingEvaluation(bootstrap=0, **idle)

@@ -21,7 +21,7 @@ from fullrank.inference.graph import Graph, neighbours
 from fullrank.inference.pruned import Pruned
 from fullrank.inference.rank import rank
 from fullrank.inference.search import search_of
-from fullrank.models.sequential.items.coded import Coded, log_probabilities
+from fullrank.models.sequential.items.coded import CodeScorer, log_probabilities
 from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
@@ -49,14 +49,14 @@ def model(same: int = 0) -> RecommenderModel:
     return shaken(spec.build(coded_catalog(same))).eval()  # type: ignore[return-value]
 
 
-def answered(of: RecommenderModel, users: int = 6) -> Coded:
+def answered(of: RecommenderModel, users: int = 6) -> CodeScorer:
     with torch.inference_mode():
         answer = of.answer(padded(histories([3, 1, 5, 2, 4, 6][:users], V)))
-    assert isinstance(answer, Coded)
+    assert isinstance(answer, CodeScorer)
     return answer
 
 
-def exhaustive(answer: Coded, rows: torch.Tensor, k: int, seen: set[tuple[int, int]]) -> torch.Tensor:
+def exhaustive(answer: CodeScorer, rows: torch.Tensor, k: int, seen: set[tuple[int, int]]) -> torch.Tensor:
     """Every item's codes added up in float64 and sorted, in Python."""
     found = []
     for user, levels in enumerate(answer.levels.T.double()):
@@ -156,7 +156,7 @@ def test_models_without_codes_are_refused(settings: dict[str, Any]) -> None:
         search_of(Recommender(dim=8).build(coded_catalog()), Decoding(**settings), 10)
 
 
-def peaked(users: int, sharp: float) -> tuple[SemanticItems, Coded]:
+def peaked(users: int, sharp: float) -> tuple[SemanticItems, CodeScorer]:
     """Items of many codes, and users who like the codes of one item much better than others."""
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 16, (4000, 4)).astype(np.uint16)
@@ -166,7 +166,7 @@ def peaked(users: int, sharp: float) -> tuple[SemanticItems, Coded]:
     )
     items = Semantic().build(8, Catalog(frame))
     logits = [torch.randn(users, 16, generator=torch.Generator().manual_seed(k)) * sharp for k in range(4)]
-    return items, Coded(log_probabilities(logits), items.sizes, items.codes + items.offsets)
+    return items, CodeScorer(log_probabilities(logits), items.sizes, items.codes + items.offsets)
 
 
 @pytest.mark.parametrize(("sharp", "k", "whole"), [(3.0, 10, 0), (0.01, 4000, 5)])
@@ -193,7 +193,7 @@ def test_pruning_refuses_a_cosine_of_whole_items_and_nan() -> None:
         rank(cosine.eval(), ragged([[1, 2]]), k=3, decoding=Decoding(kind="pruned"))
     items, answer = peaked(2, 1.0)
     with pytest.raises(UserError, match="NaN scores"):
-        Pruned(items, codes=1)(Coded(answer.levels.fill_(torch.nan), answer.sizes, answer.rows), 3, None)
+        Pruned(items, codes=1)(CodeScorer(answer.levels.fill_(torch.nan), answer.sizes, answer.rows), 3, None)
 
 
 def test_settings() -> None:

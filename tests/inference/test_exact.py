@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakes import listed
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Dense
+from fullrank.data.batch import DenseScorer
 from fullrank.inference import exact
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
@@ -140,7 +140,7 @@ def test_dense_answers_go_through_one_buffer(block: int, temperature: float) -> 
     """Multiplied into reused memory, the scores are the ones that the answer gives (whole numbers: exactly)."""
     generator = torch.Generator().manual_seed(0)
     vectors, table = (torch.randint(-3, 4, (n, 5), generator=generator).float() for n in (6, 1501))
-    answer = Dense(vectors.requires_grad_(), table, temperature)
+    answer = DenseScorer(vectors.requires_grad_(), table, temperature)
     seen = pairs({(0, 3), (5, 1500)})
     plain = top_k(Table(answer.block(0, 1501).detach()), 10, filters=seen, block=block)
     for ours, theirs in zip(top_k(answer, 10, filters=seen, block=block), plain, strict=True):
@@ -184,7 +184,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("items", [30_000, 300_000])
 def test_nothing_is_as_large_as_the_catalogue(items: int) -> None:
-    answer = Dense(torch.randn(8, 4), torch.randn(items, 4))
+    answer = DenseScorer(torch.randn(8, 4), torch.randn(items, 4))
     with Largest() as largest:
         top_k(answer, 10, filters=pairs({(0, 5), (3, 9000)}), block=1024)
     assert largest.size == 8 * 1024 * 4, "the block of scores in float32"

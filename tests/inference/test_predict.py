@@ -16,10 +16,10 @@ from fullrank.core import files
 from fullrank.core.errors import UserError
 from fullrank.data import chunks
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.evaluation.ranking import evaluate_clicks
+from fullrank.evaluation.ranking import evaluate_ranking
 from fullrank.inference import predict as module
 from fullrank.inference.predict import predict, predict_file
-from fullrank.models.ranking.model import Click, ClickModel
+from fullrank.models.ranking.model import RankingModel, RankingModule
 from tests.training.clicks import SCHEMA
 from tests.training.clicks import table as listed
 from tiny import shaken
@@ -40,9 +40,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
 
 
 @pytest.fixture(scope="module")
-def model(store: ImpressionStore) -> ClickModel:
+def model(store: ImpressionStore) -> RankingModule:
     torch.manual_seed(0)
-    return shaken(Click().build(store.fields), 0.1).eval()  # type: ignore[return-value]
+    return shaken(RankingModel().build(store.fields), 0.1).eval()  # type: ignore[return-value]
 
 
 def fine(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -60,9 +60,9 @@ def fine(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_predictions_are_those_of_evaluation(store: ImpressionStore, model: ClickModel) -> None:
+def test_predictions_are_those_of_evaluation(store: ImpressionStore, model: RankingModule) -> None:
     """On the same rows: of the table that the store was prepared from, and of any part of it."""
-    found = evaluate_clicks(model, store, "test")
+    found = evaluate_ranking(model, store, "test")
     places = store.external(found.per_impression.rows)["input_row"].to_numpy()
     whole = predict(model, store.encoder, table())["probability"].to_numpy()
     assert np.allclose(whole[places], found.per_impression.probabilities, rtol=1e-6)
@@ -78,8 +78,8 @@ def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:
     newest = source.table.sort("timestamp", maintain_order=True).tail(30_000)
     store = fr.prepare_impressions(newest, tmp_path / "store", schema=source.schema)
     torch.manual_seed(0)
-    model = shaken(Click().build(store.fields), 0.1).eval()
-    found = evaluate_clicks(model, store, "test")  # type: ignore[arg-type]
+    model = shaken(RankingModel().build(store.fields), 0.1).eval()
+    found = evaluate_ranking(model, store, "test")  # type: ignore[arg-type]
     newest.write_parquet(tmp_path / "new.parquet")
     predict_file(model, store.encoder, tmp_path / "new.parquet", tmp_path / "p.parquet")  # type: ignore[arg-type]
     predicted = pl.read_parquet(tmp_path / "p.parquet")["probability"].to_numpy()
@@ -89,7 +89,7 @@ def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [".parquet", ".csv", ".jsonl"])
 def test_chunks_change_nothing(
-    store: ImpressionStore, model: ClickModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    store: ImpressionStore, model: RankingModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     given = table(300)
     whole = predict(model, store.encoder, given)
@@ -106,7 +106,7 @@ def test_chunks_change_nothing(
     assert [p.name for p in out.parent.iterdir()] == [out.name], "no piece is left"
 
 
-def test_no_rows(store: ImpressionStore, model: ClickModel, tmp_path: Path) -> None:
+def test_no_rows(store: ImpressionStore, model: RankingModule, tmp_path: Path) -> None:
     for kind in READ:
         done = predict_file(model, store.encoder, table(5).head(0), tmp_path / f"out{kind}")
         assert (done.rows, done.mean) == (0, None) and (tmp_path / f"out{kind}").is_file()
@@ -114,7 +114,7 @@ def test_no_rows(store: ImpressionStore, model: ClickModel, tmp_path: Path) -> N
 
 
 def test_an_error_leaves_the_old_file(
-    store: ImpressionStore, model: ClickModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ImpressionStore, model: RankingModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error comes in the last chunk, when others are written; it names the rows."""
     fine(monkeypatch)
@@ -131,7 +131,7 @@ def test_an_error_leaves_the_old_file(
 
 
 def test_a_full_disk_is_a_sentence(
-    store: ImpressionStore, model: ClickModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ImpressionStore, model: RankingModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, os.strerror(28))
@@ -142,7 +142,7 @@ def test_a_full_disk_is_a_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_written_is_said_at_once(store: ImpressionStore, model: ClickModel, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_said_at_once(store: ImpressionStore, model: RankingModule, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="column 'more' holds lists, which CSV cannot: write out.parquet"):
         predict_file(model, store.encoder, table(9).with_columns(more=[1, 2]), tmp_path / "out.csv")
     with pytest.raises(UserError, match="suffix '.xls'; allowed: .parquet"):
@@ -152,12 +152,12 @@ def test_what_cannot_be_written_is_said_at_once(store: ImpressionStore, model: C
     assert not list(tmp_path.iterdir())
 
 
-def test_lists_are_as_good_as_the_text_that_a_schema_splits(store: ImpressionStore, model: ClickModel) -> None:
+def test_lists_are_as_good_as_the_text_that_a_schema_splits(store: ImpressionStore, model: RankingModule) -> None:
     found, wanted = (predict(model, store.encoder, made(200))["probability"] for made in (listed, table))
     assert found.equals(wanted)
 
 
-def test_labels_are_not_read(store: ImpressionStore, model: ClickModel) -> None:
+def test_labels_are_not_read(store: ImpressionStore, model: RankingModule) -> None:
     """Stars in the label column are no reason to refuse new impressions."""
     found = predict(model, store.encoder, table(9).with_columns(label=pl.lit(7)))
     assert found["probability"].equals(predict(model, store.encoder, table(9))["probability"])

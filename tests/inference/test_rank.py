@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fakes import Whole, listed, ragged
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, Dense
+from fullrank.data.batch import Batch, DenseScorer
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import TOKENS
 from fullrank.inference.rank import rank
@@ -89,8 +89,8 @@ def test_bad_settings_are_refused(bad: dict, said: str) -> None:
 
 def test_a_model_that_answers_for_other_items_is_refused() -> None:
     class Short(Whole):
-        def answer(self, batch: Batch) -> Dense:
-            return Dense(torch.zeros(len(batch.items), 4), self.table[:-1])
+        def answer(self, batch: Batch) -> DenseScorer:
+            return DenseScorer(torch.zeros(len(batch.items), 4), self.table[:-1])
 
     with pytest.raises(UserError, match="5 items but answers for 4"):
         rank(Short(5), ragged([[1]]), k=1)
@@ -105,8 +105,8 @@ class Dropping(torch.nn.Module):
         super().__init__()
         self.table = torch.nn.Parameter(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)))
 
-    def answer(self, batch: Batch) -> Dense:
-        return Dense(torch.nn.functional.dropout(self.table[batch.items[:, 0]], 0.5, self.training), self.table)
+    def answer(self, batch: Batch) -> DenseScorer:
+        return DenseScorer(torch.nn.functional.dropout(self.table[batch.items[:, 0]], 0.5, self.training), self.table)
 
 
 def test_dropout_is_off_while_ranking_and_the_mode_is_given_back() -> None:

@@ -14,7 +14,7 @@ from fullrank.ops.focused_attention import (
     RowNorm,
     focused_attention,
     focused_attention_noting,
-    focused_attention_slow,
+    focused_attention_reference,
     focused_weights,
 )  # fmt: skip
 from tiny import close
@@ -57,7 +57,7 @@ def test_parity(sizes: tuple[int, ...], norm: RowNorm, causal: bool) -> None:
     given = case(*sizes)
     qkv = leaves(given)
     allowed = allowed_of(given, causal)
-    y, (columns, rows) = focused_attention_slow(*qkv, FACTORS, allowed, norm=norm, counted=given["valid"])  # type: ignore[misc]
+    y, (columns, rows) = focused_attention_reference(*qkv, FACTORS, allowed, norm=norm, counted=given["valid"])  # type: ignore[misc]
     wanted = torch.autograd.grad(counted(given, y).pow(2).sum(), qkv, retain_graph=True)
     pulled = torch.autograd.grad(counted(given, y).pow(2).sum() + columns.pow(2).sum() + rows.pow(3).sum(), qkv)
     for block in (128, 5, 1):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.ops.packed_bags import packed_bags, packed_bags_slow
+from fullrank.ops.packed_bags import packed_bags, packed_bags_reference
 
 
 def case(items: int, most: int, kind: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -22,7 +22,7 @@ def test_twin(items: int, most: int, asked: int, kind: torch.dtype, mean: bool) 
     flat, offsets = case(items, most, kind)
     rows = torch.randint(0, items, (asked,), generator=torch.Generator().manual_seed(0))
     found = []
-    for way in (packed_bags, packed_bags_slow):
+    for way in (packed_bags, packed_bags_reference):
         table = torch.randn(11, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
         vectors = way(table, flat, offsets, rows, mean=mean)
         (vectors * torch.arange(3.0)).pow(2).sum().backward()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.models.sequential.items.perturb import Noise, perturb, perturb_slow
-from fullrank.ops.in_batch_triplet import in_batch_triplet, in_batch_triplet_slow
+from fullrank.models.sequential.items.perturb import Noise, perturb, perturb_reference
+from fullrank.ops.in_batch_triplet import in_batch_triplet, in_batch_triplet_reference
 from tiny import close, histories, padded
 
 SIZES = [(1, 1, (2,)), (3, 5, (23,)), (2, 7, (4, 9, 3)), (4, 1, (1, 1))]
@@ -30,7 +30,7 @@ def noise(b: int, mask: float = 0.2, substitute: float = 0.3, **place: int) -> N
 def test_parity(sizes: tuple[int, int, tuple[int, ...]], rates: tuple[float, float]) -> None:
     given, some = codes(*sizes), noise(sizes[0], *rates)
     found, kept = perturb(given, sizes[2], some)
-    wanted, left = perturb_slow(given, sizes[2], some)
+    wanted, left = perturb_reference(given, sizes[2], some)
     assert torch.equal(kept, left) and torch.equal(found[kept], wanted[left])
     assert found.min() >= 0 and (found < torch.tensor(sizes[2])).all()
     if rates == (0.0, 1.0) and min(sizes[2]) > 1:
@@ -69,7 +69,7 @@ def test_noise_is_a_function_of_its_place() -> None:
 def test_triplet_parity(rows: int, dim: int, margin: float) -> None:
     generator = torch.Generator().manual_seed(rows)
     a, p = (torch.randn(rows, dim, generator=generator).requires_grad_() for _ in range(2))
-    fast, slow = in_batch_triplet(a, p, margin), in_batch_triplet_slow(a, p, margin)
+    fast, slow = in_batch_triplet(a, p, margin), in_batch_triplet_reference(a, p, margin)
     assert close(fast, slow)
     for x, y in zip(torch.autograd.grad(fast, [a, p]), torch.autograd.grad(slow, [a, p]), strict=True):
         assert close(x, y)

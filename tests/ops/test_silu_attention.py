@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fullrank.ops import query_blocks
-from fullrank.ops.silu_attention import silu_attention, silu_attention_slow
+from fullrank.ops.silu_attention import silu_attention, silu_attention_reference
 from tiny import close
 
 SIZES = [(1, 1, 1, 1, 1), (2, 3, 7, 5, 3), (3, 1, 13, 2, 4), (1, 2, 33, 3, 3), (2, 2, 64, 4, 1)]
@@ -54,7 +54,7 @@ def slow(given: dict[str, Any], *, causal: bool, biased: bool) -> tuple[Tensor, 
     allowed = full.tril()[None, None] if causal else given["valid"][:, None, None, :] & full
     divisor = torch.arange(1.0, t + 1)[None, None, :, None] if causal else torch.full((1, 1, 1, 1), 7.0)
     bias = given["table"] if biased else None
-    return silu_attention_slow(
+    return silu_attention_reference(
         given["q"], given["k"], given["v"], divisor, allowed, bias=bias, counted=given["valid"]
     )  # fmt: skip
 

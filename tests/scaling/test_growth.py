@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fullrank as fr
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
-from fullrank.scaling.growth import Growth, catalogue_growth, seen, seen_slow, short, told
+from fullrank.scaling.growth import Growth, catalogue_growth, seen, seen_reference, short, told
 from fullrank.scaling.heaps import heaps
 from tests import tiny
 
@@ -34,7 +34,7 @@ def test_fast_equals_slow(rows: list[list[int]], data: st.DataObject) -> None:
     at = np.unique(data.draw(st.lists(st.integers(1, len(order)), min_size=1)))
     items = np.array([item for row in rows for item in row], dtype=np.int32)
     offsets = np.cumsum([0, *map(len, rows)])
-    for fast, slow in zip(seen(items, offsets, order, at), seen_slow(items, offsets, order, at), strict=True):
+    for fast, slow in zip(seen(items, offsets, order, at), seen_reference(items, offsets, order, at), strict=True):
         assert fast.tolist() == slow.tolist()
 
 
@@ -44,7 +44,11 @@ def test_planted_fault_last_place_of_an_item() -> None:
     last = np.full(1, -1)
     np.maximum.at(last, items, order)
     wrong = np.cumsum(np.bincount(last, minlength=3))[at - 1]
-    assert seen(items, offsets, order, at)[1].tolist() == seen_slow(items, offsets, order, at)[1].tolist() == [1, 1, 1]
+    assert (
+        seen(items, offsets, order, at)[1].tolist()
+        == seen_reference(items, offsets, order, at)[1].tolist()
+        == [1, 1, 1]
+    )
     assert wrong.tolist() == [0, 0, 1]
 
 

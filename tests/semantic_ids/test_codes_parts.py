@@ -9,7 +9,7 @@ import torch
 from coded import matrix
 from fullrank.core.errors import UserError
 from fullrank.semantic_ids import kmeans as km
-from fullrank.semantic_ids.nearest import nearest, nearest_slow
+from fullrank.semantic_ids.nearest import nearest, nearest_reference
 from fullrank.semantic_ids.opq import Opq, start
 from fullrank.semantic_ids.quantisers import Product
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
@@ -23,8 +23,8 @@ def silent(done: int, total: int) -> None: ...
 def test_nearest_equals_its_twin(rows: int, codes: int, width: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     x, words = torch.randn(rows, width, generator=generator) + 3, torch.randn(codes, width, generator=generator) + 3
-    assert torch.equal(nearest(x, words), nearest_slow(x, words))
-    assert torch.equal(nearest(x, words, rows=2), nearest_slow(x, words))
+    assert torch.equal(nearest(x, words), nearest_reference(x, words))
+    assert torch.equal(nearest(x, words, rows=2), nearest_reference(x, words))
 
 
 def test_equal_codewords_go_to_the_smaller_index() -> None:
@@ -36,7 +36,7 @@ def test_near_ties_are_decided_by_the_distance() -> None:
     """Far from the origin a float32 product cannot tell these apart; the distances can."""
     words = torch.tensor([[4096.0, 0.5], [4096.0, 0.25], [4096.0, 0.0]])
     x = torch.tensor([[4096.0, 0.3], [4096.0, 0.45], [4096.0, 0.01]])
-    assert nearest(x, words)[:2].tolist() == nearest_slow(x, words)[:2].tolist()
+    assert nearest(x, words)[:2].tolist() == nearest_reference(x, words)[:2].tolist()
 
 
 def test_kmeans_equals_the_plain_loop() -> None:

@@ -111,7 +111,7 @@ def dies(_: Work) -> Row:
     os._exit(1)
 
 
-class Forgetful:
+class EventDropout:
     """Asks for all work and gives back what is not its."""
 
     def __init__(self, times: int) -> None:
@@ -131,9 +131,9 @@ def test_what_an_engine_does_not_ask_for_is_not_run(store: Store, tiny: Tiny, ou
 
 def test_rows_that_are_missing_or_come_twice_are_no_sweep(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no row for popularity-seed0"):
-        run_sweep(tiny("[popularity]"), store, out, progress=False, engine=Forgetful(0))
+        run_sweep(tiny("[popularity]"), store, out, progress=False, engine=EventDropout(0))
     with pytest.raises(RuntimeError, match="or twice"):
-        run_sweep(tiny("[popularity]"), store, tmp_path / "twice", progress=False, engine=Forgetful(2))
+        run_sweep(tiny("[popularity]"), store, tmp_path / "twice", progress=False, engine=EventDropout(2))
 
 
 def test_ladders_and_searches_pass_the_engine_on(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:

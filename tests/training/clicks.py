@@ -12,7 +12,7 @@ import polars as pl
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.experiment import Experiment, Training
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from fullrank.run import Run
 
 SCHEMA = {
@@ -38,7 +38,9 @@ def shop(folder: Path) -> ImpressionStore:
 
 def tiny(*settings: str, ranker: str = "dcnv2") -> Experiment:
     training = Training(max_epochs=4, batch_by="rows", batch_size=128, lr=1e-2, clip_norm=10.0)
-    model = Click(embedding={"dim": 8, "std": 0.05}, ranker={"kind": ranker, "deep": {"hidden": (16,), "dropout": 0.1}})
+    model = RankingModel(
+        embedding={"dim": 8, "std": 0.05}, ranker={"kind": ranker, "deep": {"hidden": (16,), "dropout": 0.1}}
+    )
     return Experiment(model=model, training=training).override("evaluation.bootstrap=20", *settings)
 
 

@@ -20,7 +20,7 @@ from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run
-from fullrank.training import Moment
+from fullrank.training import TrainState
 from fullrank.training.fit import train
 from fullrank.training.ranking_data import Shuffled
 from tests.training.clicks import shop, table, tiny
@@ -96,7 +96,7 @@ def test_resume_gives_the_same_bits(store: ImpressionStore, tmp_path: Path, upda
         pass
 
     class Halt:
-        def on_epoch(self, moment: Moment) -> dict:
+        def on_epoch(self, moment: TrainState) -> dict:
             if moment.epoch == 3:
                 raise Stop
             return {}
@@ -231,9 +231,9 @@ def test_what_ranks_items_is_refused_on_a_click_model(store: ImpressionStore, tm
 
 
 def test_model_and_evaluation_go_together() -> None:
-    assert fr.Experiment(model="click").evaluation == fr.Clicks()  # type: ignore[arg-type]
+    assert fr.Experiment(model="click").evaluation == fr.RankingEvaluation()  # type: ignore[arg-type]
     with pytest.raises(UserError, match="leave out kind: clicks"):
         sasrec("evaluation=clicks")
     with pytest.raises(UserError, match="click models are judged by clicks"):
         sasrec("model=click")
-    assert sasrec("model=click", "evaluation=clicks").clicks == fr.Clicks()
+    assert sasrec("model=click", "evaluation=clicks").clicks == fr.RankingEvaluation()

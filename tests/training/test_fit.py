@@ -14,7 +14,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
-from fullrank.training import Moment
+from fullrank.training import TrainState
 from fullrank.training.fit import train
 from tests.training.conftest import tiny
 
@@ -34,7 +34,7 @@ def test_rows_tell_loss_pace_and_score(market: Store, tmp_path: Path) -> None:
 
 def test_the_best_epoch_is_kept_not_the_last(market: Store, tmp_path: Path) -> None:
     class Ruin:
-        def on_epoch(self, moment: Moment) -> dict[str, Any]:
+        def on_epoch(self, moment: TrainState) -> dict[str, Any]:
             if moment.epoch == 2:
                 torch.nn.init.normal_(moment.model.items.embedding.weight, std=5.0)
             return {}
@@ -61,7 +61,7 @@ def test_evaluate_every_skips_epochs_but_never_the_last(market: Store, tmp_path:
 
 def test_callbacks_add_figures(market: Store, tmp_path: Path) -> None:
     class Norm:
-        def on_epoch(self, moment: Moment) -> dict[str, Any]:
+        def on_epoch(self, moment: TrainState) -> dict[str, Any]:
             return {"norm": float(moment.model.items.all().norm()), "at": moment.epoch}
 
     run = train(tiny("training.max_epochs=2"), market, tmp_path / "run", callbacks=(Norm(),), progress=False)

@@ -19,7 +19,7 @@ from fullrank.inference.rank import rank
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
-from fullrank.training import Moment
+from fullrank.training import TrainState
 from fullrank.training.fit import train
 
 PILOT = 3
@@ -31,7 +31,7 @@ class Watch:
         self.clock = Clock()
         self.clock.start()
 
-    def on_epoch(self, moment: Moment) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
         self.clock.batch()
         self.clock.epoch()
         return {}

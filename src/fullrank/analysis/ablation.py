@@ -24,7 +24,7 @@ from fullrank.analysis.effective_rank import collapse_share
 from fullrank.analysis.reading import Sample, attention_of, blocks_of, device_of, readings
 from fullrank.analysis.spectrum import Scores, likeness
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Batch, Dense, Model
+from fullrank.data.batch import Batch, DenseScorer, Model
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation import Evaluation, evaluate
@@ -90,14 +90,14 @@ class Answered:
         self.order = np.argsort(users)
         self.users = users[self.order]
 
-    def answer(self, batch: Batch) -> Dense:
+    def answer(self, batch: Batch) -> DenseScorer:
         assert batch.rows is not None
-        return Dense(self.vectors[self.order[np.searchsorted(self.users, batch.rows.numpy())]], self.table)
+        return DenseScorer(self.vectors[self.order[np.searchsorted(self.users, batch.rows.numpy())]], self.table)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A store of which some users are asked alone (`evaluation.measure.Held`)."""
+    """A store of which some users are asked alone (`evaluation.measure.EvalStore`)."""
 
     store: Store
     users: Int[np.ndarray, "U"]

@@ -27,7 +27,7 @@ from fullrank.analysis import Row, left_out, row
 from fullrank.analysis.norms import feed_forward_norm, spectral_norm
 from fullrank.analysis.reading import Attended, Reading, weights_of
 from fullrank.analysis.spectrum import Scores, triangle
-from fullrank.data.batch import Dense, last
+from fullrank.data.batch import DenseScorer, last
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 from fullrank.models.sequential.encoders.transformer import Block
 from fullrank.models.sequential.items import unit
@@ -111,7 +111,7 @@ class Bound:
     def _answered(self, reading: Reading) -> None:
         assert reading.states is not None and reading.inputs is not None
         top = last(reading.states.tokens, reading.inputs)
-        if not isinstance(reading.answer, Dense):
+        if not isinstance(reading.answer, DenseScorer):
             self.shrunk = inf
         elif torch.allclose(reading.answer.vectors, top, rtol=1e-4, atol=1e-6):
             self.shrunk = max(self.shrunk, 1.0)

@@ -24,8 +24,8 @@ from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.data.open import AnyStore
 from fullrank.run import rows_of
-from fullrank.training import Moment
-from fullrank.training.metrics_log import Journal
+from fullrank.training import TrainState
+from fullrank.training.metrics_log import MetricsLog
 
 log = logger(__name__)
 SHARE = "watch/collapse_share"
@@ -59,7 +59,7 @@ class Watch:
             )
         WatchRanks().check(model, store)
 
-    def on_epoch(self, moment: Moment) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
         """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
         if moment.store.problem == "ranking":
             return WatchRanks().on_epoch(moment)
@@ -84,18 +84,18 @@ class Watch:
         ]
         return of_scores + _last_layer(layers.rows())
 
-    def _raised(self, moment: Moment) -> bool:
+    def _raised(self, moment: TrainState) -> bool:
         """Whether the epoch before was above the threshold already: an alarm is raised once per crossing."""
         before = [row for row in rows_of(moment.out) if row.get("event") == "epoch" and SHARE in row]
         value = before[-1][SHARE] if before else None
         return isinstance(value, int | float) and value >= self.alarm
 
-    def _raise(self, moment: Moment, share: float) -> None:
+    def _raise(self, moment: TrainState, share: float) -> None:
         log.warning(
             f"Alarm: after epoch {moment.epoch} one direction holds {share:.0%} of the score matrix (alarm at "
             f"{self.alarm:.0%}); users are about to get the same popular items"
         )
-        Journal(moment.out).add("alarm", moment.step, moment.epoch, {SHARE: share, "threshold": self.alarm})
+        MetricsLog(moment.out).add("alarm", moment.step, moment.epoch, {SHARE: share, "threshold": self.alarm})
 
 
 def _last_layer(rows: list[Row]) -> list[tuple[str, float | None]]:

@@ -44,7 +44,7 @@ from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.open import AnyStore
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 from fullrank.ops.plain import plain
 from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash
@@ -148,7 +148,7 @@ def diagnose(
 
 
 def diagnose_clicks(
-    model: ClickModel,
+    model: RankingModule,
     store: ImpressionStore,
     *,
     split: str = "test",

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fullrank.analysis import Row, left_out, row
 from fullrank.analysis.reading import Reading
-from fullrank.data.batch import Thoughts
+from fullrank.data.batch import ReasoningStates
 
 ALONE = "it thinks in one stream, which has no other to differ from"
 STILL = "not decaying: the streams do not come together, so Theorem 4.4 bounds nothing here"
@@ -54,7 +54,7 @@ def spread(states: Float[Tensor, "*n M D"]) -> Float[Tensor, "*n"]:
     return 2 * torch.stack(pairs).sum(0) / (m * (m - 1))
 
 
-def with_openings(reasoner: Any, thoughts: Thoughts) -> Float[Tensor, "B S M D"]:
+def with_openings(reasoner: Any, thoughts: ReasoningStates) -> Float[Tensor, "B S M D"]:
     """h_{0,m}, h_{1,m}, ...: where the streams open, then their steps; the steps alone where a reasoner hides it."""
     opened = getattr(reasoner, "openings", None)
     if not callable(opened):

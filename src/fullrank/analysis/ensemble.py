@@ -24,7 +24,7 @@ from fullrank.analysis.diversity import ALONE, contraction, spread, with_opening
 from fullrank.analysis.reading import Reading
 from fullrank.analysis.spectrum import spearman
 from fullrank.analysis.streams import CELLS, log_shares, pooled
-from fullrank.data.batch import Dense, Thoughts
+from fullrank.data.batch import DenseScorer, ReasoningStates
 
 USERS = 2048
 """Most users whose losses are computed: the first of the sample."""
@@ -47,7 +47,7 @@ class Ensemble:
     @torch.no_grad()
     def see(self, reading: Reading) -> None:
         thoughts = None if reading.states is None else reading.states.thoughts
-        if thoughts is None or not isinstance(reading.answer, Dense) or not thoughts.steps.shape[1]:
+        if thoughts is None or not isinstance(reading.answer, DenseScorer) or not thoughts.steps.shape[1]:
             return
         if thoughts.gate.shape[1] == 1 or self.targets is None:
             self.why = "the training split has no targets" if self.targets is None else ALONE
@@ -55,11 +55,11 @@ class Ensemble:
         near = torch.from_numpy(np.flatnonzero(reading.at < USERS)).to(thoughts.start.device)
         if not len(near):
             return
-        kept = Thoughts(thoughts.start[near], thoughts.steps[near], thoughts.gate[near])
+        kept = ReasoningStates(thoughts.start[near], thoughts.steps[near], thoughts.gate[near])
         target = torch.from_numpy(self.targets[reading.at][near.cpu().numpy()].astype(np.int64)).to(near.device)
         vectors = torch.cat([kept.steps, pooled(kept)[:, None]], 1)
         log_p = self._at_targets(vectors.flatten(1, 2), target, reading.answer).unflatten(1, vectors.shape[1:3])
-        answer = Dense(reading.answer.vectors[near], reading.answer.table, reading.answer.temperature)
+        answer = DenseScorer(reading.answer.vectors[near], reading.answer.table, reading.answer.temperature)
         own = self._at_targets(answer.vectors[:, None], target, answer)[:, 0]
         self.parts.append({
             "log_p": log_p.cpu(), "gate": kept.gate.double().cpu(), "answer": -own.cpu(),
@@ -67,7 +67,7 @@ class Ensemble:
         })  # fmt: skip
 
     def _at_targets(
-        self, vectors: Float[Tensor, "B n D"], targets: Int[Tensor, "B"], answer: Dense
+        self, vectors: Float[Tensor, "B n D"], targets: Int[Tensor, "B"], answer: DenseScorer
     ) -> Float[Tensor, "B n"]:
         """log p of each row's target under each of its vectors, float64."""
         at_once = max(1, CELLS // (vectors.shape[1] * answer.size))

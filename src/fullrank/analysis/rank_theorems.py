@@ -24,9 +24,9 @@ from torch import Tensor
 
 from fullrank.analysis import Row, left_out, row
 from fullrank.analysis.effective_rank import LEAST
-from fullrank.analysis.ranking_reading import ClickReading, parts_of
+from fullrank.analysis.ranking_reading import RankingReading, parts_of
 from fullrank.models.ranking.mixings.block_transpose import BlockTransposeMixing, transposed
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 
 NAME = "rank_theorems"
 SLACK = 1e-9
@@ -59,14 +59,14 @@ def feed_forward_figures(given: Float[Tensor, "B T D"], made: Float[Tensor, "B T
 class RankTheorems:
     """Observer: the mixings and feed-forwards of a click model. Other rankers have no such modules."""
 
-    def __init__(self, model: ClickModel):
+    def __init__(self, model: RankingModule):
         mixings = parts_of(model, "mixings")
         self.transposes = [n for n, mixing in enumerate(mixings) if isinstance(mixing, BlockTransposeMixing)]
         self.mixes = len(mixings)
         self.sums: dict[tuple[int, str, str], list[Tensor]] = {}
         """(block, tap, figure) -> values of each batch."""
 
-    def see(self, reading: ClickReading) -> None:
+    def see(self, reading: RankingReading) -> None:
         for block in self.transposes:
             given = reading.taps["tokens" if block == 0 else f"ffn_{block - 1}"]
             kept = given[given.flatten(1).any(1)]

@@ -21,14 +21,14 @@ from fullrank.core.progress import Progress
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.retrieval import Split
 from fullrank.models.ranking import EVERY
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 
 ROWS = 2048
 """Impressions in a batch. Does not change results beyond rounding."""
 
 
 @dataclass(frozen=True)
-class ClickReading:
+class RankingReading:
     """What one batch showed."""
 
     taps: Mapping[str, Tensor]
@@ -55,8 +55,8 @@ def drawn(store: ImpressionStore, split: str, impressions: int, *, seed: int = 0
 
 
 def click_readings(
-    model: ClickModel, store: ImpressionStore, rows: Int[np.ndarray, "n"], progress: Progress | None = None
-) -> Iterator[ClickReading]:
+    model: RankingModule, store: ImpressionStore, rows: Int[np.ndarray, "n"], progress: Progress | None = None
+) -> Iterator[RankingReading]:
     """The impressions, batch by batch, through the model as it predicts; it is left in the mode it was in."""
     training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -65,7 +65,7 @@ def click_readings(
             for low in range(0, len(rows), ROWS):
                 with torch.inference_mode():
                     out = model.output(store.batch(rows[low : low + ROWS]).to(device), EVERY)
-                yield ClickReading({name: tap for name, tap in out.taps.items() if tap.shape[-1]}, dict(fed))
+                yield RankingReading({name: tap for name, tap in out.taps.items() if tap.shape[-1]}, dict(fed))
                 fed.clear()
                 if progress is not None:
                     progress(min(low + ROWS, len(rows)), len(rows))
@@ -73,7 +73,7 @@ def click_readings(
         model.train(training)
 
 
-def parts_of(model: ClickModel, name: str) -> list[nn.Module]:
+def parts_of(model: RankingModule, name: str) -> list[nn.Module]:
     """The ranker's `mixings` or `feed_forwards`; none for a ranker without such."""
     found = getattr(model.ranker, name, None)
     return list(found) if isinstance(found, nn.ModuleList) else []

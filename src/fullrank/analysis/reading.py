@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Answer, Batch, Model, States
+from fullrank.data.batch import Batch, Model, Scorer, States
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.retrieval import Split
@@ -93,7 +93,7 @@ class Reading:
 
     at: Int[np.ndarray, "B"]
     """Places of the rows in the sample."""
-    answer: Answer
+    answer: Scorer
     states: States | None = None
     """What the encoder returned; None for a model without one."""
     inputs: Batch | None = None

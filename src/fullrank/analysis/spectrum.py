@@ -20,7 +20,7 @@ from torch import Tensor
 from fullrank.analysis import Row, left_out, row
 from fullrank.analysis.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
 from fullrank.analysis.reading import Reading
-from fullrank.data.batch import Dense, last
+from fullrank.data.batch import DenseScorer, last
 
 ROWS = 1 << 14
 """Rows of a tall matrix that are made float64 and triangular at once."""
@@ -106,7 +106,7 @@ class Scores:
         self.temperature = 1.0
 
     def see(self, reading: Reading) -> None:
-        if not isinstance(reading.answer, Dense):
+        if not isinstance(reading.answer, DenseScorer):
             return
         vectors = (reading.answer.vectors / reading.answer.temperature).cpu()
         if self.vectors is None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fullrank.analysis import Row, left_out, row
 from fullrank.analysis.diversity import ALONE
 from fullrank.analysis.reading import Reading
-from fullrank.data.batch import Dense, Thoughts
+from fullrank.data.batch import DenseScorer, ReasoningStates
 from fullrank.models.sequential.items import unit
 
 USERS = 1024
@@ -27,12 +27,12 @@ CELLS = 1 << 24
 """Most scores held at once."""
 
 
-def pooled(thoughts: Thoughts) -> Float[Tensor, "B M D"]:
+def pooled(thoughts: ReasoningStates) -> Float[Tensor, "B M D"]:
     """z_m, the mean of each stream's steps."""
     return thoughts.steps.mean(1)
 
 
-def log_shares(vectors: Float[Tensor, "*n D"], answer: Dense, *, cosine: bool) -> Float[Tensor, "*n V"]:
+def log_shares(vectors: Float[Tensor, "*n D"], answer: DenseScorer, *, cosine: bool) -> Float[Tensor, "*n V"]:
     """log p over the catalogue of any states, scored as the model scores its answer."""
     scored = unit(vectors) if cosine else vectors
     return ((scored / answer.temperature) @ answer.table.T).log_softmax(-1)
@@ -57,7 +57,7 @@ class Streams:
     @torch.no_grad()
     def see(self, reading: Reading) -> None:
         thoughts = None if reading.states is None else reading.states.thoughts
-        if thoughts is None or not isinstance(reading.answer, Dense):
+        if thoughts is None or not isinstance(reading.answer, DenseScorer):
             return
         self.gates.append(thoughts.gate.double().cpu())
         streams = thoughts.gate.shape[1]

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fullrank.analysis import Row, left_out, row
 from fullrank.analysis.effective_rank import entropy_rank, stable_rank
-from fullrank.analysis.ranking_reading import ClickReading
+from fullrank.analysis.ranking_reading import RankingReading
 from fullrank.core.errors import UserError
 
 NAME = "token_ranks"
@@ -56,7 +56,7 @@ class TokenRanks:
         """Tap -> ranks [2, B] of each batch."""
         self.shapes: dict[str, tuple[int, int]] = {}
 
-    def see(self, reading: ClickReading) -> None:
+    def see(self, reading: RankingReading) -> None:
         for name, tap in reading.taps.items():
             self.parts.setdefault(name, []).append(ranks(tap))
             self.shapes[name] = (tap.shape[1], tap.shape[2])

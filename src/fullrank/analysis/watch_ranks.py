@@ -18,8 +18,8 @@ from fullrank.analysis.token_ranks import FIGURES, NO_TOKENS, TokenRanks
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.open import AnyStore
-from fullrank.models.ranking.model import ClickModel
-from fullrank.training import Moment
+from fullrank.models.ranking.model import RankingModule
+from fullrank.training import TrainState
 
 LAST = "watch/last_layer_stable_rank"
 
@@ -43,23 +43,23 @@ class WatchRanks:
 
     def check(self, model: nn.Module, store: AnyStore) -> None:
         """Raise `UserError` where there is nothing to watch."""
-        if store.problem != "ranking" or not isinstance(model, ClickModel):
+        if store.problem != "ranking" or not isinstance(model, RankingModule):
             raise UserError("the rank of an impression's tokens is of click models: watch this run with fullrank.Watch")
         if not _ranks(model, store, 1):
             raise UserError(f"there is no rank to watch in this model: {NO_TOKENS}; leave watching out")
 
-    def on_epoch(self, moment: Moment) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
         """`watch/stable_rank/TAP` and `watch/entropy_rank/TAP`, those of the last layer again, and the seconds."""
         begun = time.perf_counter()
         figures: dict[str, Any] = {}
-        found = _ranks(cast(ClickModel, moment.model), cast(ImpressionStore, moment.store), self.impressions)
+        found = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)
         for tap, both in found.items():
             for name, value in zip(FIGURES, both, strict=True):
                 figures[f"watch/{name}/{tap}"] = figures[f"watch/last_layer_{name}"] = value
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
 
-def _ranks(model: ClickModel, store: ImpressionStore, impressions: int) -> dict[str, list[float]]:
+def _ranks(model: RankingModule, store: ImpressionStore, impressions: int) -> dict[str, list[float]]:
     """Tap -> means of stable and entropy rank."""
     split = "validation" if len(store.split("validation")) else "train"
     observer = TokenRanks()

@@ -18,7 +18,7 @@ from fullrank.core.files import write_text
 from fullrank.core.progress import Progress
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.eval_users import asked
-from fullrank.evaluation.event_dropout import Forgetful
+from fullrank.evaluation.event_dropout import EventDropout
 from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import of_lists, ranked
 from fullrank.metrics import match
@@ -82,7 +82,7 @@ def before_and_after(
     facts, doubt = overlap(store, split, cascade.ranker.trained_until)
     names = store.user_ids
     rank.require_some(names[whole.users])
-    teller = Forgetful(model, spec.drop, spec.seed) if spec.drop else model
+    teller = EventDropout(model, spec.drop, spec.seed) if spec.drop else model
     parts: tuple[list[Any], list[Any]] = ([], [])
     reached = bare = 0.0
     for low, high in order.blocks(len(whole.users), candidates):

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from fullrank.cascade.features import Pairs
 from fullrank.core.errors import UserError
 from fullrank.inference.predict import probable
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 
 BATCH = 1 << 14
 """Pairs given to the ranker at once; a ranker's evaluation takes as many."""
@@ -20,7 +20,7 @@ TINY = 1e-12
 
 
 def probabilities(
-    model: ClickModel, pairs: Pairs, ids: Int[np.ndarray, "B C"], device: torch.device | str = "cpu"
+    model: RankingModule, pairs: Pairs, ids: Int[np.ndarray, "B C"], device: torch.device | str = "cpu"
 ) -> Float[np.ndarray, "B C"]:
     """The click probability of each user's candidates; -inf in empty places (id -1)."""
     users, places = np.nonzero(ids >= 0)

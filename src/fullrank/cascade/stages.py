@@ -12,7 +12,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import Encoder
 from fullrank.data.open import AnyStore
 from fullrank.evaluation.spec import Evaluation
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run, store_of
 
 
@@ -63,7 +63,7 @@ class Retriever:
 class Ranker:
     """A ranking model, and the encoder by which it reads impressions."""
 
-    model: ClickModel
+    model: RankingModule
     encoder: Encoder
     name: str = "the ranker"
     trained_until: int | None = None
@@ -87,5 +87,5 @@ class Ranker:
         store = store_of(run, data, how=how) if run.needs_store else data
         encoder = run.encoder(store, how=how)
         model = run.model(encoder)
-        assert isinstance(model, ClickModel)
+        assert isinstance(model, RankingModule)
         return cls(model, encoder, str(run.path), run.trained_until(store))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Settings, chosen
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def cascade(
     from fullrank.cascade import Cascade
     from fullrank.core.overrides import read_setting
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     begun = time.perf_counter()
     made = Cascade(
         retriever, ranker, users=users, items=items, user=user, item=item, store=store, impressions=impressions,
@@ -100,7 +100,7 @@ def cascade(
     screen.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": round(spent, 3)})
 
 
-def show(screen: Screen, found: Reranked) -> None:
+def show(screen: Output, found: Reranked) -> None:
     """The differences, what a perfect ranker could reach, and the notes."""
     rows = [
         [c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.core.files import foreign, write_json
 
@@ -55,7 +55,7 @@ def demo(
     """
     from fullrank.training import fit  # noqa: F401  (slow to import: not the first model's time)
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     _claim(out)
     begun = time.perf_counter()
     screen.say("A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together.")
@@ -108,7 +108,7 @@ def _store(out: Path) -> Store:
     return prepare(tables.events, out, items=tables.items, users=tables.users, spec=Prepare(columns=Columns()))
 
 
-def _train(screen: Screen, name: str, changes: tuple[str, ...], store: Store, out: Path) -> Run:
+def _train(screen: Output, name: str, changes: tuple[str, ...], store: Store, out: Path) -> Run:
     from fullrank import api
 
     words = [f"{TITLES[name]}: fullrank train {name}", *(f"--set {change}" for change in changes)]
@@ -135,7 +135,7 @@ def _legend(store: Store) -> str:
     )
 
 
-def _example(screen: Screen, store: Store, run: Run) -> dict[str, Any]:
+def _example(screen: Output, store: Store, run: Run) -> dict[str, Any]:
     """Recommendations for one user, with titles, beside what the user really bought next."""
     from fullrank import api
 
@@ -167,7 +167,7 @@ def _example(screen: Screen, store: Store, run: Run) -> dict[str, Any]:
     return {"user": answers["user"][0], "history": last, "bought_next": hit, "recommendations": answers.to_dicts()}
 
 
-def _next(screen: Screen, out: Path, history: list[Any]) -> None:
+def _next(screen: Output, out: Path, history: list[Any]) -> None:
     screen.say("\nWhat to try next:")
     for command in (
         f"fullrank evaluate {out / 'gru4rec'} {out / 'sasrec_plus'}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Impressions, RunFolder, chosen, find_store
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
@@ -75,7 +75,7 @@ def diagnose(
     from fullrank.analysis.diagnose import NAME
     from fullrank.run import Run
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     begun = time.perf_counter()
     opened = Run.open(run)
     store = find_store(opened, data)
@@ -101,7 +101,7 @@ def diagnose(
     })  # fmt: skip
 
 
-def _print_lists(screen: Screen, found: Diagnosis) -> None:
+def _print_lists(screen: Output, found: Diagnosis) -> None:
     scores = _scores(found)
     if scores:
         screen.table(("scores", "value", "what it says"), scores)
@@ -204,7 +204,7 @@ def _largest(found: Diagnosis, layer: int, name: str, label: str) -> float | Non
     return max((value for value in values if value is not None), default=None)
 
 
-def _print_clicks(screen: Screen, found: Diagnosis) -> None:
+def _print_clicks(screen: Output, found: Diagnosis) -> None:
     for headers, rows, said in (_trajectory(found), _feed_forwards(found), _transposes(found)):
         if rows:
             screen.table(headers, rows)
@@ -242,4 +242,4 @@ def _by_tap(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[An
     return [[tap, *(values[tap, f"{kind}_{name}"] for name in names)] for tap in taps]
 
 
-PRINT: Mapping[Problem, Callable[[Screen, Diagnosis], None]] = {"retrieval": _print_lists, "ranking": _print_clicks}
+PRINT: Mapping[Problem, Callable[[Output, Diagnosis], None]] = {"retrieval": _print_lists, "ranking": _print_clicks}

@@ -16,7 +16,7 @@ import typer
 from fullrank import __version__
 from fullrank.cli.errors import EXTRAS
 from fullrank.cli.options import AsJson
-from fullrank.cli.output import Screen
+from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 
 CORE = (
@@ -47,7 +47,7 @@ def doctor(as_json: AsJson = False) -> None:
     \b
     fullrank doctor
     """
-    screen = Screen(as_json)
+    screen = Output(as_json)
     found: dict[str, Any] = {
         "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),
         "packages": {name: _version(name) for name in CORE},
@@ -73,7 +73,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _torch(screen: Screen) -> dict[str, Any]:
+def _torch(screen: Output) -> dict[str, Any]:
     import torch
 
     gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
@@ -96,7 +96,7 @@ def _torch(screen: Screen) -> dict[str, Any]:
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
-def _extras(screen: Screen) -> dict[str, Any]:
+def _extras(screen: Output) -> dict[str, Any]:
     """Of each extra what is there and what is missing."""
     found: dict[str, Any] = {}
     for package, extra in EXTRAS.items():
@@ -113,7 +113,7 @@ def _extras(screen: Screen) -> dict[str, Any]:
     return found
 
 
-def _folder(screen: Screen) -> dict[str, Any]:
+def _folder(screen: Output) -> dict[str, Any]:
     """Whether runs can be written here."""
     here = Path.cwd()
     try:
@@ -127,7 +127,7 @@ def _folder(screen: Screen) -> dict[str, Any]:
     return {"ok": True, "path": here, "problem": None}
 
 
-def _self_test(screen: Screen) -> dict[str, Any]:
+def _self_test(screen: Output) -> dict[str, Any]:
     from fullrank.cli.selftest import selftest
 
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Settings
-from fullrank.cli.output import Screen
+from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def download(
     """
     from fullrank.data.download import download as fetch
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     spec = named_source(source, settings or [])
     kept: Any = getattr(spec, "dump", dict)()
     folder = out or DOWNLOADS / source

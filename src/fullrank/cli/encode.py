@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Settings, shortcuts
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def encode(  # long: one parameter for each option
     from fullrank.semantic_ids.encode import encode as make
     from fullrank.semantic_ids.grow import grow_codes
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     source = {"kind": "file", "path": str(vectors)} if vectors is not None else None
     changes = shortcuts(
         {
@@ -97,7 +97,7 @@ def encode(  # long: one parameter for each option
     _report(screen, made, time.perf_counter() - begun)
 
 
-def _report(screen: Screen, made: Codes, spent: float) -> None:
+def _report(screen: Output, made: Codes, spent: float) -> None:
     found: dict[str, Any] = made.manifest
     report, counts = found["report"], found["counts"]
     clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]

@@ -61,7 +61,7 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
                 sentence += "; please report it with what --debug shows"
             print(f"Error: {sentence}" if code != 130 else sentence, file=sys.stderr, flush=True)
             if as_json and os.environ.get("RANK", "0") == "0":
-                print_json({"error": sentence})
+                print_json({"error": sentence, "code": getattr(error, "code", None) if code == 2 else None})
             return code
 
 

@@ -23,7 +23,7 @@ from fullrank.cli.options import (
     find_store,
     shortcuts,
 )
-from fullrank.cli.output import Screen
+from fullrank.cli.output import Output
 from fullrank.cli.show_evaluation import pair, single
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
@@ -105,7 +105,7 @@ def evaluate(
     chosen("--split", split, ("validation", "test"))
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
-    screen = Screen(as_json)
+    screen = Output(as_json)
     dial = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
     changes = shortcuts({f"reasoning.{name}": value for name, value in dial.items()}, settings)
     from fullrank.run import Run
@@ -131,7 +131,7 @@ def evaluate(
 class Call:
     """What `fullrank evaluate` was asked for."""
 
-    screen: Screen
+    screen: Output
     runs: list[Run]
     split: Any
     data: Path | None

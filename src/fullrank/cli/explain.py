@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, chosen, find_store
-from fullrank.cli.output import Screen
+from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def attention(
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     opened = [Run.open(run) for run in runs]
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
         raise UserError("the runs were trained on different splits; give runs of one store")
-    cases: list[Case] = [api.attended(run, user, part, data=find_store(run, data), device=device) for run in opened]
+    cases: list[Case] = [api.explain(run, user, part, data=find_store(run, data), device=device) for run in opened]
     longest = max(cases, key=lambda one: len(one.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
     target = _item(opened[0], longest.target)
@@ -83,7 +83,7 @@ def _event(n: int, opened: list[Run], cases: list[Case], longest: Case) -> dict[
 
 
 def _print(
-    screen: Screen, opened: list[Run], cases: list[Case], target: dict[str, Any], events: list[dict[str, Any]]
+    screen: Output, opened: list[Run], cases: list[Case], target: dict[str, Any], events: list[dict[str, Any]]
 ) -> None:
     letters = [f"{chr(ord('A') + n)}" for n in range(len(opened))]
     for letter, run in zip(letters, opened, strict=True):

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.options import AsJson
-from fullrank.cli.output import Screen
+from fullrank.cli.output import Output
 from fullrank.core.errors import unknown
 
 
@@ -35,7 +35,7 @@ def list_(
     """
     from fullrank.core.registry import ROOMS, kinds
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     if room is None:
         rows = [(name, len(kinds(name)), what) for name, what in ROOMS.items()]
         screen.table(("room", "kinds", "what"), rows)

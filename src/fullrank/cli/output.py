@@ -20,7 +20,7 @@ from fullrank.core.progress import Progress, Tell, reporting, stages
 from fullrank.ops.plain import plain
 
 
-class Screen:
+class Output:
     """The output of one verb."""
 
     def __init__(self, as_json: bool):

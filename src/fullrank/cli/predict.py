@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.options import AsJson, Device, RunFolder, find_store
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
 SHOWN = 10
@@ -52,7 +52,7 @@ def predict(
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     begun = time.perf_counter()
     opened = Run.open(run)
     where = find_store(opened, data) if opened.needs_store else data

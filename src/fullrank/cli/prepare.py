@@ -11,7 +11,7 @@ import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.options import AsJson, Settings, shortcuts
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def prepare(  # long: one parameter for each option
     fullrank prepare movielens --k-core 5 --set source.variant=1m --out data/ml-1m
     fullrank prepare planted --set source.users=500 --out data/toy
     """
-    screen = Screen(as_json)
+    screen = Output(as_json)
     named = {
         "columns.user": user, "columns.item": item, "columns.time": when, "columns.time_unit": time_unit,
         "columns.rating": rating, "columns.weight": weight, "columns.type": kind, "event_types": types or None,
@@ -163,7 +163,7 @@ def _in_options(sentence: str) -> str:
     return sentence.replace("--time-col None", "--time-col none")
 
 
-def _report(screen: Screen, store: Store, spent: float) -> None:
+def _report(screen: Output, store: Store, spent: float) -> None:
     found = store.manifest
     filters = found.get("filters", [])
     if len(filters) > 1:

@@ -10,7 +10,7 @@ import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.options import AsJson, Settings
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def prepare_impressions(
     fullrank prepare-impressions criteo downloads/criteo --out data/criteo
     fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
     """
-    screen = Screen(as_json)
+    screen = Output(as_json)
     if out is None:
         raise UserError("--out is missing: name the folder of the store to write")
     begun = time.perf_counter()
@@ -99,7 +99,7 @@ def _prepare(
     return make(found.table, out, schema=spec, progress=True, notes=found.notes)
 
 
-def _report(screen: Screen, store: ImpressionStore, spent: float) -> None:
+def _report(screen: Output, store: ImpressionStore, spent: float) -> None:
     found = store.manifest
     screen.table(
         ("field", "kind", "ids", "missing"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import Adaptive, AsJson, Device, Patience, RunFolder, Steps, Streams, chosen
-from fullrank.cli.output import Screen
+from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 from fullrank.core.tables import check_suffix, write_table
 
@@ -123,7 +123,7 @@ def recommend(
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     opened = Run.open(run)
     predictor = api.load(opened, device=device)
     catalog = predictor.catalog
@@ -201,7 +201,7 @@ def _unknown(asked: Any, item: str, catalog: Catalog) -> list[Any]:
     return flat.filter(pl.Series(catalog.lookup(flat) < 0)).unique(maintain_order=True).head(100).to_list()
 
 
-def _print(screen: Screen, answers: pl.DataFrame, *, named: bool) -> None:
+def _print(screen: Output, answers: pl.DataFrame, *, named: bool) -> None:
     groups = answers.partition_by("user", maintain_order=True)
     names = [name for name in ("rank", "item", "score", "steps", "title") if name in answers.columns]
     for group in groups[:SHOWN]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Impressions, Settings, chosen
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.analysis.report.ranking_report import ClickReport
+    from fullrank.analysis.report.ranking_report import RankingReport
     from fullrank.analysis.report.report import Report
     from fullrank.evaluation import EvaluationResult
 
@@ -65,7 +65,7 @@ def report(
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; the page is written as .html")
     from fullrank import api
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     begun = time.perf_counter()
     with screen.stages() as tell:
         found = api.report(
@@ -89,7 +89,7 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
     return found
 
 
-def _print(screen: Screen, found: Report | ClickReport, out: Path, spent: float) -> None:
+def _print(screen: Output, found: Report | RankingReport, out: Path, spent: float) -> None:
     from fullrank.analysis.report import Figure, Missing, plural
 
     rows = SUMMARY[found.problem](screen, found)
@@ -103,7 +103,7 @@ def _print(screen: Screen, found: Report | ClickReport, out: Path, spent: float)
     })  # fmt: skip
 
 
-def _clicks(screen: Screen, found: ClickReport) -> list[dict[str, Any]]:
+def _clicks(screen: Output, found: RankingReport) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "key": one.key,
@@ -124,7 +124,7 @@ def _clicks(screen: Screen, found: ClickReport) -> list[dict[str, Any]]:
     return rows
 
 
-def _lists(screen: Screen, found: Report) -> list[dict[str, Any]]:
+def _lists(screen: Output, found: Report) -> list[dict[str, Any]]:
     from fullrank.analysis.ablation import FAIRNESS
 
     rows: list[dict[str, Any]] = [
@@ -146,4 +146,4 @@ def _lists(screen: Screen, found: Report) -> list[dict[str, Any]]:
     return rows
 
 
-SUMMARY: Mapping[Problem, Callable[[Screen, Any], list[dict[str, Any]]]] = {"retrieval": _lists, "ranking": _clicks}
+SUMMARY: Mapping[Problem, Callable[[Output, Any], list[dict[str, Any]]]] = {"retrieval": _lists, "ranking": _clicks}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.cli.scale_growth import growth
 from fullrank.core.errors import UserError
 
@@ -94,7 +94,7 @@ def fit(
     from fullrank.scaling.fit import fit_law
     from fullrank.scaling.paper import SRT, gap
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     begun = time.perf_counter()
     if reference is not None and reference not in REFERENCES:
         raise UserError(f"--reference {reference!r} is unknown (allowed: {', '.join(REFERENCES)})")
@@ -154,7 +154,7 @@ def advise(
     """
     from fullrank.scaling.advise import advise as _advise
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
     with screen.progress("fit") as tick:
         found = _advise(ladder, flops, form=form, data=data, resamples=resamples, seed=seed, tell=tick)
@@ -178,7 +178,7 @@ def _ladder(
     return read_ladder(file, metric=metric, columns=columns)
 
 
-def _held(screen: Screen, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
+def _held(screen: Output, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
     """The largest data set and the largest size, each predicted from the rest; why one could not be."""
     from fullrank.scaling.holdout import By, hold_out
 
@@ -194,7 +194,7 @@ def _held(screen: Screen, ladder: Ladder, form: str, resamples: int, seed: int) 
     return held, left_out
 
 
-def _print(screen: Screen, law: Law, found: dict[str, Any]) -> None:
+def _print(screen: Output, law: Law, found: dict[str, Any]) -> None:
     named = {**law.parameters, **law.derived}
     screen.table(
         (law.form.name, "value", "from", "to"),
@@ -220,7 +220,7 @@ def _print(screen: Screen, law: Law, found: dict[str, Any]) -> None:
 
 
 def _report(
-    screen: Screen, ladder: Ladder, law: Law, held: list[HeldOut], found: dict[str, Any], out: Path, resamples: int,
+    screen: Output, ladder: Ladder, law: Law, held: list[HeldOut], found: dict[str, Any], out: Path, resamples: int,
     seed: int,
 ) -> Path:  # fmt: skip
 
@@ -240,7 +240,7 @@ def _report(
     return out
 
 
-def _readings(screen: Screen, title: str, found: dict[str, tuple[float, float, float]]) -> None:
+def _readings(screen: Output, title: str, found: dict[str, tuple[float, float, float]]) -> None:
     screen.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in found.items()])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def growth(
     """
     from fullrank.scaling.growth import catalogue_growth
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     begun = time.perf_counter()
     if out is not None:
         from fullrank.analysis.report.page import check_extra
@@ -56,7 +56,7 @@ def growth(
     screen.finish(found)
 
 
-def _print(screen: Screen, grown: Growth) -> None:
+def _print(screen: Output, grown: Growth) -> None:
     import numpy as np
 
     from fullrank.scaling.growth import short, told
@@ -72,7 +72,7 @@ def _print(screen: Screen, grown: Growth) -> None:
         screen.say(sentence)
 
 
-def _report(screen: Screen, grown: Growth, found: dict[str, Any], out: Path) -> Path:
+def _report(screen: Output, grown: Growth, found: dict[str, Any], out: Path) -> Path:
     from fullrank.analysis.report.growth_report import growth_report
     from fullrank.core.files import write_json
     from fullrank.ops.plain import plain

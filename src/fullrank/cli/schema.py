@@ -10,7 +10,7 @@ import typer
 
 from fullrank.cli.list import full_room
 from fullrank.cli.options import AsJson
-from fullrank.cli.output import Screen
+from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import write_json
 
@@ -44,7 +44,7 @@ def schema(
     fullrank schema --out experiment.schema.json
     fullrank schema --kind transformer
     """
-    screen = Screen(as_json)
+    screen = Output(as_json)
     if room is not None and kind is None:
         raise UserError("--room says which --kind is meant: give both or neither")
     tree = spec_of(kind, room).model_json_schema()

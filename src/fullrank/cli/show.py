@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Settings
-from fullrank.cli.output import Screen
+from fullrank.cli.output import Output
 
 if TYPE_CHECKING:
     from fullrank.experiment import Experiment
@@ -42,7 +42,7 @@ def show(
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     if not Path(what).is_dir():
         spec = api.recipe(what, *(settings or ()))
         size = None if data is None else size_of(spec, data)

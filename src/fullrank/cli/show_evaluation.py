@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ def grid(metrics: dict[str, float]) -> tuple[list[str], list[list[Any]]]:
     return ["metric", *(f"@{k}" for k in ks)], [[base, *(metrics.get(f"{base}@{k}") for k in ks)] for base in bases]
 
 
-def single(screen: Screen, run: Run, found: EvaluationResult, spent: float) -> None:
+def single(screen: Output, run: Run, found: EvaluationResult, spent: float) -> None:
     """The metrics of one run, and how they were measured."""
     SINGLE[found.problem](screen, run, found, spent)
 
 
 def pair(
-    screen: Screen, runs: Sequence[Run], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float
+    screen: Output, runs: Sequence[Run], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float
 ) -> None:
     """The differences between two runs, row by row of `rows`."""
     screen.say(f"A {runs[0].path}\nB {runs[1].path}")
@@ -47,7 +47,7 @@ def pair(
     })  # fmt: skip
 
 
-def _single_lists(screen: Screen, run: Run, found: EvaluationResult, spent: float) -> None:
+def _single_lists(screen: Output, run: Run, found: EvaluationResult, spent: float) -> None:
     screen.table(*grid(found.metrics))
     protocol = found.protocol
     screen.say(
@@ -72,7 +72,7 @@ def _single_lists(screen: Screen, run: Run, found: EvaluationResult, spent: floa
     screen.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
 
 
-def _say_bands(screen: Screen, found: EvaluationResult, main: str) -> None:
+def _say_bands(screen: Output, found: EvaluationResult, main: str) -> None:
     """Recall by popularity of the target, at the list length of the metric `main`."""
     name = f"recall@{main.split('@')[1]}"
     bands = {label: part[name] for label, part in found.slices.get("target", {}).items() if name in part}
@@ -83,7 +83,7 @@ def _say_bands(screen: Screen, found: EvaluationResult, main: str) -> None:
         screen.say(f"{name} where training never saw the target: {cold[name]:.4f} ({cold['count']:,} users)")
 
 
-def _single_clicks(screen: Screen, run: Run, found: EvaluationResult, spent: float) -> None:
+def _single_clicks(screen: Output, run: Run, found: EvaluationResult, spent: float) -> None:
     rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
     boot = found.protocol["bootstrap"]
     screen.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
@@ -100,7 +100,7 @@ def _single_clicks(screen: Screen, run: Run, found: EvaluationResult, spent: flo
     screen.finish({"run": run.path, **found.dump(), "seconds": round(spent, 3)})
 
 
-SINGLE: Mapping[Problem, Callable[[Screen, Run, EvaluationResult, float], None]] = {
+SINGLE: Mapping[Problem, Callable[[Output, Run, EvaluationResult, float], None]] = {
     "retrieval": _single_lists,
     "ranking": _single_clicks,
 }

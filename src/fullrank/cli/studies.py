@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.options import find_store
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
 from fullrank.ops.plain import plain
@@ -20,7 +20,7 @@ SHOWN = 10
 
 
 def study(
-    screen: Screen, asked: dict[str, bool], paths: list[Path], *, shares: str | None, split: Any, data: Path | None,
+    screen: Output, asked: dict[str, bool], paths: list[Path], *, shares: str | None, split: Any, data: Path | None,
     changes: list[str], device: str, out: Path | None,
 ) -> None:  # fmt: skip
     """Measure the one thing that is asked for, print it, and save it below `out`."""
@@ -67,7 +67,7 @@ def read_shares(text: str, changes: list[str]) -> list[float]:
 
 
 def _dropped(
-    screen: Screen, runs: list[Run], stores: list[Path], shares: list[float], changes: list[str], how: dict[str, Any],
+    screen: Output, runs: list[Run], stores: list[Path], shares: list[float], changes: list[str], how: dict[str, Any],
     out: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     from fullrank import api
@@ -92,14 +92,14 @@ def _dropped(
     return {"shares": rows}
 
 
-def _print_dropped(screen: Screen, runs: list[Run], rows: list[dict[str, Any]], changes: list[str]) -> None:
+def _print_dropped(screen: Output, runs: list[Run], rows: list[dict[str, Any]], changes: list[str]) -> None:
     every = list(rows[0]["metrics"])
     names = [name for name in every if name.endswith(f"@{SHOWN}")] or every
     screen.table(("hidden", *names[:5]), [[f"{r['drop']:.0%}", *(r["metrics"][n] for n in names[:5])] for r in rows])
     screen.say("Share of each history's events that the model did not see; the same events for every run.")
 
 
-def _print_pairs(screen: Screen, runs: list[Run], rows: list[dict[str, Any]], changes: list[str]) -> None:
+def _print_pairs(screen: Output, runs: list[Run], rows: list[dict[str, Any]], changes: list[str]) -> None:
     screen.say(f"A {runs[0].path}\nB {runs[1].path}")
     cells = [
         [f"{row['drop']:.0%}", c["metric"], c["a"], c["b"], f"{c['difference']:+.4f}", c["p"]]
@@ -109,7 +109,7 @@ def _print_pairs(screen: Screen, runs: list[Run], rows: list[dict[str, Any]], ch
     screen.table(("hidden", "metric", "A", "B", "B - A", "p"), cells)
 
 
-def _oracle(screen: Screen, run: Run, store: Path, changes: list[str], how: dict[str, Any]) -> dict[str, Any]:
+def _oracle(screen: Output, run: Run, store: Path, changes: list[str], how: dict[str, Any]) -> dict[str, Any]:
     from fullrank import api
     from fullrank.evaluation.oracle import LABEL
 
@@ -127,7 +127,7 @@ def _oracle(screen: Screen, run: Run, store: Path, changes: list[str], how: dict
 
 
 def _curve(
-    screen: Screen, run: Run, store: Path, changes: list[str], how: dict[str, Any], *, every: bool
+    screen: Output, run: Run, store: Path, changes: list[str], how: dict[str, Any], *, every: bool
 ) -> dict[str, Any]:
     """Over the steps, in the streams that are set; with `every` in one stream, in two, and so on to those trained."""
     from fullrank import api

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.options import AsJson
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 
 
 def add(app: typer.Typer) -> None:
@@ -42,7 +42,7 @@ def subset(
     """
     from fullrank.data.events.subset import subset as make
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     begun = time.perf_counter()
     store = make(data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items)
     spent = time.perf_counter() - begun

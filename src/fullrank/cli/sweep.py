@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Settings
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 
 if TYPE_CHECKING:
     from fullrank.sweeps.runner import Outcome
@@ -78,7 +78,7 @@ def sweep(
     from fullrank.sweeps.records import summarise_seeds
     from fullrank.sweeps.sweep import run_sweep
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     found = Grid.read(grid)
     if settings:
         found = found.with_settings(from_settings(settings))
@@ -141,7 +141,7 @@ def tune(
     from fullrank.sweeps.search import Search
     from fullrank.sweeps.tune import tune as search
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     asked = Search.read(space)
     if settings:
         asked = asked.with_settings(from_settings(settings))
@@ -169,7 +169,7 @@ def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, An
     return [name, best["trial"], best["score"], trials[0]["score"], chosen]
 
 
-def _table(screen: Screen, summary: dict[str, Any]) -> None:
+def _table(screen: Output, summary: dict[str, Any]) -> None:
     """Mean and standard deviation over seeds of a few metrics, one row per cell and split."""
     rows = []
     clicks = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
@@ -188,7 +188,7 @@ def _spread(entry: dict[str, Any] | None) -> str:
     return f"{entry['mean']:.4f}" + ("" if entry["sd"] is None else f" ± {entry['sd']:.4f}")
 
 
-def _notes(screen: Screen, outcome: Outcome, dry_run: bool) -> None:
+def _notes(screen: Output, outcome: Outcome, dry_run: bool) -> None:
     if dry_run:
         total = sum(entry["hours"] for entry in outcome.estimate)
         screen.say(f"{len(outcome.estimate)} runs to do, at most {seconds(3600 * total)} on this machine")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.options import AsJson, Device, Settings
-from fullrank.cli.output import Screen, seconds
+from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def train(
         raise UserError("--resume goes on with the run and --overwrite throws it away: give one of them")
     from fullrank import api
 
-    screen = Screen(as_json)
+    screen = Output(as_json)
     begun = time.perf_counter()
     try:
         run = api.train(
@@ -100,7 +100,7 @@ def _callbacks(watch: bool) -> tuple[Callback, ...]:
     return (Watch(),)
 
 
-def report(screen: Screen, run: Run, spent: float) -> None:
+def report(screen: Output, run: Run, spent: float) -> None:
     """What was trained, its best epoch, and what to do next."""
     found = best(run)
     screen.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(spent)}")

@@ -9,8 +9,13 @@ from collections.abc import Iterable
 class UserError(ValueError):
     """A mistake of the caller: one sentence that says what was given, what is allowed and what to do.
 
-    The command line prints it without a traceback and leaves with exit code 2.
+    `code` names the kind of mistake for programs (`unknown-column`); it stays when the sentence is improved. The
+    command line prints the sentence without a traceback and leaves with exit code 2.
     """
+
+    def __init__(self, sentence: str, *, code: str = "user-error"):
+        super().__init__(sentence)
+        self.code = code
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:
@@ -20,9 +25,10 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 
 
 def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
-    """The error for a name that is none of those allowed."""
+    """The error for a name that is none of those allowed; its code is `unknown-` and what it is the name of."""
     names = sorted(str(a) for a in allowed)
-    return UserError(f"unknown {what} {brief(given)}{nearest(given, names)} (allowed: {', '.join(names) or 'none'})")
+    sentence = f"unknown {what} {brief(given)}{nearest(given, names)} (allowed: {', '.join(names) or 'none'})"
+    return UserError(sentence, code=f"unknown-{what.replace(' ', '-')}")
 
 
 def brief(value: object, most: int = 200) -> str:

@@ -56,7 +56,7 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise UserError(explain(error)) from None
+            raise UserError(explain(error), code=_code(error)) from None
 
     @classmethod
     def from_text(cls: type[S], text: str) -> S:
@@ -111,3 +111,9 @@ def explain(error: ValidationError) -> str:
         given = "" if item["type"] == "value_error" else f" (given: {brief(item['input'])})"
         parts.append(f"{where}: {text}{given}" if where else f"{text}{given}")
     return "; ".join([*parts, f"and {len(found) - FEW:,} more mistakes"] if len(found) > FEW else parts)
+
+
+def _code(error: ValidationError) -> str:
+    """The code of the first mistake that has one of its own."""
+    inner = (item.get("ctx", {}).get("error") for item in error.errors())
+    return next((one.code for one in inner if isinstance(one, UserError)), "invalid-setting")

@@ -64,7 +64,7 @@ class Batch:
     step: int = 0
     counts: Mapping[str, int] | None = None
     """Queries per group over all shards of one optimizer step; None means this batch alone."""
-    filler: bool = False
+    empty_shard: bool = False
     """A shard without rows of its own: it takes part in the step and adds nothing."""
     taps: Taps | None = None
     """Where modules note what a penalty needs; None outside of training, or where no penalty needs anything."""
@@ -97,7 +97,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Thoughts:
+class ReasoningStates:
     """What a reasoner thought behind each row's last event: S steps in M isolated streams (ReaRec: M = 1)."""
 
     start: Float[Tensor, "B D"]
@@ -143,7 +143,7 @@ class Impressions:
     seed: int = 0
     count: int | None = None
     """Rows over all shards of one optimizer step; None means this batch alone."""
-    filler: bool = False
+    empty_shard: bool = False
     """A shard without rows of its own: it takes part in the step and adds nothing."""
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ class States:
     `trained` is what the loss reads, `answer` what is searched with, and `step_0` .. `step_S` what would be answered
     after that many steps (`step_0` is h_0, `step_S` equals `answer`).
     """
-    thoughts: Thoughts | None = None
+    thoughts: ReasoningStates | None = None
     """What a reasoner thought; None for a plain encoder."""
 
 
@@ -248,7 +248,7 @@ class Step:
 
 
 @runtime_checkable
-class Answer(Protocol):
+class Scorer(Protocol):
     """A model's answer to some histories: retrieval asks it for the scores of one block of items at a time."""
 
     @property
@@ -257,7 +257,7 @@ class Answer(Protocol):
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseScorer:
     """An answer by inner product: score = vectors @ table.T / temperature. Larger is better."""
 
     vectors: Float[Tensor, "B D"]
@@ -287,4 +287,4 @@ class Model(Protocol):
     """Longest history read; older events are dropped before `answer`."""
     num_items: int
 
-    def answer(self, batch: Batch) -> Answer: ...
+    def answer(self, batch: Batch) -> Scorer: ...

@@ -20,7 +20,7 @@ from fullrank.core.progress import Progress
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.frontier import Point, frontier
 from fullrank.evaluation.oracle import Ceiling, oracle_step
-from fullrank.evaluation.ranking import evaluate_clicks
+from fullrank.evaluation.ranking import evaluate_ranking
 from fullrank.evaluation.result import EvaluationResult, PerImpression, PerUser, merge
 from fullrank.evaluation.retrieval import evaluate, measure
 from fullrank.evaluation.spec import Evaluation
@@ -50,4 +50,4 @@ class Evaluate(Protocol):
     ) -> EvaluationResult: ...
 
 
-EVALUATE: Mapping[Problem, Evaluate] = {"retrieval": evaluate, "ranking": evaluate_clicks}
+EVALUATE: Mapping[Problem, Evaluate] = {"retrieval": evaluate, "ranking": evaluate_ranking}

@@ -33,7 +33,7 @@ class Counted(Protocol):
 
 
 @runtime_checkable
-class Held(Protocol):
+class EvalStore(Protocol):
     """What evaluation reads of a prepared store (`fullrank.data.events.store.Store`)."""
 
     @property
@@ -73,7 +73,7 @@ class Asked:
         return Asked(self.eval_set.take(some), self.protocol)
 
 
-def asked(model: Model, store: Held, split: str, spec: Evaluation) -> Asked:
+def asked(model: Model, store: EvalStore, split: str, spec: Evaluation) -> Asked:
     """All users of a split. Raises `UserError` where there are none, or where store and model disagree about items."""
     popularity = store.catalog.popularity
     if len(popularity) != model.num_items:
@@ -85,7 +85,7 @@ def asked(model: Model, store: Held, split: str, spec: Evaluation) -> Asked:
     return Asked(users, protocol)
 
 
-def _users(store: Held, split: str, spec: Evaluation) -> tuple[EvalSet, int]:
+def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int]:
     """The users, by ascending row, and how many were left out for want of a history."""
     if split not in get_args(Split):
         raise unknown("split", split, get_args(Split))
@@ -112,7 +112,7 @@ def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
     return found
 
 
-def _protocol(store: Held, split: str, spec: Evaluation, users: int, skipped: int) -> dict[str, Any]:
+def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skipped: int) -> dict[str, Any]:
     """Everything that a number depends on besides the model; two results are compared only where all of it agrees."""
     sampled = spec.protocol == "sampled"
     return {

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Answer, Batch, Model
+from fullrank.data.batch import Batch, Model, Scorer
 from fullrank.inference.batches import answer_of, index_of
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.ops.place_random import uniform
@@ -29,7 +29,7 @@ STEP = 0x0D12
 """Where in the sequence of random numbers these are: apart from training steps at the same seed."""
 
 
-class Forgetful(nn.Module):
+class EventDropout(nn.Module):
     """A model that reads each history without some of its events (satisfies `batch.Model`)."""
 
     def __init__(self, model: Model, share: float, seed: int):
@@ -47,7 +47,7 @@ class Forgetful(nn.Module):
     def index_items(self) -> Any | None:
         return index_of(self.model)
 
-    def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Answer:
+    def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
         assert batch.rows is not None
         draws = uniform(self.seed, STEP, batch.rows, batch.items.shape[1])
         seen = without(batch, kept(draws, batch.valid, self.share), self.longest)

@@ -16,7 +16,7 @@ import torch
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.evaluation.oracle import at_step
-from fullrank.evaluation.retrieval import Held, evaluate
+from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget, reasoner_of
 
@@ -50,7 +50,7 @@ class Point:
 
 def frontier(
     model: Any,
-    store: Held,
+    store: EvalStore,
     split: str,
     spec: Evaluation | None = None,
     *,

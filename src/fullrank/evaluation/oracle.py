@@ -18,7 +18,7 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.evaluation.retrieval import Held, evaluate
+from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample
 from fullrank.metrics.names import ACCURACY
@@ -51,7 +51,7 @@ class Ceiling:
 
 def oracle_step(
     model: Any,
-    store: Held,
+    store: EvalStore,
     split: str,
     spec: Evaluation | None = None,
     *,

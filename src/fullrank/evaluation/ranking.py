@@ -13,13 +13,13 @@ from jaxtyping import Int
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Impressions
-from fullrank.evaluation.ranking_spec import Clicks, Selection
+from fullrank.evaluation.ranking_spec import RankingEvaluation, Selection
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.retrieval import Split
 from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.inference.predict import probable
 from fullrank.metrics import ctr
-from fullrank.models.ranking.model import ClickModel, checked
+from fullrank.models.ranking.model import RankingModule, checked
 
 
 @runtime_checkable
@@ -32,22 +32,22 @@ class Shown(Protocol):
     def batch(self, rows: Any) -> Impressions: ...
 
 
-def evaluate_clicks(
-    model: ClickModel,
+def evaluate_ranking(
+    model: RankingModule,
     store: Shown,
     split: str,
-    spec: Clicks | None = None,
+    spec: RankingEvaluation | None = None,
     *,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
-    spec = spec or Clicks()
+    spec = spec or RankingEvaluation()
     rows = score(model, store, rows_of(store, split), spec.batch_size, device=device, progress=progress)
     return summarised(rows, spec, split, store.fingerprint)
 
 
-def summarised(rows: PerImpression, spec: Clicks, split: str, fingerprint: str) -> EvaluationResult:
+def summarised(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
     """Metrics, intervals and protocol of some rows."""
     if spec.unit == "group" and rows.groups is None:
         raise UserError("unit=group resamples groups and this store has no group column: use unit=row")
@@ -95,7 +95,7 @@ def rows_of(store: Shown, split: str) -> Int[np.ndarray, "N"]:
 
 
 def score(
-    model: ClickModel,
+    model: RankingModule,
     store: Shown,
     rows: Int[np.ndarray, "N"],
     batch_size: int,

@@ -12,7 +12,7 @@ from fullrank.evaluation.spec import Evaluation
 Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
 
 
-class Clicks(Spec):
+class RankingEvaluation(Spec):
     """Click probabilities against what was clicked. Refuses idle settings."""
 
     problem: ClassVar[Literal["ranking"]] = "ranking"
@@ -34,29 +34,29 @@ class Clicks(Spec):
     """Of resampling."""
 
     @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> Clicks:
+    def _every_setting_has_an_effect(self) -> RankingEvaluation:
         for name in ("level", "unit"):
             if self.bootstrap == 0 and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={getattr(self, name)} has no effect when bootstrap is 0: leave it out")
         return self
 
-    def for_selection(self) -> Clicks:
+    def for_selection(self) -> RankingEvaluation:
         """The same without intervals: what training computes again and again."""
-        return Clicks(selection=self.selection, bins=self.bins, bootstrap=0, batch_size=self.batch_size)
+        return RankingEvaluation(selection=self.selection, bins=self.bins, bootstrap=0, batch_size=self.batch_size)
 
 
 def _judge(given: Any) -> Any:
     if given == "clicks":
         given = {"kind": "clicks"}
     if isinstance(given, dict):
-        return (Clicks if given.get("kind") == "clicks" else Evaluation).model_validate(given)
+        return (RankingEvaluation if given.get("kind") == "clicks" else Evaluation).model_validate(given)
     return given
 
 
-Judge = Annotated[Evaluation | Clicks, BeforeValidator(_judge)]
+Judge = Annotated[Evaluation | RankingEvaluation, BeforeValidator(_judge)]
 """Of ranked lists, or (`kind: clicks`) of click probabilities."""
 
 
-def sign(spec: Evaluation | Clicks) -> int:
+def sign(spec: Evaluation | RankingEvaluation) -> int:
     """1 where a larger value of the selection metric is better, -1 where a smaller one is."""
     return -1 if spec.selection == "logloss" else 1

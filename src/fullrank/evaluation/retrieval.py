@@ -12,8 +12,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Model
 from fullrank.data.histories import Histories
-from fullrank.evaluation.eval_users import Asked, Held, Split, asked
-from fullrank.evaluation.event_dropout import Forgetful
+from fullrank.evaluation.eval_users import Asked, EvalStore, Split, asked
+from fullrank.evaluation.event_dropout import EventDropout
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.sampled import places
 from fullrank.evaluation.sampled_metrics import sampled_beside, told
@@ -23,12 +23,12 @@ from fullrank.inference.rank import rank
 from fullrank.metrics import Ranking, Table, match
 from fullrank.metrics.fairness import history_popularity
 
-__all__ = ["Held", "Split", "evaluate", "measure", "of_lists", "ranked"]
+__all__ = ["EvalStore", "Split", "evaluate", "measure", "of_lists", "ranked"]
 
 
 def evaluate(
     model: Model,
-    store: Held,
+    store: EvalStore,
     split: str,
     spec: Evaluation | None = None,
     *,
@@ -45,7 +45,7 @@ def evaluate(
 
 def measure(
     model: Model,
-    store: Held,
+    store: EvalStore,
     split: str,
     spec: Evaluation | None = None,
     *,
@@ -58,7 +58,7 @@ def measure(
     if not 0 <= shard[0] < shard[1]:
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}")
     mine = asked(model, store, split, spec).part(slice(shard[0], None, shard[1]))
-    teller = Forgetful(model, spec.drop, spec.seed) if spec.drop else model
+    teller = EventDropout(model, spec.drop, spec.seed) if spec.drop else model
     deepest = max(n.k for n in spec.names())
     if spec.protocol == "sampled":
         hits = places(teller, mine.histories, mine.truth, store.catalog.popularity, spec, deepest, device, progress)
@@ -73,7 +73,7 @@ def measure(
 
 def of_lists(
     mine: Asked,
-    store: Held,
+    store: EvalStore,
     spec: Evaluation,
     lists: Int[np.ndarray, "U K"],
     steps: Int[np.ndarray, "U"] | None = None,
@@ -91,7 +91,7 @@ def of_lists(
 
 def _rows(
     mine: Asked,
-    store: Held,
+    store: EvalStore,
     spec: Evaluation,
     table: Table,
     steps: Int[np.ndarray, "U"] | None = None,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Answer, Model
+from fullrank.data.batch import Model, Scorer
 from fullrank.data.histories import Histories
 from fullrank.evaluation.sampled import placed
 from fullrank.evaluation.spec import Evaluation
@@ -69,7 +69,7 @@ def sampled_beside(
 
 
 def outscored(
-    answer: Answer,
+    answer: Scorer,
     scores: Float[np.ndarray, "N"],
     rows: Int[np.ndarray, "N"],
     users: Int[np.ndarray, "B"],

@@ -1,6 +1,6 @@
 """Histories in, ranked lists of items out.
 
-`exact.top_k` turns one `Answer` into the best items by streaming over blocks of the catalogue; `rank.rank` does so
+`exact.top_k` turns one `Scorer` into the best items by streaming over blocks of the catalogue; `rank.rank` does so
 for any number of histories. A model is whatever satisfies `data.batch.Model`; its answer is only ever asked for the
 scores of one block of items, so neither a users x items table nor all scores of a user exist at any time.
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Answer, Batch, Model
+from fullrank.data.batch import Batch, Model, Scorer
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import scorer
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
@@ -35,7 +35,7 @@ def index_of(model: Model) -> Any | None:
     return None if make is None else make()
 
 
-def answer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Answer:
+def answer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
     """A model's answer to a batch; index and budget are for models that have an index (`batch.Model`)."""
     if index is None:
         return model.answer(batch)
@@ -52,7 +52,7 @@ def answers(
     progress: Progress | None = None,
     budget: Budget | None = None,
     index: Any | None = None,
-) -> Iterator[tuple[Int[np.ndarray, "B"], Answer]]:
+) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
     """The model's answers batch by batch, each with the places (in the order given) of the histories it is for.
 
     `index` is what `index_of(model)` gave, made here where it is None. Raises `UserError` as `batches` does, and for a
@@ -152,7 +152,7 @@ def _refuse_strangers(items: Int[np.ndarray, "B T"], num_items: int) -> None:
 
 @torch.inference_mode()
 def pair_scores(
-    answer: Answer, rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], *, block: int
+    answer: Scorer, rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], *, block: int
 ) -> Float[np.ndarray, "P"]:
     """The scores of single (row, item) pairs as float32, by the same streaming over item blocks."""
     order = np.argsort(items, kind="stable")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fullrank.inference.candidates import Candidates, exact_lists
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items.coded import CodeScorer
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.semantic_ids.tuples import Tuples
 
@@ -31,7 +31,7 @@ class Beam:
 
     @torch.inference_mode()
     def __call__(
-        self, answer: Coded, k: int, filters: BatchFilter | None
+        self, answer: CodeScorer, k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
         codes = product_beam(answer.levels.split(answer.sizes), self.beams)
         scores, ids = Candidates.of(answer, self._items(codes)).best(k, filters)
@@ -50,7 +50,7 @@ class Beam:
 
 
 def filled_up(
-    answer: Coded, scores: Float[Tensor, "B K"], ids: Int[Tensor, "B K"], filters: BatchFilter | None
+    answer: CodeScorer, scores: Float[Tensor, "B K"], ids: Int[Tensor, "B K"], filters: BatchFilter | None
 ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"], int]:
     """Lists with empty places (-1) filled from exact scores, behind what was found; and how many users that were.
 

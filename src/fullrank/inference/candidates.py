@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fullrank.inference.exact import select, top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items.coded import CodeScorer
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Candidates:
     scores: Float[Tensor, "B m"]
 
     @staticmethod
-    def of(answer: Coded, items: Int[Tensor, "B m"]) -> Candidates:
+    def of(answer: CodeScorer, items: Int[Tensor, "B m"]) -> Candidates:
         """The scores of these items; an item that is there several times, or -1, counts once, or not at all."""
         items = items.sort(1).values
         scores = own_scores(answer, items.clamp_min(0))
@@ -42,7 +42,7 @@ class Candidates:
         return values, ids
 
 
-def own_scores(answer: Coded, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
+def own_scores(answer: CodeScorer, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
     """Each user's scores of their own items, level by level, in the order of an exact answer's sums."""
     users = torch.arange(len(items), device=items.device)[:, None]
     flat, total = answer.levels.flatten(), None
@@ -54,8 +54,8 @@ def own_scores(answer: Coded, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]
 
 
 def exact_lists(
-    answer: Coded, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
+    answer: CodeScorer, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
 ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"]]:
     """The exact lists of some users of a batch, by scoring every item for them."""
-    some = Coded(answer.levels[:, users].contiguous(), answer.sizes, answer.rows)
+    some = CodeScorer(answer.levels[:, users].contiguous(), answer.sizes, answer.rows)
     return top_k(some, k, filters=None if filters is None else filters.only(users, answer.levels.shape[1]))

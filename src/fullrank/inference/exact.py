@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Answer, Dense
+from fullrank.data.batch import DenseScorer, Scorer
 from fullrank.inference.filters import BatchFilter
 
 GROUP = 8
@@ -28,7 +28,7 @@ LARGEST_BLOCK = 1 << 24
 
 @torch.inference_mode()
 def top_k(
-    answer: Answer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
+    answer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
 ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
     """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
 
@@ -61,13 +61,13 @@ def top_k(
     return values.float(), ids
 
 
-def scorer(answer: Answer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
+def scorer(answer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
     """The scores of items low .. high-1, valid until the next call.
 
-    A `Dense` answer is multiplied into one buffer: a fresh table of several MB for each block costs about as much in
+    A `DenseScorer` is multiplied into one buffer: a fresh table of several MB for each block costs about as much in
     page faults as in arithmetic, and leaves holes in the heap, so that memory would grow with the number of blocks.
     """
-    if type(answer) is not Dense or answer.vectors.dtype != answer.table.dtype:
+    if type(answer) is not DenseScorer or answer.vectors.dtype != answer.table.dtype:
         return answer.block
     vectors = answer.vectors / answer.temperature
     buffer = vectors.new_empty(len(vectors) * min(block, answer.size))

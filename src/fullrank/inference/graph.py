@@ -19,7 +19,7 @@ from torch import Tensor
 from fullrank.inference.candidates import Candidates, exact_lists
 from fullrank.inference.exact import select, top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items.coded import CodeScorer
 from fullrank.models.sequential.items.semantic import SemanticItems
 
 NEIGHBOURS = 256
@@ -39,7 +39,7 @@ class Graph:
 
     @torch.inference_mode()
     def __call__(
-        self, answer: Coded, k: int, filters: BatchFilter | None
+        self, answer: CodeScorer, k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
         """The k best of the items reached."""
         users = answer.levels.shape[1]
@@ -64,5 +64,5 @@ def neighbours(items: SemanticItems, edges: int) -> Int[Tensor, "V E"]:
     for low in range(0, items.size, NEIGHBOURS):
         own = items.codes[low : low + NEIGHBOURS]
         levels = torch.cat([level[own[:, k]] for k, level in enumerate(alike)], 1).T.contiguous()
-        found.append(top_k(Coded(levels, items.sizes, rows), edges)[1])
+        found.append(top_k(CodeScorer(levels, items.sizes, rows), edges)[1])
     return torch.cat(found)

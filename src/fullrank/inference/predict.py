@@ -22,7 +22,7 @@ from fullrank.data.frames import Source
 from fullrank.data.impressions.encoding import Encoder
 from fullrank.data.impressions.transform import fresh, require_fields
 from fullrank.inference.batches import evaluating
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 
 ROWS = 1 << 14
 """Rows encoded and scored at once: as many as evaluation takes."""
@@ -39,7 +39,7 @@ class Predicted:
 
 
 @torch.inference_mode()
-def probable(model: ClickModel, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
+def probable(model: RankingModule, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
     """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
     with evaluating(model):
         found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
@@ -49,7 +49,7 @@ def probable(model: ClickModel, batch: Impressions, device: torch.device | str =
 
 
 def predict(
-    model: ClickModel,
+    model: RankingModule,
     encoder: Encoder,
     impressions: Any,
     *,
@@ -64,7 +64,7 @@ def predict(
 
 
 def predict_file(
-    model: ClickModel,
+    model: RankingModule,
     encoder: Encoder,
     impressions: Any,
     out: str | Path,
@@ -99,7 +99,7 @@ def _opened(encoder: Encoder, impressions: Any, column: str, scratch: Path) -> C
 
 
 def _predicted(
-    model: ClickModel,
+    model: RankingModule,
     encoder: Encoder,
     chunks: Chunks,
     column: str,

@@ -22,7 +22,7 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Dense
+from fullrank.data.batch import DenseScorer
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.encoding import Encoder
 from fullrank.data.values import Unit, take
@@ -47,7 +47,7 @@ EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
 class Predictor:
     """A model and what it knows, safe from many threads. `fullrank.load(run)` makes one of a run folder.
 
-    A recommender (it satisfies `batch.Model`) comes with its catalogue, a ranking model (`click.ClickModel`) with its
+    A recommender (it satisfies `data.batch.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
     fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
     `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
     A method that is the other problem's raises `UserError`.
@@ -288,14 +288,16 @@ class Predictor:
                     self._index = index_of(self.model)
         return self._index
 
-    def _dense(self, request: RequestBatch, budget: Budget | None = None) -> tuple[Float[np.ndarray, "U D"], Dense]:
+    def _dense(
+        self, request: RequestBatch, budget: Budget | None = None
+    ) -> tuple[Float[np.ndarray, "U D"], DenseScorer]:
         """The vectors of some users, and the last answer that they came from."""
         found: np.ndarray | None = None
-        last: Dense | None = None
+        last: DenseScorer | None = None
         for at, answer in answers(
             self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
         ):
-            if not isinstance(answer, Dense):
+            if not isinstance(answer, DenseScorer):
                 raise UserError("this model does not score by inner products, so users and items have no vectors in it")
             vectors = (answer.vectors / answer.temperature).float().cpu().numpy()
             found = np.zeros((len(request), vectors.shape[1]), np.float32) if found is None else found

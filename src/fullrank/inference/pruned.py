@@ -19,7 +19,7 @@ from torch import Tensor
 from fullrank.inference.candidates import Candidates, exact_lists
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items.coded import CodeScorer
 from fullrank.models.sequential.items.semantic import SemanticItems
 
 
@@ -39,7 +39,7 @@ class Pruned:
 
     @torch.inference_mode()
     def __call__(
-        self, answer: Coded, k: int, filters: BatchFilter | None
+        self, answer: CodeScorer, k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
         if bool(answer.levels.isnan().any()):
             return top_k(answer, k, filters=filters)  # which refuses them
@@ -66,7 +66,7 @@ class Pruned:
         return scores, ids
 
     def _scan(
-        self, answer: Coded, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
+        self, answer: CodeScorer, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"]]:
         self.scanned += len(users)
         self.scored += len(users) * answer.size
@@ -86,7 +86,7 @@ class Pruned:
 class _Users:
     """The users who still search: their codes by falling score in each level, and how many of them were taken."""
 
-    def __init__(self, answer: Coded, step: int):
+    def __init__(self, answer: CodeScorer, step: int):
         self.answer, self.step = answer, step
         widest, low = max(answer.sizes) + step, 0
         scores, rows = [], []
@@ -119,7 +119,7 @@ class _Users:
         if bool(kept.all()):
             return self
         new = object.__new__(_Users)
-        new.answer = Coded(self.answer.levels[:, kept].contiguous(), self.answer.sizes, self.answer.rows)
+        new.answer = CodeScorer(self.answer.levels[:, kept].contiguous(), self.answer.sizes, self.answer.rows)
         new.step, new.scores, new.rows, new.taken = self.step, self.scores[kept], self.rows[kept], self.taken[kept]
         return new
 

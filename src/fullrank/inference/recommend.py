@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Dense
+from fullrank.data.batch import DenseScorer
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
@@ -93,7 +93,7 @@ def popular(
 ) -> tuple[Int[np.ndarray, "U K"], Float[np.ndarray, "U K"]]:
     """The items with most training events that filters let through, with their counts as scores, for each user."""
     counts = torch.from_numpy(catalog.popularity.astype(np.float32))
-    answer = Dense(torch.ones(users, 1), counts[:, None])
+    answer = DenseScorer(torch.ones(users, 1), counts[:, None])
     scores, ids = top_k(answer, k, filters=filters.of_batch(histories.items))
     return ids.numpy(), scores.numpy()
 

@@ -8,17 +8,17 @@ from typing import Any
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Answer, Dense
+from fullrank.data.batch import DenseScorer, Scorer
 from fullrank.inference.beam import Beam
 from fullrank.inference.decoding import Decoding
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.graph import Graph
 from fullrank.inference.pruned import Pruned
-from fullrank.models.sequential.items.coded import Coded
+from fullrank.models.sequential.items.coded import CodeScorer
 from fullrank.models.sequential.items.semantic import SemanticItems, by_parts
 
-Search = Callable[[Answer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
+Search = Callable[[Scorer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
 """(answer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
 
 
@@ -40,9 +40,9 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
     return lambda answer, k, filters: made(_coded(answer), k, filters)
 
 
-def _in_codes(answer: Answer, model: Any) -> Coded:
+def _in_codes(answer: Scorer, model: Any) -> CodeScorer:
     """The answer, or one that gives the same scores code by code."""
-    if isinstance(answer, Dense):
+    if isinstance(answer, DenseScorer):
         if model.cosine:
             raise UserError(
                 "decoding.kind=pruned adds up the scores of codes, and a cosine divides by each item's own length: "
@@ -52,6 +52,6 @@ def _in_codes(answer: Answer, model: Any) -> Coded:
     return _coded(answer)
 
 
-def _coded(answer: Answer) -> Coded:
-    assert isinstance(answer, Coded)
+def _coded(answer: Scorer) -> CodeScorer:
+    assert isinstance(answer, CodeScorer)
     return answer

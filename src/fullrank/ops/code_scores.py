@@ -19,6 +19,6 @@ def code_scores(levels: Float[Tensor, "N B"], rows: Int[Tensor, "n K"]) -> Float
     return F.embedding_bag(rows, levels, mode="sum")
 
 
-def code_scores_slow(levels: Float[Tensor, "N B"], rows: Int[Tensor, "n K"]) -> Float[Tensor, "n B"]:
+def code_scores_reference(levels: Float[Tensor, "N B"], rows: Int[Tensor, "n K"]) -> Float[Tensor, "n B"]:
     """The twin that makes everything it adds."""
     return torch.stack([levels[row] for row in rows.T.long()]).sum(0)

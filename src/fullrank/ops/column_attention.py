@@ -46,7 +46,7 @@ def column_attention(
     return _ColumnAttention.apply(q, k, v, valid, causal, dropout, seed, dropped_columns)
 
 
-def column_attention_slow(
+def column_attention_reference(
     q: Float[Tensor, "B H T e"],
     k: Float[Tensor, "B H T e"],
     v: Float[Tensor, "B H T f"],

@@ -121,7 +121,7 @@ def subtracted(
     return a
 
 
-def focused_attention_slow(
+def focused_attention_reference(
     q: Float[Tensor, "B H T w"],
     k: Float[Tensor, "B H T w"],
     v: Float[Tensor, "B H T f"],

@@ -38,7 +38,7 @@ def in_batch_contrast(
     return _Contrast.apply(a.float(), b.float(), doubles, temperature, both)
 
 
-def in_batch_contrast_slow(
+def in_batch_contrast_reference(
     a: Float[Tensor, "n B D"],
     b: Float[Tensor, "n B D"],
     users: Int[Tensor, "B"] | None = None,

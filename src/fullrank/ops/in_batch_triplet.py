@@ -20,7 +20,7 @@ def in_batch_triplet(anchors: Float[Tensor, "B D"], partners: Float[Tensor, "B D
         return terms.masked_fill(own, 0.0).sum() / max(1, len(a) * (len(a) - 1))
 
 
-def in_batch_triplet_slow(
+def in_batch_triplet_reference(
     anchors: Float[Tensor, "B D"], partners: Float[Tensor, "B D"], margin: float
 ) -> Float[Tensor, ""]:
     """The twin that says what is meant."""

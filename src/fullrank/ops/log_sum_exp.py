@@ -29,7 +29,7 @@ def log_sum_exp(
     return _LogSumExp.apply(x, w, rows, torch.is_grad_enabled())
 
 
-def log_sum_exp_slow(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Float[Tensor, "M"]:
+def log_sum_exp_reference(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Float[Tensor, "M"]:
     """The twin that says what is meant."""
     return (x @ w.T).float().logsumexp(-1)
 

@@ -30,7 +30,7 @@ def packed_bags(
     return F.embedding_bag(flat[places].long(), table, bounds, mode="mean" if mean else "sum", include_last_offset=True)
 
 
-def packed_bags_slow(
+def packed_bags_reference(
     table: Float[Tensor, "N D"],
     flat: Int[Tensor, "E"],
     offsets: Int[Tensor, "V1"],

@@ -37,7 +37,7 @@ def pairwise_kl(
     return _PairwiseKL.apply(x, w, maximum, attached, rows)
 
 
-def pairwise_kl_slow(
+def pairwise_kl_reference(
     x: Float[Tensor, "B n D"], w: Float[Tensor, "V D"], *, maximum: float, attached: bool
 ) -> Float[Tensor, ""]:
     """The twin that says what is meant."""

@@ -23,12 +23,12 @@ def picked_dots(
 ) -> Float[Tensor, "M N"]:
     """The products in fp32. On devices other than the CPU the rows are gathered."""
     if not queries.is_cpu or not place.numel():
-        return picked_dots_slow(queries, table, place).float()
+        return picked_dots_reference(queries, table, place).float()
     found: Tensor = _PickedDots.apply(queries.float(), table.float(), place)
     return found
 
 
-def picked_dots_slow(
+def picked_dots_reference(
     queries: Float[Tensor, "M D"], table: Float[Tensor, "R D"], place: Int[Tensor, "M N"]
 ) -> Float[Tensor, "M N"]:
     """The same with a copy of the rows."""

@@ -29,7 +29,7 @@ def stream_mix(
     return mixed + (latent[..., None] * own).sum(3)
 
 
-def stream_scores_slow(
+def stream_scores_reference(
     q: Float[Tensor, "B H M e"], k: Float[Tensor, "B H T e"], own: Float[Tensor, "B H M S e"]
 ) -> Float[Tensor, "B H M n"]:
     """The twin that copies the prefix for every stream."""
@@ -37,7 +37,7 @@ def stream_scores_slow(
     return torch.einsum("bhme,bhmne->bhmn", q, keys)
 
 
-def stream_mix_slow(
+def stream_mix_reference(
     weights: Float[Tensor, "B H M n"], v: Float[Tensor, "B H T f"], own: Float[Tensor, "B H M S f"]
 ) -> Float[Tensor, "B H M f"]:
     """The twin that copies the prefix for every stream."""

@@ -57,7 +57,7 @@ def silu_attention(
     return mixed, torch.stack([columns for columns, _ in sums]).sum(0), torch.cat([rows for _, rows in sums], 2)
 
 
-def silu_attention_slow(
+def silu_attention_reference(
     q: Float[Tensor, "B H T e"],
     k: Float[Tensor, "B H S e"],
     v: Float[Tensor, "B H S f"],

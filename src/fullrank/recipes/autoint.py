@@ -16,7 +16,7 @@ from fullrank.experiment import Experiment
 from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.deep import Deep
 from fullrank.models.ranking.embedding import Embedding
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from fullrank.recipes.rankelastor import SMALL
 
 
@@ -27,5 +27,7 @@ class AutoIntRecipe(Spec):
 
     def build(self) -> Experiment:
         return Experiment(
-            recipe="autoint", model=Click(embedding=Embedding(l2=1e-5), ranker=AutoInt(deep=Deep())), training=SMALL
+            recipe="autoint",
+            model=RankingModel(embedding=Embedding(l2=1e-5), ranker=AutoInt(deep=Deep())),
+            training=SMALL,
         )

@@ -15,7 +15,7 @@ from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from fullrank.recipes.rankelastor import SMALL
 
 
@@ -25,5 +25,5 @@ class DCNv2Recipe(Spec):
     kind: Literal["dcnv2"] = "dcnv2"
 
     def build(self) -> Experiment:
-        model = Click(embedding=Embedding(l2=1e-5), ranker=DCNv2())
+        model = RankingModel(embedding=Embedding(l2=1e-5), ranker=DCNv2())
         return Experiment(recipe="dcnv2", model=model, training=SMALL)

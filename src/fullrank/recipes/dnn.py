@@ -15,7 +15,7 @@ from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.dnn import DNN
 from fullrank.models.ranking.embedding import Embedding
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from fullrank.recipes.rankelastor import SMALL
 
 
@@ -25,5 +25,5 @@ class DNNRecipe(Spec):
     kind: Literal["dnn"] = "dnn"
 
     def build(self) -> Experiment:
-        model = Click(embedding=Embedding(l2=1e-5), ranker=DNN())
+        model = RankingModel(embedding=Embedding(l2=1e-5), ranker=DNN())
         return Experiment(recipe="dnn", model=model, training=SMALL)

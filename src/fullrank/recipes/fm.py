@@ -15,7 +15,7 @@ from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.fm import FM
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from fullrank.recipes.rankelastor import SMALL
 
 
@@ -25,5 +25,5 @@ class FMRecipe(Spec):
     kind: Literal["fm"] = "fm"
 
     def build(self) -> Experiment:
-        model = Click(embedding=Embedding(l2=1e-5), ranker=FM())
+        model = RankingModel(embedding=Embedding(l2=1e-5), ranker=FM())
         return Experiment(recipe="fm", model=model, training=SMALL)

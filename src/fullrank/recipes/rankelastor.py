@@ -32,7 +32,7 @@ from fullrank.models.ranking.feed_forwards.gelu import Gelu
 from fullrank.models.ranking.feed_forwards.glu import Glu
 from fullrank.models.ranking.mixings.block_transpose import BlockTranspose
 from fullrank.models.ranking.mixings.full import Full
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.tokeniser import Tokeniser
@@ -125,5 +125,5 @@ def _ablation(name: str, mixing: Spec, feed_forward: Spec) -> Experiment:
 
 
 def _experiment(name: str, ranker: Spec, embedding: Embedding | None = None, **training: JsonValue) -> Experiment:
-    model = Click(embedding=embedding or Embedding(l2=1e-5), ranker=ranker)
+    model = RankingModel(embedding=embedding or Embedding(l2=1e-5), ranker=ranker)
     return Experiment(recipe=name, model=model, training=SMALL.model_copy(update=training))

@@ -14,7 +14,7 @@ from typing import Literal
 from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.embedding import Embedding
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.recipes.rankelastor import SMALL, TOKENS
 
@@ -27,6 +27,6 @@ class RankMixerRecipe(Spec):
     def build(self) -> Experiment:
         return Experiment(
             recipe="rankmixer",
-            model=Click(embedding=Embedding(l2=1e-5), ranker=RankMixer(width=32, tokeniser=TOKENS)),
+            model=RankingModel(embedding=Embedding(l2=1e-5), ranker=RankMixer(width=32, tokeniser=TOKENS)),
             training=SMALL,
         )

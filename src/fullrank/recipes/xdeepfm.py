@@ -14,7 +14,7 @@ from typing import Literal
 from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.embedding import Embedding
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.xdeepfm import XDeepFM
 from fullrank.recipes.rankelastor import SMALL
 
@@ -25,5 +25,5 @@ class XDeepFMRecipe(Spec):
     kind: Literal["xdeepfm"] = "xdeepfm"
 
     def build(self) -> Experiment:
-        model = Click(embedding=Embedding(l2=1e-5), ranker=XDeepFM())
+        model = RankingModel(embedding=Embedding(l2=1e-5), ranker=XDeepFM())
         return Experiment(recipe="xdeepfm", model=model, training=SMALL)

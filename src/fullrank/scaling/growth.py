@@ -155,7 +155,7 @@ def seen(
     return np.cumsum(lengths[order])[at - 1], np.cumsum(new)[at - 1]
 
 
-def seen_slow(
+def seen_reference(
     items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Int[np.ndarray, "P"]
 ) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """`seen` as it is said: a set of items that each user adds to."""

@@ -25,7 +25,7 @@ from fullrank.data.batch import Batch, States
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
-from fullrank.models.sequential.items import Computed, Items, Snapshot
+from fullrank.models.sequential.items import Computed, ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropyLoss
@@ -143,7 +143,7 @@ def _items(model: RecommenderModel, noted: _Noted, x: Tensor, inputs: Batch, bat
     if not isinstance(model.items, Computed) or _more(model):
         return None
     if sampled is not None:
-        for q in model.task.queries(States(x), inputs, batch, Snapshot(noted, normalise=False)):
+        for q in model.task.queries(States(x), inputs, batch, ItemIndex(noted, normalise=False)):
             noted.embed(q.targets)
             noted.embed(draw(sampled, q, batch))
     elif isinstance(model.loss, CrossEntropyLoss):

@@ -19,7 +19,7 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.data.open import AnyStore
 from fullrank.experiment import Training
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import build_model
 from fullrank.sweeps.jobs import Job
@@ -112,7 +112,7 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
     data = data_module_of(experiment.model_copy(update={"seed": 0}), store)
     model: Any = build_model(experiment, data.known)
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
-    if isinstance(model, RecommenderModel | ClickModel):
+    if isinstance(model, RecommenderModel | RankingModule):
         model = model.to(place)
         loader = data.loader(model)
         step, steps, epochs = time_step(model, loader, training, seconds), loader.steps_per_epoch, training.max_epochs

@@ -15,7 +15,7 @@ from fullrank.data.open import AnyStore
 
 
 @dataclass(frozen=True)
-class Moment:
+class TrainState:
     """Where training stands when a callback is asked."""
 
     model: nn.Module
@@ -32,6 +32,6 @@ class Callback(Protocol):
     `every`, optimizer steps between rows `watch` inside an epoch, whose figures `on_epoch` gives too (None is none).
     """
 
-    def on_epoch(self, moment: Moment) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
         """Figures for this epoch's row of metrics.jsonl; called after validation, on the first process."""
         ...

@@ -18,15 +18,15 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.data.open import AnyStore
 from fullrank.experiment import Experiment, Training
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
 from fullrank.training.checkpoint import Checkpoint, read_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_module_of, describe
 from fullrank.training.folder import check, clear, first_source
-from fullrank.training.loop import Conductor
-from fullrank.training.metrics_log import Journal, make_loggers
+from fullrank.training.loop import TrainingLoop
+from fullrank.training.metrics_log import MetricsLog, make_loggers
 from fullrank.training.module import FitModule
 from fullrank.training.progress import TrainingProgress
 
@@ -59,7 +59,7 @@ def train(
         _without_validation(experiment.training)
     torch.manual_seed(experiment.seed)
     model: Any = build_model(experiment, data.known)
-    gradient = isinstance(model, RecommenderModel | ClickModel)
+    gradient = isinstance(model, RecommenderModel | RankingModule)
     if not gradient and (loggers or callbacks or init_from is not None):
         raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
     for callback in callbacks:
@@ -78,20 +78,20 @@ def train(
         begun = time.perf_counter()
         model.fit(store)
         write_weights(folder, model)
-        Journal(folder).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
+        MetricsLog(folder).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
     else:
-        _fit(model, experiment, data, loader, folder, kept, Journal(folder, tools), callbacks, progress, where)
+        _fit(model, experiment, data, loader, folder, kept, MetricsLog(folder, tools), callbacks, progress, where)
     return Run.open(folder)
 
 
 def _fit(
-    model: RecommenderModel | ClickModel,
+    model: RecommenderModel | RankingModule,
     experiment: Experiment,
     data: DataModule,
     loader: Batches,
     out: Path,
     kept: Checkpoint | None,
-    journal: Journal,
+    journal: MetricsLog,
     callbacks: tuple[Callback, ...],
     progress: bool,
     device: torch.device,
@@ -110,7 +110,7 @@ def _fit(
     if _rank() == 0:
         journal.keep_until(first)
     shown = TrainingProgress(progress and _rank() == 0, total, first)
-    conductor = Conductor(experiment, data, loader, out, journal, shown, callbacks, state)
+    conductor = TrainingLoop(experiment, data, loader, out, journal, shown, callbacks, state)
     stream = _Stream(loader, first, total, range(_rank(), loader.shards, _world()))
     try:
         _trainer(training, _world(), total - first, conductor, device).fit(module, stream)
@@ -133,7 +133,7 @@ class _Stream:
 
 
 def _trainer(
-    training: Training, world: int, steps: int, conductor: Conductor, device: torch.device
+    training: Training, world: int, steps: int, conductor: TrainingLoop, device: torch.device
 ) -> lightning.Trainer:
     import logging
 
@@ -173,7 +173,7 @@ def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "parameters": sum(p.numel() for p in model.parameters()),
-        **({"size": model.size().dump()} if isinstance(model, ClickModel) else {}),
+        **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
         "init_from": None if init_from is None else str(init_from.path.resolve()),
         "data": describe(data),
     }

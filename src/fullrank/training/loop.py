@@ -14,11 +14,11 @@ from fullrank.core.errors import UserError
 from fullrank.evaluation.ranking_spec import sign
 from fullrank.experiment import Experiment
 from fullrank.run import write_weights
-from fullrank.training import Callback, Moment
+from fullrank.training import Callback, TrainState
 from fullrank.training.checkpoint import write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
 from fullrank.training.distributed import Place, sum_over_ranks
-from fullrank.training.metrics_log import Journal
+from fullrank.training.metrics_log import MetricsLog
 from fullrank.training.module import FitModule, dump_optimizer
 from fullrank.training.progress import TrainingProgress
 
@@ -26,7 +26,7 @@ LOG_EVERY = 50
 """Optimizer steps between step rows."""
 
 
-class Conductor(lightning.Callback):
+class TrainingLoop(lightning.Callback):
     """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from first step to last."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Conductor(lightning.Callback):
         data: DataModule,
         loader: Batches,
         out: Path,
-        journal: Journal,
+        journal: MetricsLog,
         progress: TrainingProgress,
         callbacks: tuple[Callback, ...],
         state: dict[str, Any],
@@ -57,7 +57,7 @@ class Conductor(lightning.Callback):
         now = time.perf_counter()
         self.spent, self.begun = self.spent + now - self.begun, now
         held, computed = self.data.pace(batch)
-        self.held += 0 if batch.filler else held
+        self.held += 0 if batch.empty_shard else held
         self.computed += computed
         if module.micro:
             return
@@ -104,7 +104,7 @@ class Conductor(lightning.Callback):
             figures |= self._validate(module, step, epoch)
         trainer.should_stop = training.patience is not None and self.stale >= training.patience
         if trainer.is_global_zero:
-            moment = Moment(module.model, self.data.store, self.out, step, epoch)
+            moment = TrainState(module.model, self.data.store, self.out, step, epoch)
             for callback in self.callbacks:
                 figures |= callback.on_epoch(moment)
             self.journal.add("epoch", step, epoch, figures)
@@ -121,7 +121,7 @@ class Conductor(lightning.Callback):
 
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
         """A row for each callback whose turn it is inside an epoch."""
-        moment = Moment(module.model, self.data.store, self.out, step, epoch)
+        moment = TrainState(module.model, self.data.store, self.out, step, epoch)
         for callback in self.callbacks:
             every = getattr(callback, "every", None)
             if every is not None and step % every == 0:

@@ -13,7 +13,7 @@ from fullrank.core.files import append_line, write_jsonl
 from fullrank.run import rows_of
 
 
-class Journal:
+class MetricsLog:
     """Appends rows to a run's metrics.jsonl and passes their numbers on to Lightning loggers."""
 
     def __init__(self, out: Path, loggers: tuple[Any, ...] = ()):

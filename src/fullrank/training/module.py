@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fullrank.experiment import Training
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.training.data_module import AnyBatch
 from fullrank.training.optim import RowOptimizer, clip
@@ -23,7 +23,7 @@ class FitModule(lightning.LightningModule):
 
     def __init__(
         self,
-        model: RecommenderModel | ClickModel,
+        model: RecommenderModel | RankingModule,
         training: Training,
         seed: int,
         *,
@@ -46,7 +46,7 @@ class FitModule(lightning.LightningModule):
         torch.manual_seed((self.seed * _STRIDE + place + self.global_rank) % 2**63)
         total: Tensor | float = 0.0
         for name, value in self.model(batch).items():
-            value = value * 0.0 if batch.filler else value
+            value = value * 0.0 if batch.empty_shard else value
             value = value / shards if name in self.penalties else value
             self.terms[name] = self.terms.get(name, torch.zeros((), device=value.device)) + value.detach()
             total = total + value
@@ -93,8 +93,8 @@ class FitModule(lightning.LightningModule):
 
 def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
     """AdamW; vectors (norms, biases) are not decayed. Tables with sparse gradients are updated row by row."""
-    update = model.embedding.spec.update if isinstance(model, ClickModel) else None
-    rows = model.row_parameters() if isinstance(model, ClickModel) else []
+    update = model.embedding.spec.update if isinstance(model, RankingModule) else None
+    rows = model.row_parameters() if isinstance(model, RankingModule) else []
     own = {id(p) for p in rows}
     others = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
     matrices, vectors = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]

@@ -15,12 +15,12 @@ from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import Encoder
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.ranking import rows_of, score, selected, summarised
-from fullrank.evaluation.ranking_spec import Clicks
+from fullrank.evaluation.ranking_spec import RankingEvaluation
 from fullrank.evaluation.result import PerImpression
 from fullrank.experiment import Experiment
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run
-from fullrank.training.cold_start.warm_start_ranking import copy_click_weights
+from fullrank.training.cold_start.warm_start_ranking import copy_ranking_weights
 from fullrank.training.distributed import Place, gather
 
 
@@ -42,9 +42,9 @@ class Shuffled:
         edges = [place * len(order) // self.steps_per_epoch for place in (index, index + 1)]
         whole = order[edges[0] : edges[1]]
         mine = np.sort(whole[shard :: self.shards])  # rows of a batch have no order; the disk has
-        filler = len(mine) == 0
-        batch = self.store.batch(whole[:1] if filler else mine)
-        return replace(batch, step=k, seed=self.seed, count=len(whole), filler=filler)
+        empty_shard = len(mine) == 0
+        batch = self.store.batch(whole[:1] if empty_shard else mine)
+        return replace(batch, step=k, seed=self.seed, count=len(whole), empty_shard=empty_shard)
 
     def iterate(self, start: int, stop: int, shards: range) -> Iterator[Impressions]:
         """The given shards of batches start .. stop - 1, in order."""
@@ -73,11 +73,11 @@ class Shown:
         return len(self.store.split("validation")) > 0
 
     @property
-    def _spec(self) -> Clicks:
-        assert isinstance(self.experiment.evaluation, Clicks)
+    def _spec(self) -> RankingEvaluation:
+        assert isinstance(self.experiment.evaluation, RankingEvaluation)
         return self.experiment.evaluation
 
-    def loader(self, model: ClickModel, world: int = 1) -> Shuffled:
+    def loader(self, model: RankingModule, world: int = 1) -> Shuffled:
         if world > 1 and model.row_parameters():
             raise UserError(
                 "sparse gradients need one process: set model.embedding.update=adamw, or leave out torchrun"
@@ -85,8 +85,8 @@ class Shown:
         training = self.experiment.training
         return Shuffled(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)
 
-    def warm_start(self, model: ClickModel, source: Run) -> None:
-        copy_click_weights(model, self.store, source)
+    def warm_start(self, model: RankingModule, source: Run) -> None:
+        copy_ranking_weights(model, self.store, source)
 
     def score(self, model: Any, device: torch.device, place: Place) -> float:
         rows = rows_of(self.store, "validation")[place.rank :: place.world]

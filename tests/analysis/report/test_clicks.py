@@ -13,7 +13,7 @@ import torch
 import fullrank as fr
 from fullrank.analysis.diagnose import NAME, Diagnosis
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.ranking_report import ClickReport
+from fullrank.analysis.report.ranking_report import RankingReport
 from fullrank.analysis.report.report import report
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
@@ -60,17 +60,17 @@ def runs(store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 @pytest.fixture(scope="module")
-def whole(runs: dict[str, Run]) -> ClickReport:
+def whole(runs: dict[str, Run]) -> RankingReport:
     made = report(list(runs.values()), impressions=100)
-    assert isinstance(made, ClickReport)
+    assert isinstance(made, RankingReport)
     return made
 
 
-def drawn(made: ClickReport) -> dict[str, Figure]:
+def drawn(made: RankingReport) -> dict[str, Figure]:
     return {figure.name: figure for figure in made.figures if isinstance(figure, Figure)}
 
 
-def test_every_figure_is_there_with_its_numbers(whole: ClickReport) -> None:
+def test_every_figure_is_there_with_its_numbers(whole: RankingReport) -> None:
     assert list(drawn(whole)) == ["reliability", "trajectory", "curves", *(f"distribution-{key}" for key in "BCDE")]
     page = Page(whole.html)
     panels = [panel for figure in drawn(whole).values() for panel in figure.panels]
@@ -83,7 +83,7 @@ def test_every_figure_is_there_with_its_numbers(whole: ClickReport) -> None:
     assert {"auc", "logloss", "gauc", "ece", "pcoc"} <= set(page.said().split())
 
 
-def test_the_trajectory_is_that_of_the_diagnosis(whole: ClickReport) -> None:
+def test_the_trajectory_is_that_of_the_diagnosis(whole: RankingReport) -> None:
     found = drawn(whole)["trajectory"]
     ranks = {(row[0], row[2]): row[3] for row in found.rows}
     for one in whole.findings:
@@ -95,7 +95,7 @@ def test_the_trajectory_is_that_of_the_diagnosis(whole: ClickReport) -> None:
 
 
 @pytest.fixture(scope="module")
-def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> ClickReport:
+def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> RankingReport:
     """RankMixer of two blocks and of one (whose manifest says its size, twice), DCNv2 of three crosses and of one."""
     home = tmp_path_factory.mktemp("sizes")
     small = written(store, home / "small", *RANKERS["rankmixer"], "model.ranker.blocks=1")
@@ -107,11 +107,11 @@ def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytes
     made = report(
         [runs["rankmixer"], runs["dcnv2"], Run.open(small.path), seed, cross, tables, runs["dnn"]], impressions=60
     )
-    assert isinstance(made, ClickReport)
+    assert isinstance(made, RankingReport)
     return made
 
 
-def test_rank_against_dense_parameters(ladder: ClickReport) -> None:
+def test_rank_against_dense_parameters(ladder: RankingReport) -> None:
     found, by_key = drawn(ladder)["size"], {one.key: one for one in ladder.findings}
     assert [row[0].split()[0] for row in found.rows] == ["C", "A", "D", "E", "B"], "by line, smallest first"
     assert [row[1] for row in found.rows] == [
@@ -127,7 +127,7 @@ def test_rank_against_dense_parameters(ladder: ClickReport) -> None:
     assert all("C, A, D: " in panel.svg and "E, B: " in panel.svg for panel in found.panels)
 
 
-def test_a_panel_for_each_step_between_layers(whole: ClickReport) -> None:
+def test_a_panel_for_each_step_between_layers(whole: RankingReport) -> None:
     panels = {key: len(drawn(whole)[f"distribution-{key}"].panels) for key in "BCDE"}
     assert panels == {"B": 3, "C": 1, "D": 5, "E": 5}
     assert "dnn" in whole.findings[2].name and "embedding" in drawn(whole)["distribution-C"].panels[0].alt
@@ -135,7 +135,7 @@ def test_a_panel_for_each_step_between_layers(whole: ClickReport) -> None:
     assert [one.name for one in missing] == ["size", "distribution-A"] and "one weight per value" in missing[1].why
 
 
-def test_training_and_what_was_watched_inside_epochs(whole: ClickReport) -> None:
+def test_training_and_what_was_watched_inside_epochs(whole: RankingReport) -> None:
     found = drawn(whole)["curves"]
     assert [panel.alt.split(" by epoch")[0] for panel in found.panels] == [
         "validation auc", "training loss (without penalties)", "stable rank behind the last layer",
@@ -143,7 +143,7 @@ def test_training_and_what_was_watched_inside_epochs(whole: ClickReport) -> None
     assert "B from 1.5 to 4" in found.panels[2].alt and "A from" not in found.panels[2].alt
 
 
-def test_theorems_are_a_table_of_runs_that_mix(whole: ClickReport) -> None:
+def test_theorems_are_a_table_of_runs_that_mix(whole: RankingReport) -> None:
     said = Page(whole.html).said()
     assert "theorems of RankElastor in run D" in said and "theorems of RankElastor in run B" not in said
     assert "transpose_within" in said

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.models.sequential.items import Snapshot
+from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.once import Once
 from fullrank.models.sequential.items.shares import Shares, keep, shares
 from fullrank.models.sequential.items.table import ItemTable
@@ -78,10 +78,10 @@ def test_shares_follow_their_counts() -> None:
     counts = items.popularity
     first = shares(counts)
     assert shares(counts) is first
-    snapshot = Snapshot(items, normalise=False)
+    snapshot = ItemIndex(items, normalise=False)
     running = snapshot.log_q(torch.arange(ITEMS)).double().exp().cumsum(0)
     assert torch.allclose(snapshot.cumulative(), running / running[-1])
-    assert snapshot.cumulative() is Snapshot(items, normalise=True).cumulative()
+    assert snapshot.cumulative() is ItemIndex(items, normalise=True).cumulative()
     items.load_state_dict(items.state_dict() | {"popularity": torch.arange(1.0, ITEMS + 1)})
     assert shares(counts) is not first
     assert snapshot.cumulative()[0] == pytest.approx(2 / (ITEMS * (ITEMS + 1)))

@@ -12,11 +12,11 @@ import torch
 import coded
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import Knowing, Perturbable, Snapshot, unit
+from fullrank.models.sequential.items import ItemIndex, Knowing, Perturbable, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.models.sequential.items.semantic import Semantic, by_codes, levels_of, read
 from fullrank.models.sequential.model import Recommender
-from fullrank.ops.code_scores import code_scores, code_scores_slow
+from fullrank.ops.code_scores import code_scores, code_scores_reference
 from fullrank.semantic_ids.encode import encode
 from fullrank.semantic_ids.reader import CODES, SIZES
 from tiny import ITEMS, catalog, close, shaken
@@ -57,7 +57,7 @@ def test_noise_falls_on_digits(parts: str) -> None:
 @pytest.mark.parametrize("cosine", [False, True])
 def test_levels_search_their_own_codes(cosine: bool) -> None:
     items = shaken(Semantic().build(6, catalog()))
-    levels = levels_of(Snapshot(items, normalise=cosine))
+    levels = levels_of(ItemIndex(items, normalise=cosine))
     assert [level.size for level in levels] == list(SIZES_OF_TINY)
     table = unit(items.table) if cosine else items.table
     assert close(torch.cat([level.all() for level in levels]), table)
@@ -69,7 +69,7 @@ def test_levels_search_their_own_codes(cosine: bool) -> None:
 def test_scores_are_the_mean_log_probability_of_an_items_codes() -> None:
     items = shaken(Semantic().build(6, catalog()))
     vectors = torch.randn(4, 3, 6)
-    answer = by_codes(vectors, Snapshot(items, normalise=False))
+    answer = by_codes(vectors, ItemIndex(items, normalise=False))
     each = [(vectors[:, k] @ part.T).log_softmax(-1) for k, part in enumerate(items.table.split(SIZES_OF_TINY))]
     wanted = torch.stack([each[k][:, items.codes[:, k]] for k in range(3)]).mean(0)
     assert answer.size == ITEMS
@@ -81,7 +81,7 @@ def test_scores_are_the_mean_log_probability_of_an_items_codes() -> None:
 def test_code_scores_and_their_twin(shape: tuple[int, int, int, int], kind: torch.dtype) -> None:
     n, users, items, levels = shape
     table, rows = torch.randn(n, users), torch.randint(0, n, (items, levels), dtype=kind)
-    assert close(code_scores(table, rows), code_scores_slow(table, rows))
+    assert close(code_scores(table, rows), code_scores_reference(table, rows))
 
 
 def test_a_run_keeps_the_codes_it_read(tmp_path: Path, vector_file: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Queries, States
-from fullrank.models.sequential.items import Snapshot
+from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze, ClozeTask
@@ -173,19 +173,19 @@ def test_semantic_tokens_ask_every_level() -> None:
     task = SemanticTokens().build(6, 10, items)
     batch = padded([[1, 2, 3], [4, 5]])
     x, inputs = task.present(items, batch)
-    found = task.queries(States(x), inputs, batch, Snapshot(items, normalise=False))
+    found = task.queries(States(x), inputs, batch, ItemIndex(items, normalise=False))
     assert [q.name for q in found] == ["code_1", "code_2", "code_3"] and all(q.weight == 1 / 3 for q in found)
     assert [q.items.tolist() for q in found if q.items is not None] == [[2, 3, 5]] * 3
     assert [q.targets.tolist() for q in found] == items.codes[[2, 3, 5]].T.tolist()
     assert all(close(q.vectors, x[q.rows, q.positions]) for q in found)
     summed = SemanticTokens(reduction="sum").build(6, 10, items)
-    assert all(q.weight == 1 for q in summed.queries(States(x), inputs, batch, Snapshot(items, normalise=False)))
+    assert all(q.weight == 1 for q in summed.queries(States(x), inputs, batch, ItemIndex(items, normalise=False)))
 
 
 def test_heads_and_their_twin() -> None:
     task = shaken(SemanticTokens().build(6, 10, Semantic().build(6, catalog())))
     states = torch.randn(7, 6, requires_grad=True)
-    fast, slow = task.heads_of(states), task.heads_of_slow(states)
+    fast, slow = task.heads_of(states), task.heads_of_reference(states)
     assert fast.shape == (7, 3, 6) and close(fast, slow)
     gradients = [torch.autograd.grad(y.square().sum(), [states, task.weight, task.bias]) for y in (fast, slow)]
     assert all(close(a, b) for a, b in zip(*gradients, strict=True))

@@ -78,7 +78,7 @@ def test_a_floor_above_every_share_is_refused() -> None:
 
 
 def test_an_item_without_events_counts_as_one() -> None:
-    """As `items.Snapshot.log_q` has it for every kind of items, so no weight is infinite."""
+    """As `items.ItemIndex.log_q` has it for every kind of items, so no weight is infinite."""
     model = build(Recommender(dim=8, loss=BCE(), weighting=D2LR(), encoder=GRU(dropout=0.0)))
     unseen = int(model.items.popularity.argmin())
     assert float(model.items.popularity[unseen]) == 0

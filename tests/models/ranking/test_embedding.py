@@ -14,7 +14,7 @@ from fullrank.data.batch import Bag
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking.embedding import Embedding, FieldEmbedding
 from fullrank.models.ranking.fused import Fused, flattened
-from fullrank.models.ranking.model import Click
+from fullrank.models.ranking.model import RankingModel
 from tiny import close, shaken
 
 BOTH = frozenset({"tokens", "linear"})
@@ -163,8 +163,8 @@ def test_wrong_fields_are_refused() -> None:
     with pytest.raises(UserError, match="own"):
         made("dims=[[history,3]]")
     with pytest.raises(ValueError, match=r"embedding.dim has no effect on lr"):
-        Click(ranker="lr", embedding={"dim": 8})
+        RankingModel(ranker="lr", embedding={"dim": 8})
     with pytest.raises(UserError, match="crosses fields"):
-        Click(ranker="fm").build(FIELDS[:1])
+        RankingModel(ranker="fm").build(FIELDS[:1])
     with pytest.raises(UserError, match="no fields"):
-        Click(ranker="lr").build(())
+        RankingModel(ranker="lr").build(())

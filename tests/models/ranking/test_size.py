@@ -11,13 +11,13 @@ from torch import nn
 from clicks import FIELDS, impressions
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.fm import FM
-from fullrank.models.ranking.model import Click, ClickModel
+from fullrank.models.ranking.model import RankingModel, RankingModule
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.ops.flop_count import counted
 
 
-def model(ranker: Any, **embedding: Any) -> ClickModel:
-    return Click(
+def model(ranker: Any, **embedding: Any) -> RankingModule:
+    return RankingModel(
         ranker=ranker, embedding={"dim": 4, **embedding} if embedding or ranker.kind_of() != "lr" else {}
     ).build(FIELDS)
 

@@ -15,7 +15,7 @@ from fullrank.data.batch import Batch, Step
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import Items, Perturbable, perturbed
-from fullrank.models.sequential.items.perturb import Noise, perturb_slow
+from fullrank.models.sequential.items.perturb import Noise, perturb_reference
 from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
@@ -25,7 +25,7 @@ from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
-from fullrank.ops.in_batch_triplet import in_batch_triplet_slow
+from fullrank.ops.in_batch_triplet import in_batch_triplet_reference
 from tiny import catalog, close, histories, padded, shaken
 
 ROWS = histories([5, 7, 2, 4])
@@ -49,7 +49,7 @@ def value(model: RecommenderModel, batch: Batch | None = None) -> Tensor:
 def noisy_by_hand(items: Any, ids: Tensor, noise: Noise) -> Tensor:
     """[B, T, D], vector by vector."""
     codes = items.codes[ids] if isinstance(items, SemanticItems) else ids[..., None]
-    found, kept = perturb_slow(codes, items.sizes if isinstance(items, SemanticItems) else (items.size,), noise)
+    found, kept = perturb_reference(codes, items.sizes if isinstance(items, SemanticItems) else (items.size,), noise)
     out = []
     for row in range(len(ids)):
         for place in range(ids.shape[1]):
@@ -96,7 +96,7 @@ def test_noise_robustness_by_hand(task: Any, kind: str) -> None:
     clean, noisy = (torch.stack([s[row, end] for row, end in enumerate(ends)]) for s in states)
     assert not close(clean, noisy)
     found = model.penalties["noise_robustness"](step)
-    assert close(found, 2.0 * in_batch_triplet_slow(clean, noisy, 0.2), 1e-4)
+    assert close(found, 2.0 * in_batch_triplet_reference(clean, noisy, 0.2), 1e-4)
 
 
 def test_noise_changes_with_the_step_and_is_repeated_at_its_place() -> None:

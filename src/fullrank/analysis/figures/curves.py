@@ -8,9 +8,9 @@ from typing import Any
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import legend, look, panel, whole_numbers
 from fullrank.analysis.report.findings import Finding
-from fullrank.analysis.report.ranking_findings import ClickFinding
+from fullrank.analysis.report.ranking_findings import RankingFinding
 
-Trained = Finding | ClickFinding
+Trained = Finding | RankingFinding
 COLLAPSE = {"watch/collapse_share": "collapse share"}
 RANKS = {
     "watch/last_layer_stable_rank": "stable rank behind the last layer",

@@ -8,13 +8,13 @@ from typing import Any
 from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import GREY, legend, look, panel, whole_numbers
 from fullrank.analysis.report.known import readable
-from fullrank.analysis.report.ranking_findings import ClickFinding
+from fullrank.analysis.report.ranking_findings import RankingFinding
 from fullrank.analysis.token_ranks import BIN
 
 RANKS = {"stable_rank": "stable rank", "entropy_rank": "entropy rank"}
 
 
-def reliability(findings: Sequence[ClickFinding]) -> Figure:
+def reliability(findings: Sequence[RankingFinding]) -> Figure:
     """Predicted probability against the share that was clicked, over parts of equally many impressions."""
 
     def paint(axes: Any) -> None:
@@ -42,7 +42,7 @@ def reliability(findings: Sequence[ClickFinding]) -> Figure:
     return Figure("reliability", "Are the probabilities right?", caption, (drawn,), headers, rows)
 
 
-def trajectory(findings: Sequence[ClickFinding]) -> Figure | Missing:
+def trajectory(findings: Sequence[RankingFinding]) -> Figure | Missing:
     """Figures 2 and 6 of RankElastor: the mean rank behind each layer, with its quartiles."""
     name, title = "trajectory", "How many directions an impression's tokens use"
     there = [one for one in findings if one.taps("stable_rank")]
@@ -85,7 +85,7 @@ def trajectory(findings: Sequence[ClickFinding]) -> Figure | Missing:
     return Figure(name, title, caption, tuple(panels), headers, rows, absent)
 
 
-def distribution(one: ClickFinding) -> Figure | Missing:
+def distribution(one: RankingFinding) -> Figure | Missing:
     """Figures 1 and 5 of RankElastor: the stable ranks of single impressions before and behind each layer."""
     name, title = f"distribution-{one.key}", f"What each layer of run {one.key} does to single impressions"
     bars = _bars(one)
@@ -110,7 +110,7 @@ def distribution(one: ClickFinding) -> Figure | Missing:
 
 
 def _shift(
-    name: str, one: ClickFinding, pair: tuple[str, ...], bars: dict[str, dict[int, float]], low: int, high: int
+    name: str, one: RankingFinding, pair: tuple[str, ...], bars: dict[str, dict[int, float]], low: int, high: int
 ) -> Panel:
     """Histograms of one tap, or of two over each other."""
     edges = [place * BIN for place in range(low, high + 2)]
@@ -130,7 +130,7 @@ def _shift(
     return panel(name, paint, alt, x="stable rank", y="share of impressions", height=2.4)
 
 
-def _bars(one: ClickFinding) -> dict[str, dict[int, float]]:
+def _bars(one: RankingFinding) -> dict[str, dict[int, float]]:
     """Tap -> bar of the histogram -> share."""
     found: dict[str, dict[int, float]] = {}
     for row in one.diagnosis.of("token_ranks", "stable_rank_bin"):
@@ -138,7 +138,7 @@ def _bars(one: ClickFinding) -> dict[str, dict[int, float]]:
     return found
 
 
-def _depth(axes: Any, there: Sequence[ClickFinding]) -> None:
+def _depth(axes: Any, there: Sequence[RankingFinding]) -> None:
     """Names of the layers along x where all runs have the same, else whole numbers."""
     names = {tuple(one.taps("stable_rank")) for one in there}
     if len(names) > 1:
@@ -148,5 +148,5 @@ def _depth(axes: Any, there: Sequence[ClickFinding]) -> None:
     axes.set_xticks(range(len(words)), words, rotation=30, ha="right", fontsize=8)
 
 
-def _why(one: ClickFinding) -> str:
+def _why(one: RankingFinding) -> str:
     return one.diagnosis.left_out().get("token_ranks", "it was not measured")

@@ -20,8 +20,8 @@ from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import legend, look, panel, plain_powers
 from fullrank.analysis.report.findings import Finding, comparable
 from fullrank.analysis.report.known import readable
-from fullrank.analysis.report.ranking_findings import ClickFinding, comparable_clicks
-from fullrank.models.ranking.model import ClickModel
+from fullrank.analysis.report.ranking_findings import RankingFinding, comparable_clicks
+from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.scaling.sequence_size import non_embedding
 
@@ -69,7 +69,7 @@ def size(findings: Sequence[Finding]) -> Figure | Missing:
     return Figure(NAME, TITLE, caption, panels, ("run", "parameters", "layers", "width", *values), rows, absent)
 
 
-def click_size(findings: Sequence[ClickFinding]) -> Figure | Missing:
+def click_size(findings: Sequence[RankingFinding]) -> Figure | Missing:
     """AUC and effective rank of click models by dense parameters.
 
     The effective rank is the mean stable rank (RankElastor, Eq. 1) behind the last mixing; of a ranker without mixings,
@@ -144,25 +144,25 @@ def points(line: Sequence[K], sizes: Mapping[str, int], value: Value) -> list[tu
     return [(n, float(np.mean(some))) for n, some in found if some]
 
 
-def _dense(one: ClickFinding) -> int:
+def _dense(one: RankingFinding) -> int:
     """As the manifest has it; of a run from before it was kept there, counted."""
     kept = one.run.manifest.get("size")
     found = kept.get("dense_parameters") if isinstance(kept, dict) else None
-    return found if type(found) is int else cast(ClickModel, one.run.model()).size().dense
+    return found if type(found) is int else cast(RankingModule, one.run.model()).size().dense
 
 
-def _behind(one: ClickFinding) -> str | None:
+def _behind(one: RankingFinding) -> str | None:
     """The tap that is measured: the last mixing, else the last one; None without vectors."""
     taps = list(one.taps("stable_rank"))
     return next(reversed([tap for tap in taps if tap.startswith("mixing_")] or taps), None)
 
 
-def _mixed(one: ClickFinding) -> float | None:
+def _mixed(one: RankingFinding) -> float | None:
     tap = _behind(one)
     return None if tap is None else one.taps("stable_rank")[tap]
 
 
-def _measured(one: ClickFinding) -> tuple[float | None, str | None, int | None]:
+def _measured(one: RankingFinding) -> tuple[float | None, str | None, int | None]:
     """Entropy rank at the tap, the tap, and what no rank there exceeds."""
     tap = _behind(one)
     if tap is None:

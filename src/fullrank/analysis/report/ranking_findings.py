@@ -15,14 +15,14 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation import EvaluationResult
-from fullrank.evaluation.ranking import evaluate_clicks
-from fullrank.evaluation.ranking_spec import Clicks
-from fullrank.models.ranking.model import ClickModel
+from fullrank.evaluation.ranking import evaluate_ranking
+from fullrank.evaluation.ranking_spec import RankingEvaluation
+from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run, store_of, weights_hash
 
 
 @dataclass(frozen=True)
-class ClickFinding(Known):
+class RankingFinding(Known):
     """Everything a page shows of a click model."""
 
     evaluated: EvaluationResult
@@ -47,7 +47,7 @@ def collect_clicks(
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
     device: torch.device | str = "cpu",
-) -> list[ClickFinding]:
+) -> list[RankingFinding]:
     """A finding per run, in the order given. `evaluations` are by the runs' names.
 
     What stands in a run folder (evaluation.json, diagnosis.jsonl) is taken where it is of this split and of these
@@ -65,11 +65,11 @@ def collect_clicks(
             )
         evaluated = given or _evaluated(run, store, split, settings, tell, device)
         diagnosis = _diagnosed(run, store, split, impressions, tell, device)
-        found.append(ClickFinding(key_of(place), name, run, evaluated, diagnosis, tuple(run.rows())))
+        found.append(RankingFinding(key_of(place), name, run, evaluated, diagnosis, tuple(run.rows())))
     return found
 
 
-def comparable_clicks(findings: Sequence[ClickFinding]) -> str | None:
+def comparable_clicks(findings: Sequence[RankingFinding]) -> str | None:
     """Why the metrics of these runs cannot be compared; None where they can."""
     first = findings[0]
     for other in findings[1:]:
@@ -83,13 +83,15 @@ def _evaluated(
     run: Run, store: ImpressionStore, split: str, settings: Sequence[str], tell: Tell | None, device: torch.device | str
 ) -> EvaluationResult:
     spec = run.spec.evaluation.override(*settings)
-    assert isinstance(spec, Clicks)
+    assert isinstance(spec, RankingEvaluation)
     if not settings and has_evaluation(run):
         kept = EvaluationResult.load(run.path)
         if _fits(kept, store, split):
             return kept
     tick = None if tell is None else tell(f"evaluate {run.path}")
-    return evaluate_clicks(cast(ClickModel, run.model().to(device)), store, split, spec, device=device, progress=tick)
+    return evaluate_ranking(
+        cast(RankingModule, run.model().to(device)), store, split, spec, device=device, progress=tick
+    )
 
 
 def _fits(found: Any, store: ImpressionStore, split: str) -> bool:

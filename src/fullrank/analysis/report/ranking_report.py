@@ -17,7 +17,7 @@ from fullrank.analysis.report import Figure, Missing, listed, plural
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.known import readable
 from fullrank.analysis.report.page import Page, render
-from fullrank.analysis.report.ranking_findings import ClickFinding, collect_clicks, comparable_clicks
+from fullrank.analysis.report.ranking_findings import RankingFinding, collect_clicks, comparable_clicks
 from fullrank.core.progress import Tell
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.ranking_spec import sign
@@ -53,12 +53,12 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class ClickReport(Page):
+class RankingReport(Page):
     """A page about click models, and what is on it."""
 
     problem: ClassVar[Literal["ranking"]] = "ranking"
 
-    findings: tuple[ClickFinding, ...]
+    findings: tuple[RankingFinding, ...]
     figures: tuple[Figure | Missing, ...]
 
 
@@ -72,7 +72,7 @@ def click_report(
     evaluations: Mapping[str, Any] | None,
     tell: Tell | None,
     device: torch.device | str,
-) -> ClickReport:
+) -> RankingReport:
     """One page about some click models. The arguments are those of `collect_clicks`; `sample` are its impressions."""
     findings = collect_clicks(
         runs,
@@ -101,10 +101,10 @@ def click_report(
         "foot": f"Written by fullrank {__version__}. The numbers behind each figure can be unfolded below it.",
     }  # fmt: skip
     figures = [*joint, *(figure for some in single.values() for figure in some)]
-    return ClickReport(render(content, WORDS), tuple(findings), tuple(figures))
+    return RankingReport(render(content, WORDS), tuple(findings), tuple(figures))
 
 
-def _short(findings: Sequence[ClickFinding]) -> Iterator[str]:
+def _short(findings: Sequence[RankingFinding]) -> Iterator[str]:
     """What there is to see, in sentences."""
     why = comparable_clicks(findings)
     if why is not None:
@@ -125,7 +125,7 @@ def _short(findings: Sequence[ClickFinding]) -> Iterator[str]:
             )
 
 
-def _summary(findings: Sequence[ClickFinding]) -> dict[str, Any]:
+def _summary(findings: Sequence[RankingFinding]) -> dict[str, Any]:
     metrics = [name for name in METRICS if any(one.metric(name) is not None for one in findings)]
     rows = [
         {
@@ -147,19 +147,19 @@ def _summary(findings: Sequence[ClickFinding]) -> dict[str, Any]:
     return {"headers": headers, "rows": rows, "note": note}
 
 
-def _with_interval(one: ClickFinding, name: str) -> str | None:
+def _with_interval(one: RankingFinding, name: str) -> str | None:
     value, pair = one.metric(name), one.interval(name)
     if value is None:
         return None
     return f"{value:.4f}" if pair is None else f"{value:.4f} ({pair[0]:.4f}–{pair[1]:.4f})"
 
 
-def _note(one: ClickFinding) -> str:
+def _note(one: RankingFinding) -> str:
     epochs, many = plural(len(one.epochs), "epoch"), one.run.manifest["parameters"]
     return f"{one.run.spec.recipe}, seed {one.run.spec.seed}, {epochs}, {many:,} parameters."
 
 
-def _theorems(one: ClickFinding) -> dict[str, Any] | None:
+def _theorems(one: RankingFinding) -> dict[str, Any] | None:
     """What of RankElastor's theorems is there in this model."""
     found = one.diagnosis.of("rank_theorems")
     if not found:

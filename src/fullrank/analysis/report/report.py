@@ -18,7 +18,7 @@ from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.findings import Finding, collect, comparable
 from fullrank.analysis.report.known import readable
 from fullrank.analysis.report.page import Page, check_extra, render
-from fullrank.analysis.report.ranking_report import ClickReport, click_report
+from fullrank.analysis.report.ranking_report import RankingReport, click_report
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
 from fullrank.data.open import AnyStore
@@ -55,7 +55,7 @@ class WritePage(Protocol):
         evaluations: Mapping[str, Any] | None,
         tell: Tell | None,
         device: torch.device | str,
-    ) -> Report | ClickReport: ...
+    ) -> Report | RankingReport: ...
 
 
 def report(
@@ -69,7 +69,7 @@ def report(
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
     device: torch.device | str = "cpu",
-) -> Report | ClickReport:
+) -> Report | RankingReport:
     """One page about some runs of one problem. The arguments are those of `findings.collect`.
 
     Raises `UserError` where runs are of two problems, the sample is of the other one, or matplotlib or jinja2 is not

@@ -68,7 +68,7 @@ class Loader:
         counts = self.counts(whole) if self.counts is not None else None
         mine = rows[shard :: self.shards]
         if len(mine) == 0:
-            return replace(self._made(plan.rows.take(rows[:1]), k), counts=counts, filler=True)
+            return replace(self._made(plan.rows.take(rows[:1]), k), counts=counts, empty_shard=True)
         return replace(self._made(plan.rows.take(mine), k), counts=counts)
 
     def iterate(self, start: int, stop: int, shards: range) -> Iterator[Batch]:

@@ -25,7 +25,7 @@ from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.size import Counted, Size
 
 
-class Click(Spec):
+class RankingModel(Spec):
     """A click model trained by gradient descent on impressions."""
 
     kind: Literal["click"] = "click"
@@ -35,7 +35,7 @@ class Click(Spec):
     """Vectors -> logit."""
 
     @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> Click:
+    def _every_setting_has_an_effect(self) -> RankingModel:
         if "tokens" not in reads(self.ranker):
             for name in ("dim", "dims"):
                 if getattr(self.embedding, name) != Embedding.model_fields[name].default:
@@ -45,14 +45,14 @@ class Click(Spec):
                     )
         return self
 
-    def build(self, fields: Sequence[FieldInfo]) -> ClickModel:
-        return ClickModel(fields, self)
+    def build(self, fields: Sequence[FieldInfo]) -> RankingModule:
+        return RankingModule(fields, self)
 
 
-class ClickModel(nn.Module):
+class RankingModule(nn.Module):
     """`forward` gives the named terms whose sum is minimised, `output` the logits."""
 
-    def __init__(self, fields: Sequence[FieldInfo], spec: Click):
+    def __init__(self, fields: Sequence[FieldInfo], spec: RankingModel):
         super().__init__()
         if not fields:
             raise UserError("the store has no fields, so there is nothing to rank by: prepare it with at least one")

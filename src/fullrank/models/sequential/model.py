@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Answer, Batch, Dense, Queries, Step, Taps
+from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step, Taps
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items import Snapshot, reading, unit
+from fullrank.models.sequential.items import ItemIndex, reading, unit
 from fullrank.models.sequential.items.semantic import by_codes, index_codes
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
@@ -142,7 +142,7 @@ class RecommenderModel(nn.Module):
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
         taps = Taps(self._needs) if self._needs else None
         states = self.encoder(x, replace(inputs, taps=taps))
-        asked = self.task.queries(states, inputs, batch, Snapshot(items, normalise=self.cosine))
+        asked = self.task.queries(states, inputs, batch, ItemIndex(items, normalise=self.cosine))
         if "loss_of_first_view" in self._needs:
             asked = tuple(q.first(rows) for q in asked)
         more = [q for p in self.penalties.values() if isinstance(p, Asking) for q in p.ask(asked, states)]
@@ -154,20 +154,20 @@ class RecommenderModel(nn.Module):
         wanting = (p for p in self._attached if "second_view" in p.needs)
         return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
 
-    def index_items(self) -> Snapshot:
+    def index_items(self) -> ItemIndex:
         """What answers search, made whole: every item vector (or what codes are scored with), once for many answers.
 
         It is of the weights as they are now: make it anew when they change. Many threads may answer from one.
         """
         with torch.no_grad():
-            index = Snapshot(self.items, normalise=self.cosine)
+            index = ItemIndex(self.items, normalise=self.cosine)
             if getattr(self.task, "generates", False):
                 index_codes(index)
             else:
                 index.all()
         return index
 
-    def answer(self, batch: Batch, *, index: Snapshot | None = None, budget: Budget | None = None) -> Answer:
+    def answer(self, batch: Batch, *, index: ItemIndex | None = None, budget: Budget | None = None) -> Scorer:
         """The answer to some histories. `index` is what `index_items` gave; without it the item vectors are made here.
 
         `budget` says how much a reasoner thinks (refused by `check_budget` for a model without one).
@@ -176,19 +176,21 @@ class RecommenderModel(nn.Module):
         states = self.encoder(x, inputs) if self.reasoner is None else self.encoder(x, inputs, budget)
         return self.searched(self.task.answer(states, inputs), index)
 
-    def searched(self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: Snapshot | None = None) -> Answer:
+    def searched(
+        self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: ItemIndex | None = None
+    ) -> Scorer:
         """The answer that these states give, scored as in training: one vector against all items, or one for each level
         of their codes."""
-        index = Snapshot(self.items, normalise=self.cosine) if index is None else index
+        index = ItemIndex(self.items, normalise=self.cosine) if index is None else index
         vectors = unit(vectors) if self.cosine else vectors
         if vectors.ndim == 2:
-            return Dense(vectors, index.all(), self.temperature)
+            return DenseScorer(vectors, index.all(), self.temperature)
         return by_codes(vectors / self.temperature, index)
 
-    def similar(self, items: Int[Tensor, "B"], index: Snapshot | None = None) -> Dense:
+    def similar(self, items: Int[Tensor, "B"], index: ItemIndex | None = None) -> DenseScorer:
         """How alike every item is to each of these: the cosine of their vectors."""
-        vectors = unit((Snapshot(self.items, normalise=False) if index is None else index).all())
-        return Dense(vectors[items], vectors)
+        vectors = unit((ItemIndex(self.items, normalise=False) if index is None else index).all())
+        return DenseScorer(vectors[items], vectors)
 
     def _scaled(self, q: Queries) -> Queries:
         vectors = unit(q.vectors) if self.cosine else q.vectors

@@ -13,7 +13,7 @@ from fullrank.core.files import copy_file, foreign
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.run import Run, write_run
-from fullrank.training.cold_start.like_items import Alike
+from fullrank.training.cold_start.like_items import LikeItems
 
 FALLBACKS = ("neighbours", "mean")
 TABLE = "items.embedding.weight"
@@ -54,7 +54,7 @@ def fill_unseen(
     unseen = run.catalog.popularity == 0
     if unseen.all() or not unseen.any():
         raise UserError(f"{int(unseen.sum()):,} of {len(unseen):,} items have no training events: nothing to fill")
-    alike = Alike(run.catalog, np.flatnonzero(~unseen), np.flatnonzero(unseen), like)
+    alike = LikeItems(run.catalog, np.flatnonzero(~unseen), np.flatnonzero(unseen), like)
     if like is not None and alike.alone.all():
         raise UserError(
             f"none of the {int(unseen.sum()):,} items without training events shares its {like!r} with a trained one: "

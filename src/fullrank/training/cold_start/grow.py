@@ -18,7 +18,7 @@ from fullrank.models.sequential.items import Extending
 from fullrank.models.sequential.items.semantic import Semantic, read
 from fullrank.run import Run, write_run
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
-from fullrank.training.cold_start.like_items import Alike
+from fullrank.training.cold_start.like_items import LikeItems
 
 
 def grow_catalog(
@@ -66,7 +66,7 @@ def grow_catalog(
     fresh = _grown(
         model,
         read_tensors(run.path / "weights.safetensors"),
-        Alike(grown, np.arange(old.size), np.arange(old.size, grown.size), like),
+        LikeItems(grown, np.arange(old.size), np.arange(old.size, grown.size), like),
     )
     manifest = read_json(run.path / "manifest.json") | {"grown_from": str(run.path), "id_map_version": grown.version}
     write_run(folder, run.spec, grown, manifest)
@@ -100,7 +100,7 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
     return whole
 
 
-def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: Alike) -> dict[str, Tensor]:
+def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: LikeItems) -> dict[str, Tensor]:
     """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
     learned = dict(model.named_parameters())
     fresh = {}

@@ -10,7 +10,7 @@ from torch import Tensor
 from fullrank.data.events.catalog import Catalog
 
 
-class Alike:
+class LikeItems:
     """For each of `wanted` the stretch of `known` items, in order of their value in `like`, that it is the mean of.
 
     All known items where `like` is null, where none has the same value, and where the value is missing.

@@ -20,7 +20,7 @@ from fullrank.data.impressions.fields import AnyField, Numeric, Schema
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
 from fullrank.models.ranking.fused import Fused
-from fullrank.models.ranking.model import ClickModel
+from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run
 
 Rows = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]
@@ -30,7 +30,7 @@ FREE = {"min_count", "separator", "max_length", "buckets"}
 
 
 @torch.no_grad()
-def copy_click_weights(model: ClickModel, store: ImpressionStore, source: Run) -> int:
+def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: Run) -> int:
     """Fill `model` from a run. Returns how many values of the new vocabularies the run knew.
 
     Raises `UserError` where the run is of another kind, spec or schema, where it needs its store and that is gone, and
@@ -124,5 +124,5 @@ def _buckets(old: np.ndarray, new: np.ndarray) -> Rows:
     return ids, np.searchsorted(old, middles, side="right") + FIRST
 
 
-def _tables(model: ClickModel) -> list[tuple[str, Fused]]:
+def _tables(model: RankingModule) -> list[tuple[str, Fused]]:
     return [(name, module) for name, module in model.named_modules() if isinstance(module, Fused)]

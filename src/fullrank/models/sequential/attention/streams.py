@@ -46,10 +46,10 @@ def think(
     grown = (k, v) if own is None else (torch.cat([own[0], k], 3), torch.cat([own[1], v], 3))
     if isinstance(attention, Streamed):
         return attention.think(q, prefix, grown, batch), grown
-    return think_slow(attention, q, prefix, grown, batch), grown
+    return think_reference(attention, q, prefix, grown, batch), grown
 
 
-def think_slow(
+def think_reference(
     attention: Any, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch
 ) -> Float[Tensor, "B M D"]:
     """The twin of `Streamed.think`: each stream apart, behind a copy of the history."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fullrank.data.batch import Answer, Batch
+from fullrank.data.batch import Batch, Scorer
 from fullrank.data.events.store import Store
 
 
@@ -18,4 +18,4 @@ class Baseline(Protocol):
     allows_empty: bool
 
     def fit(self, store: Store) -> None: ...
-    def answer(self, batch: Batch) -> Answer: ...
+    def answer(self, batch: Batch) -> Scorer: ...

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Dense
+from fullrank.data.batch import Batch, DenseScorer
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 
@@ -34,6 +34,6 @@ class PopularityModel(nn.Module):
     def fit(self, store: Store) -> None:
         self.counts = torch.as_tensor(store.catalog.popularity, dtype=torch.float32)
 
-    def answer(self, batch: Batch) -> Dense:
+    def answer(self, batch: Batch) -> DenseScorer:
         one = torch.ones(len(batch.items), 1, device=self.counts.device)
-        return Dense(one, self.counts[:, None])
+        return DenseScorer(one, self.counts[:, None])

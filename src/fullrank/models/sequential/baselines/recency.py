@@ -11,7 +11,7 @@ from torch import nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Dense
+from fullrank.data.batch import Batch, DenseScorer
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 
@@ -44,6 +44,6 @@ class RecencyModel(nn.Module):
         mass = np.bincount(items, weights=weight, minlength=self.num_items)
         self.mass = torch.as_tensor(mass, dtype=torch.float32)
 
-    def answer(self, batch: Batch) -> Dense:
+    def answer(self, batch: Batch) -> DenseScorer:
         one = torch.ones(len(batch.items), 1, device=self.mass.device)
-        return Dense(one, self.mass[:, None])
+        return DenseScorer(one, self.mass[:, None])

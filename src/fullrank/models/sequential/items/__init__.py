@@ -1,7 +1,7 @@
 """Item id <-> vector.
 
 The room's contract: a Spec whose ``build(dim, catalog)`` gives an `Items` module. The same vectors are the model's
-input and what queries search (tied). A step searches a `Snapshot`, so that the whole table is made once a step. Items
+input and what queries search (tied). A step searches a `ItemIndex`, so that the whole table is made once a step. Items
 made of parts, such as codes, are `Perturbable`: noise may then hit a part of an item. Items whose vectors are computed,
 such as text, are `Computed`: a step computes each vector once. ``flops(count)`` is what the matrix products of so many
 vectors cost forward (look-ups and their sums are none), or there is a sentence ``uncounted``.
@@ -81,7 +81,7 @@ def perturbed(items: Items, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tens
     return items.embed(others[..., 0]) * kept
 
 
-class Snapshot:
+class ItemIndex:
     """The catalogue that one step searches: `Items` as the scoring sees them (normalised where it is cosine)."""
 
     def __init__(self, items: Items, *, normalise: bool):

@@ -13,8 +13,8 @@ from fullrank.ops.code_scores import code_scores
 
 
 @dataclass(frozen=True)
-class Coded:
-    """Satisfies `batch.Answer`, for existing items alone. A block takes users x items of memory, whatever K is."""
+class CodeScorer:
+    """Satisfies `batch.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
 
     levels: Float[Tensor, "N B"]
     """Scores of every code of every level, one level below the other; users side by side. Larger is better."""
@@ -32,5 +32,5 @@ class Coded:
 
 
 def log_probabilities(logits: Sequence[Float[Tensor, "B _"]]) -> Float[Tensor, "N B"]:
-    """`Coded.levels` where an item's score is the mean over levels of the log-probability of its code (RPG, Eq. 6)."""
+    """`CodeScorer.levels` of items scored by the mean log-probability of their codes (RPG, Eq. 6)."""
     return torch.cat([level.float().log_softmax(-1) for level in logits], 1).T.contiguous() / len(logits)

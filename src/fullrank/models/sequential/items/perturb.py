@@ -55,7 +55,7 @@ def perturb(
     return torch.where(kept & (what < noise.mask + noise.substitute), other, codes), kept
 
 
-def perturb_slow(
+def perturb_reference(
     codes: Int[Tensor, "B T K"], sizes: tuple[int, ...], noise: Noise
 ) -> tuple[Int[Tensor, "B T K"], Bool[Tensor, "B T K"]]:
     """The twin: digit by digit, with the list of the others written out."""

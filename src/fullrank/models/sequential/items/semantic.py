@@ -22,8 +22,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import STD
-from fullrank.models.sequential.items import Snapshot, unit
-from fullrank.models.sequential.items.coded import Coded, log_probabilities
+from fullrank.models.sequential.items import ItemIndex, unit
+from fullrank.models.sequential.items.coded import CodeScorer, log_probabilities
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 
@@ -124,7 +124,7 @@ class Level:
         return (counts / counts.sum()).log()[ids]
 
 
-def levels_of(catalogue: Snapshot) -> tuple[Level, ...]:
+def levels_of(catalogue: ItemIndex) -> tuple[Level, ...]:
     """Each level of a snapshot's codes, normalised where the snapshot is."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
@@ -132,16 +132,16 @@ def levels_of(catalogue: Snapshot) -> tuple[Level, ...]:
     return tuple(Level(items, k, vectors) for k, vectors in enumerate(table.split(items.sizes)))
 
 
-def by_codes(vectors: Float[Tensor, "B K D"], catalogue: Snapshot) -> Coded:
+def by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> CodeScorer:
     """The items' mean log-probability of their codes, where vector k asks for the code of level k."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
     levels, rows = index_codes(catalogue)
     logits = [vectors[:, k] @ level.vectors.T for k, level in enumerate(levels)]
-    return Coded(log_probabilities(logits), items.sizes, rows)
+    return CodeScorer(log_probabilities(logits), items.sizes, rows)
 
 
-def index_codes(catalogue: Snapshot) -> tuple[tuple[Level, ...], Int[Tensor, "V K"]]:
+def index_codes(catalogue: ItemIndex) -> tuple[tuple[Level, ...], Int[Tensor, "V K"]]:
     """What `by_codes` reads of a snapshot: the levels, and the rows of each item's codes; made once."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
@@ -151,7 +151,7 @@ def index_codes(catalogue: Snapshot) -> tuple[tuple[Level, ...], Int[Tensor, "V 
     )
 
 
-def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> Coded:
+def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeScorer:
     """The products of these vectors with every item's, code by code: an item's vector is a sum of its codes' parts."""
     tables = items.table.detach().split(items.sizes)
     if items.parts == "concat":
@@ -159,7 +159,7 @@ def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> Coded:
     else:
         parts = (vectors / len(tables) if items.parts == "mean" else vectors,) * len(tables)
     levels = torch.cat([table @ part.T for table, part in zip(tables, parts, strict=True)])
-    return Coded(levels, items.sizes, items.codes + items.offsets)
+    return CodeScorer(levels, items.sizes, items.codes + items.offsets)
 
 
 def read(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:

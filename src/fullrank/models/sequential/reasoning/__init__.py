@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.data.batch import Batch, States, Thoughts
+from fullrank.data.batch import Batch, ReasoningStates, States
 from fullrank.models.sequential.encoders import Encoder
 from fullrank.models.sequential.reasoning.budget import Budget
 
@@ -30,7 +30,7 @@ from fullrank.models.sequential.reasoning.budget import Budget
 class Thinking:
     """Some rows between two steps."""
 
-    thoughts: Thoughts
+    thoughts: ReasoningStates
     cache: Any
     """What the reasoner remembers of the rows' histories and of its own steps."""
     taken: int = 0

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Thoughts
+from fullrank.data.batch import ReasoningStates
 from fullrank.models.initial import STD, start_small
 from fullrank.models.sequential.reasoning.stepwise import Stepwise
 
@@ -62,8 +62,8 @@ class PLRReasoner(Stepwise):
             return start.new_full((len(start), streams), 1 / streams)
         return self.gate(start)[:, :streams].softmax(1)
 
-    def trained(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
+    def trained(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
         return (thoughts.gate[..., None] * thoughts.steps.mean(1)).sum(1)
 
-    def answer(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
+    def answer(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
         return thoughts.start + self.trained(thoughts)

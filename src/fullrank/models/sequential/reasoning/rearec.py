@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Thoughts
+from fullrank.data.batch import ReasoningStates
 from fullrank.models.sequential.reasoning.stepwise import Stepwise
 
 
@@ -46,9 +46,9 @@ class ReaRecReasoner(Stepwise):
     def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B M"]:
         return torch.ones_like(start[:, :1])
 
-    def trained(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
+    def trained(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
         return self.answer(thoughts)
 
-    def answer(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
+    def answer(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
         steps = thoughts.steps[:, :, 0]
         return (thoughts.start + steps.sum(1)) / (1 + steps.shape[1]) if self.mean else steps[:, -1]

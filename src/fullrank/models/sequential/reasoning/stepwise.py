@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, States, Thoughts, last
+from fullrank.data.batch import Batch, ReasoningStates, States, last
 from fullrank.models.initial import STD
 from fullrank.models.sequential.reasoning import Thinking
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
@@ -52,11 +52,11 @@ class Stepwise(nn.Module):
         """The gate of the first `streams` streams."""
 
     @abstractmethod
-    def trained(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
+    def trained(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
         """What the loss reads, after one step or more."""
 
     @abstractmethod
-    def answer(self, thoughts: Thoughts) -> Float[Tensor, "B D"]:
+    def answer(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
         """What is searched with, after one step or more."""
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
@@ -80,7 +80,7 @@ class Stepwise(nn.Module):
 
     def select(self, thinking: Thinking, rows: Int[Tensor, "b"]) -> Thinking:
         t = thinking.thoughts
-        kept = Thoughts(t.start[rows], t.steps[rows], t.gate[rows])
+        kept = ReasoningStates(t.start[rows], t.steps[rows], t.gate[rows])
         return Thinking(kept, thinking.cache.select(rows), thinking.taken)
 
     def answered(self, thinking: Thinking) -> Float[Tensor, "B D"]:
@@ -91,9 +91,9 @@ class Stepwise(nn.Module):
         states, cache = self.encoder.start(x, batch)
         start = last(states.tokens, batch)
         steps = start.new_zeros(len(start), 0, streams, start.shape[1])
-        return states, Thinking(Thoughts(start, steps, self.weigh(start, streams)), cache)
+        return states, Thinking(ReasoningStates(start, steps, self.weigh(start, streams)), cache)
 
-    def _outputs(self, thoughts: Thoughts) -> dict[str, Tensor]:
+    def _outputs(self, thoughts: ReasoningStates) -> dict[str, Tensor]:
         found = {"step_0": thoughts.start}
         for s in range(1, thoughts.steps.shape[1] + 1):
             found[f"step_{s}"] = self.answer(replace(thoughts, steps=thoughts.steps[:, :s]))

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, Step, Thoughts
+from fullrank.data.batch import Batch, ReasoningStates, Step
 
 
 def demand_reasoner(model: Any, penalty: str) -> Any:
@@ -23,7 +23,7 @@ def demand_reasoner(model: Any, penalty: str) -> Any:
     return reasoner
 
 
-def thoughts_of(step: Step) -> Thoughts:
+def thoughts_of(step: Step) -> ReasoningStates:
     thoughts = step.states.thoughts
     assert thoughts is not None  # `demand_reasoner` was asked when the model was built
     return thoughts
@@ -34,13 +34,13 @@ def first_view_alone(step: Step) -> bool:
     return step.taps is not None and "loss_of_first_view" in step.taps.wanted
 
 
-def states_of(thoughts: Thoughts, *, start: bool) -> Float[Tensor, "B n D"]:
+def states_of(thoughts: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:
     """All states of each row: n = S M, and h_0 before them on request."""
     steps = thoughts.steps.flatten(1, 2)
     return torch.cat([thoughts.start[:, None], steps], 1) if start else steps
 
 
-def views_of(thoughts: Thoughts, batch: Batch) -> tuple[Float[Tensor, "n B D"], Float[Tensor, "n B D"]]:
+def views_of(thoughts: ReasoningStates, batch: Batch) -> tuple[Float[Tensor, "n B D"], Float[Tensor, "n B D"]]:
     """The states of the first and of the second view, by step and stream."""
     first, second = states_of(thoughts, start=False).float().chunk(2)
     assert batch.views == 2 and len(first) == len(second)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
-from fullrank.models.sequential.items import Items, Snapshot
+from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
@@ -65,7 +65,7 @@ class SemanticTokensTask(NextItemTask):
         moved = F.linear(states, self.weight.flatten(0, 1), self.bias.flatten())
         return states[:, None] + F.silu(moved.unflatten(-1, (self.levels, -1)))
 
-    def heads_of_slow(self, states: Float[Tensor, "M D"]) -> Float[Tensor, "M K D"]:
+    def heads_of_reference(self, states: Float[Tensor, "M D"]) -> Float[Tensor, "M K D"]:
         """The twin: head by head."""
         each = zip(self.weight, self.bias, strict=True)
         return torch.stack([states + F.silu(states @ weight.T + bias) for weight, bias in each], 1)
@@ -75,7 +75,7 @@ class SemanticTokensTask(NextItemTask):
         return {f"code_{k}": known for k in range(1, self.levels + 1)}
 
     def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
-        assert isinstance(catalogue, Snapshot)
+        assert isinstance(catalogue, ItemIndex)
         rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
         items = batch.items[rows, positions + 1]
         codes: Int[Tensor, "M K"] = catalogue.items.codes[items]  # type: ignore[attr-defined]
