@@ -14,7 +14,7 @@ import pytest
 
 import fullrank as fr
 from fullrank.core.errors import UserError
-from fullrank.data.sources import RankingEvaluation
+from fullrank.data.sources import ImpressionTables
 from fullrank.data.sources.avazu import KEPT, Avazu
 from fullrank.data.sources.criteo import CATEGORIES, NUMBERS, Criteo
 from fullrank.data.sources.frappe import FIELDS, Frappe
@@ -24,11 +24,11 @@ from fullrank.data.sources.planted_clicks import PlantedClicks
 Folder = Callable[[str], Path]
 
 
-def prepared(found: RankingEvaluation, out: Path) -> fr.ImpressionStore:
+def prepared(found: ImpressionTables, out: Path) -> fr.ImpressionStore:
     return fr.prepare_impressions(found.table, out, schema=found.schema, notes=found.notes)
 
 
-def frame(found: RankingEvaluation) -> pl.DataFrame:
+def frame(found: ImpressionTables) -> pl.DataFrame:
     return found.table.collect() if isinstance(found.table, pl.LazyFrame) else found.table
 
 

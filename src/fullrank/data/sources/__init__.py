@@ -56,7 +56,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class RankingEvaluation:
+class ImpressionTables:
     """What a source of impressions read: a row for each, and what its columns are."""
 
     table: pl.DataFrame | pl.LazyFrame
@@ -88,6 +88,6 @@ class ImpressionSource(Protocol):
         """What has to lie in the download folder; empty for a source that generates its data."""
         ...
 
-    def impressions(self, folder: Path) -> RankingEvaluation:
+    def impressions(self, folder: Path) -> ImpressionTables:
         """The publisher's files below `folder`. Raises `UserError` for a missing or malformed file."""
         ...

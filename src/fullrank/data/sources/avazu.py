@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit, RandomSplit
-from fullrank.data.sources import RankingEvaluation, RemoteFile
+from fullrank.data.sources import ImpressionTables, RemoteFile
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import scanned
 
@@ -58,7 +58,7 @@ class Avazu(Spec):
         why = "Kaggle wants a login: accept the rules there, download train.gz and put it there"
         return (RemoteFile(PAGE, "train.csv", manual=why, alternatives=("train.gz",)),)
 
-    def impressions(self, folder: Path) -> RankingEvaluation:
+    def impressions(self, folder: Path) -> ImpressionTables:
         """The fields in the publisher's order, times behind them."""
         if self.split == "given":
             frame = pl.concat([_fields(path).with_columns(split=pl.lit(part)) for path, part in self._given(folder)])
@@ -71,7 +71,7 @@ class Avazu(Spec):
             frame = _fields(path)
         rule = GivenSplit() if self.split == "given" else RandomSplit(seed=self.seed)
         fields = tuple(Categorical(name=name, min_count=2) for name in (*KEPT, *TIMES))
-        return RankingEvaluation(frame, Schema(label="click", fields=fields, split=rule), ("Avazu x4: for research",))
+        return ImpressionTables(frame, Schema(label="click", fields=fields, split=rule), ("Avazu x4: for research",))
 
     def _given(self, folder: Path) -> list[tuple[Path, str]]:
         if not all((folder / name).is_file() for name in PARTS):

@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import GivenSplit
-from fullrank.data.sources import RankingEvaluation, RemoteFile
+from fullrank.data.sources import ImpressionTables, RemoteFile
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import scanned
 
@@ -40,7 +40,7 @@ class Criteo(Spec):
         url = f"{self.base_url.rstrip('/')}/{ARCHIVE}"
         return (RemoteFile(url, ARCHIVE, alternatives=tuple(PARTS)),)
 
-    def impressions(self, folder: Path) -> RankingEvaluation:
+    def impressions(self, folder: Path) -> ImpressionTables:
         """The three files behind each other, unpacked into `folder` where they lie there as an archive."""
         if not all((folder / name).is_file() for name in PARTS):
             if not (folder / ARCHIVE).is_file():
@@ -54,4 +54,4 @@ class Criteo(Spec):
         fields: list[AnyField] = [Numeric(name=name, transform="linear") for name in NUMBERS]
         fields += [Categorical(name=name) for name in CATEGORIES]
         note = "Criteo x1: the split and the scaling of AFN, as BARS distributes them; for research"
-        return RankingEvaluation(pl.concat(frames), Schema(fields=tuple(fields), split=GivenSplit()), (note,))
+        return ImpressionTables(pl.concat(frames), Schema(fields=tuple(fields), split=GivenSplit()), (note,))

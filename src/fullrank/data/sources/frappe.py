@@ -19,7 +19,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit, RandomSplit
-from fullrank.data.sources import RankingEvaluation, RemoteFile
+from fullrank.data.sources import ImpressionTables, RemoteFile
 from fullrank.data.sources._parse import delimited, require
 
 PAGE = "https://www.baltrunas.info/context-aware/frappe"
@@ -44,7 +44,7 @@ class Frappe(Spec):
         why = "the publisher asks to cite the paper: download the archive, take frappe.csv out of it and put it there"
         return (RemoteFile(PAGE, "frappe.csv", manual=why, alternatives=("impressions.parquet",)),)
 
-    def impressions(self, folder: Path) -> RankingEvaluation:
+    def impressions(self, folder: Path) -> ImpressionTables:
         """Impressions with their split, or the publisher's records with negatives drawn."""
         fields = tuple(Categorical(name=name) for name in FIELDS)
         ready = folder / "impressions.parquet"
@@ -52,7 +52,7 @@ class Frappe(Spec):
             if self != Frappe(base_url=self.base_url):
                 raise UserError(f"{ready} has its negatives and its split: negatives and seed have no effect there")
             note = "Frappe: negatives and split as found in impressions.parquet"
-            return RankingEvaluation(
+            return ImpressionTables(
                 pl.scan_parquet(ready, glob=False), Schema(fields=fields, group="user", split=GivenSplit()), (note,)
             )
         path = require(folder, "frappe.csv", hint=f"download it from {PAGE} and put it there")
@@ -62,7 +62,7 @@ class Frappe(Spec):
         table = _with_negatives(records, self.negatives, self.seed)
         rule = RandomSplit(shares=(0.7, 0.2, 0.1), seed=self.seed)
         note = f"Frappe: {self.negatives} negatives per record, drawn with seed {self.seed}"
-        return RankingEvaluation(table, Schema(fields=fields, group="user", split=rule), (note,))
+        return ImpressionTables(table, Schema(fields=fields, group="user", split=rule), (note,))
 
 
 def _with_negatives(records: pl.DataFrame, negatives: int, seed: int) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Schema
 from fullrank.data.impressions.splits import TemporalSplit
-from fullrank.data.sources import RankingEvaluation, RemoteFile
+from fullrank.data.sources import ImpressionTables, RemoteFile
 from fullrank.data.sources.movielens import BASE, MovieLens
 
 PARQUET = ("ratings.parquet", "users.parquet", "movies.parquet")
@@ -35,7 +35,7 @@ class MovieLensCTR(Spec):
         """ml-1m.zip, 6 MB."""
         return MovieLens(base_url=self.base_url).files()
 
-    def impressions(self, folder: Path) -> RankingEvaluation:
+    def impressions(self, folder: Path) -> ImpressionTables:
         """From ml-1m.zip, the unpacked .dat files beside it, or ratings, users and movies as Parquet."""
         if all((folder / name).is_file() for name in PARQUET):
             ratings, users, movies = (_parquet(folder / name) for name in PARQUET)
@@ -55,7 +55,7 @@ class MovieLensCTR(Spec):
             label="rating", label_threshold=self.threshold, fields=tuple(fields), group="user", time="timestamp",
             split=TemporalSplit(),
         )  # fmt: skip
-        return RankingEvaluation(table, schema, notes)
+        return ImpressionTables(table, schema, notes)
 
 
 def _joined(ratings: pl.DataFrame, users: pl.DataFrame, movies: pl.DataFrame) -> pl.DataFrame:
