@@ -11,10 +11,11 @@ MARK = "<!-- below: written by docs/make_map.py -->"
 # From what you call down to what everything stands on; a room that is not named here comes last.
 ROOMS = (
     "cli", "api.py", "recipes", "testing", "analysis", "sweeps", "scaling", "cascade", "training",
-    "training/cold_start", "experiment.py", "run.py", "evaluation", "inference", "models", "models/sequential", "models/sequential/items",
-    "models/sequential/attention", "models/sequential/encoders", "models/sequential/reasoning",
-    "models/sequential/objectives", "models/sequential/regularizers", "models/sequential/baselines", "models/ranking",
-    "semantic_ids", "metrics", "data", "data/events", "data/impressions", "data/sources", "ops", "problem.py", "core",
+    "training/cold_start", "experiment.py", "run.py", "evaluation", "inference", "models", "models/sequential",
+    "models/sequential/items", "models/sequential/attention", "models/sequential/encoders",
+    "models/sequential/reasoning", "models/sequential/objectives", "models/sequential/regularizers",
+    "models/sequential/baselines", "models/ranking", "semantic_ids", "metrics", "data", "data/events",
+    "data/impressions", "data/sources", "ops", "problem.py", "core",
 )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""Models, plain PyTorch: sequential recommenders (histories to items), ranking models (impressions to probabilities)."""
+"""Models, plain PyTorch: sequential recommenders (histories to items), ranking models (impressions to clicks)."""
