@@ -19,7 +19,7 @@ from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers.sprint import Sprint
-from tests.components.test_attention import (
+from fullrank.testing.attention import (
     check_apply,
     check_causal,
     check_columns,
@@ -119,7 +119,7 @@ def test_head_rms_has_the_direction_of_any_row_scale() -> None:
 @pytest.mark.parametrize(
     "check",
     [check_causal, check_padding, check_apply, check_matrices, check_project, check_learns, check_streams,
-     check_columns, lambda a: check_weights(a, distribution=False)],
+     check_columns, check_weights],
 )  # fmt: skip
 def test_laws_at_another_width(norm: str, check: Callable[[Any], None]) -> None:
     """The laws vary every setting but the numbers that have no default value."""
@@ -130,9 +130,13 @@ def test_laws_at_another_width(norm: str, check: Callable[[Any], None]) -> None:
 
 @pytest.mark.parametrize("norm", ["row_l1", "row_rms", "none"])
 def test_without_a_head_norm_it_is_linear_in_the_values(norm: str) -> None:
+    assert build(norm=norm).linear
     check_linear(build(norm=norm))
+    claimed = build(norm="head_rms")
+    assert not claimed.linear
+    claimed.linear = True
     with pytest.raises(AssertionError):
-        check_linear(build(norm="head_rms"))
+        check_linear(claimed)
 
 
 class Apart(FocusedAttention):

@@ -88,6 +88,7 @@ class FocusedAttention(nn.Module):
     """Satisfies `Attention` and `Streamed`. A query is [q1 q2] and a key [k1 k2], side by side."""
 
     notes = frozenset({"columns", "rows"})
+    rows_sum_to_one = False
 
     def __init__(self, dim: int, spec: Focused):
         super().__init__()
@@ -98,6 +99,7 @@ class FocusedAttention(nn.Module):
         self.sizes = [2 * spec.heads * self.width, 2 * spec.heads * self.width, dim]
         self.qkv = nn.Linear(dim, sum(self.sizes), bias=False)
         self.output = nn.Linear(dim, dim, bias=False)
+        self.linear = spec.norm != "head_rms"
         self.norm = nn.RMSNorm(dim // spec.heads, eps=EPS) if spec.norm == "head_rms" else None
         start_small(self)
 

@@ -91,6 +91,7 @@ class HSTUAttention(nn.Module):
     """Satisfies `Attention`, `Placed` and `Streamed`."""
 
     notes = frozenset({"columns", "rows"})
+    rows_sum_to_one, linear = False, False
 
     def __init__(self, dim: int, max_length: int, spec: HSTU):
         super().__init__()

@@ -51,6 +51,7 @@ class SoftmaxAttention(nn.Module):
     """Satisfies `Attention` and `Streamed`."""
 
     notes = frozenset({"columns", "dropped_columns"})
+    rows_sum_to_one, linear = True, True
 
     def __init__(self, dim: int, spec: Softmax):
         super().__init__()
