@@ -120,9 +120,9 @@ class Signed(HSTUAttention):
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         y = super().forward(x, batch)
-        if batch.taps is not None and batch.taps.columns:
+        if batch.captures is not None and batch.captures.columns:
             sums = (self.weights(x, batch) * batch.valid[:, None, :, None]).sum(2)
-            batch.taps.columns[-1] = replace(batch.taps.columns[-1], sums=sums)
+            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=sums)
         return y
 
 
@@ -131,8 +131,8 @@ class Crowded(HSTUAttention):
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         y = super().forward(x, batch)
-        if batch.taps is not None and batch.taps.columns:
-            batch.taps.columns[-1] = replace(batch.taps.columns[-1], sums=self.weights(x, batch).abs().sum(2))
+        if batch.captures is not None and batch.captures.columns:
+            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=self.weights(x, batch).abs().sum(2))
         return y
 
 

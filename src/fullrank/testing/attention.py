@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Taps
+from fullrank.data.batch import Batch, Captures, Columns
 from fullrank.models.sequential.attention import Placed, Places, mask
 from fullrank.models.sequential.attention.streams import remembered, think, think_reference
 from fullrank.ops.flop_count import counted
@@ -158,9 +158,9 @@ def check_columns(attention: Any) -> None:
     An attention with `noted_weights` notes those instead, and they are at least the absolute weights everywhere.
     """
     x, batch = case(device_of(attention), extra=2)
-    plain_y, taps = attention(x, batch), Taps(frozenset({"columns"}))
-    assert close(attention(x, replace(batch, taps=taps))[batch.valid], plain_y[batch.valid])
-    (noted,) = taps.columns
+    plain_y, kept = attention(x, batch), list[Columns]()
+    assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
+    (noted,) = kept
     absolute = attention.weights(x, batch).abs()
     of = attention.noted_weights(x, batch) if hasattr(attention, "noted_weights") else absolute
     assert noted.module is attention and torch.equal(noted.valid, batch.valid)
@@ -175,15 +175,14 @@ def check_columns(attention: Any) -> None:
     wanted = torch.autograd.grad(sums.pow(2).sum(), parameters, allow_unused=True)
     for a, b in zip(found, wanted, strict=True):
         assert (a is None or not a.any()) if b is None else a is not None and close(a, b, 1e-4)
-    other = Taps(frozenset())
-    attention(x, replace(batch, taps=other))
-    assert not other.columns, "noted what nobody wants"
+    attention(x, replace(batch, captures=Captures()))
+    assert len(kept) == 1, "noted what nobody wants"
 
 
 def check_streams(attention: Any) -> None:
     """Two tokens in each of three streams behind the history: those of the twin that copies it for every stream."""
     x, batch = case(device_of(attention), extra=2)
-    noting = replace(batch, taps=Taps(frozenset({"memory"})))
+    noting = replace(batch, captures=Captures(memory={}))
     attention(x, noting)
     prefix = remembered(attention, x, noting)
     projected = attention.project(x, batch.positions(from_end=False))[1:]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, Columns, Taps
+from fullrank.data.batch import Batch, Captures, Columns
 from fullrank.models.sequential.attention.focused import Focused, FocusedAttention
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
@@ -158,9 +158,9 @@ class Netted(FocusedAttention):
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         y = super().forward(x, batch)
-        if batch.taps is not None and batch.taps.columns:
+        if batch.captures is not None and batch.captures.columns:
             sums = (self.weights(x, batch) * batch.valid[:, None, :, None]).sum(2)
-            batch.taps.columns[-1] = replace(batch.taps.columns[-1], sums=sums)
+            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=sums)
         return y
 
 
@@ -221,9 +221,9 @@ def test_noted_columns_bound_the_norm() -> None:
     """|A|_2^2 <= largest column sum times largest row sum of what is noted, for every norm."""
     for norm in NORMS:
         attention, batch = build(norm=norm), padded(histories([9, 6]))
-        x, taps = torch.randn(2, 9, 12), Taps(frozenset({"columns"}))
-        attention(x, replace(batch, taps=taps))
-        (noted,) = taps.columns
+        x, kept = torch.randn(2, 9, 12), list[Columns]()
+        attention(x, replace(batch, captures=Captures(columns=kept)))
+        (noted,) = kept
         assert isinstance(noted, Columns) and noted.rows is not None
         shown = attention.weights(x, batch) * batch.valid[:, None, :, None]
         sigma = torch.linalg.matrix_norm(shown, 2)
