@@ -21,12 +21,11 @@ from fullrank.core.files import write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.manifest import damaged, digest, is_count, is_store
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import Encoder
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
+from fullrank.data.manifest import damaged, digest, is_count, is_store
 from fullrank.experiment import Experiment
 
 FORMAT = 2

@@ -15,8 +15,8 @@ import torch
 import fullrank as fr
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo, Schema
-from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.numeric import Moments, Quantiles
+from fullrank.data.impressions.prepare import infer, summary
 from fullrank.data.impressions.splits import Cuts
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, bucket, canonical
 

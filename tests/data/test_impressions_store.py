@@ -19,9 +19,9 @@ import pytest
 
 import fullrank as fr
 from fullrank.core.errors import UserError
-from fullrank.data.events.manifest import describe
 from fullrank.data.impressions import write as impression_write
 from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.manifest import describe
 
 FRAME = pl.DataFrame(
     {

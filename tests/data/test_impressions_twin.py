@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import torch
 
-from fullrank.data import chunks
+from fullrank.data import frames
 from fullrank.data.impressions import prepare as prepare_impressions
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.splits import uniform
@@ -157,7 +157,7 @@ def check(store: ImpressionStore, rows: list[Row]) -> None:
 
 @pytest.mark.parametrize(("rows", "chunk"), [(37, 1 << 17), (211, 50), (211, 7), (1000, 333)])
 def test_the_store_is_that_of_the_twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, chunk: int) -> None:
-    monkeypatch.setattr(chunks, "CHUNK", chunk)
+    monkeypatch.setattr(frames, "CHUNK", chunk)
     given = table(rows, seed=rows)
     store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=SCHEMA)
     check(store, given)

@@ -10,9 +10,8 @@ import polars as pl
 import pytest
 
 from fullrank.core.errors import UserError
-from fullrank.data.sources._categories import CATEGORIES
 from fullrank.data.sources._parse import number, parse, records
-from fullrank.data.sources.amazon import Amazon
+from fullrank.data.sources.amazon import CATEGORIES, Amazon
 
 REVIEWS: list[dict[str, object]] = [
     {

@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from fullrank.cascade.tables import constant
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.impressions.tensors import tensors
+from fullrank.data.impressions.encoding import Encoder, tensors
 
 
 @dataclass(frozen=True)

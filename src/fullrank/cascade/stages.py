@@ -10,7 +10,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run, store_of

@@ -72,7 +72,7 @@ def _prepare(
     from fullrank.core.registry import kinds
     from fullrank.data.frames import Source as Table
     from fullrank.data.impressions.fields import Schema
-    from fullrank.data.impressions.infer import infer
+    from fullrank.data.impressions.prepare import infer
     from fullrank.data.impressions.prepare import prepare_impressions as make
     from fullrank.data.sources import ImpressionSource
 

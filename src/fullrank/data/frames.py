@@ -2,13 +2,18 @@
 
 Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others. Every check
 and every filter happens afterwards on the same arrays, so that all engines give the same store.
+
+`Chunks` gives a table as frames of `CHUNK` rows in input order, as often as needed, in the memory of one of them.
+Parquet is read by row groups. What cannot be read from the middle (CSV, JSONL, lazy queries) is first streamed into a
+Parquet file in a scratch folder. A DataFrame in memory is cut as it is.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,9 @@ from fullrank.core.errors import UserError, nearest
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 """File names that `Source` reads."""
+
+CHUNK = 1 << 17
+"""Rows of a chunk. Statistics are summed by chunk, so another size may change their last digits."""
 
 _FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError)
 
@@ -80,6 +88,72 @@ class Source:
         except Exception as error:  # each engine has errors of its own; the cause stays for --debug
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise UserError(f"{self.name} cannot be read by its engine: {reason[:200]}") from error
+
+
+class Chunks:
+    """Some columns of a table; iterate over it for (row number of the first row, frame)."""
+
+    def __init__(self, source: Source, columns: Sequence[str], scratch: Path):
+        self.name = source.name
+        self._source = source
+        self._columns = list(columns)
+        self._lazy: pl.LazyFrame | None = None
+        self._whole: pl.DataFrame | None = None
+        if isinstance(source.frame, nw.DataFrame):
+            self._whole = source.read(self._columns)
+            self.rows = len(self._whole)
+            return
+        if source.sliced:
+            native = source.frame.to_native()
+            assert isinstance(native, pl.LazyFrame)
+            self._lazy = native.select(self._columns)
+        else:
+            self._lazy = self._spooled(scratch / "input.parquet")
+        counted = self._lazy.select(pl.len())
+        self.rows = int(source.guard(lambda: counted.collect().item()))
+
+    def __iter__(self) -> Iterator[tuple[int, pl.DataFrame]]:
+        return self.of(self._columns)
+
+    @property
+    def empty(self) -> pl.DataFrame:
+        """The columns without rows."""
+        return self._whole.clear() if self._whole is not None else self._read(0, self._columns).clear()
+
+    def of(self, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
+        """The chunks with some of the columns."""
+        chosen = list(dict.fromkeys(columns))
+        for start in range(0, self.rows, CHUNK):
+            if self._whole is not None:
+                yield start, self._whole.select(chosen).slice(start, CHUNK)
+            else:
+                yield start, self._read(start, chosen)
+
+    def _read(self, start: int, columns: list[str]) -> pl.DataFrame:
+        assert self._lazy is not None
+        some = self._lazy.slice(start, CHUNK).select(columns)
+        frame = self._source.guard(lambda: some.collect())
+        assert isinstance(frame, pl.DataFrame)
+        if len(frame) != min(CHUNK, self.rows - start):
+            raise UserError(f"{self.name} changed while it was read; run it again")
+        return frame
+
+    def _spooled(self, path: Path) -> pl.LazyFrame:
+        frame = self._source.frame.select(*self._columns)
+        try:
+            native = frame.to_native()
+            if isinstance(native, pl.LazyFrame):
+                self._source.guard(
+                    lambda: native.sink_parquet(path, compression="lz4", statistics=False, row_group_size=CHUNK)
+                )
+            else:
+                assert isinstance(frame, nw.LazyFrame)
+                self._source.guard(lambda: frame.sink_parquet(path))
+        except UserError as error:
+            if os.strerror(errno.ENOSPC) in str(error):  # the engine's error, which would blame the input
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+            raise
+        return pl.scan_parquet(path, glob=False)
 
 
 def unreadable(name: str, error: BaseException) -> UserError:

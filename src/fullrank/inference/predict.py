@@ -17,10 +17,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.core.tables import TableWriter
 from fullrank.data.batch import Impressions
-from fullrank.data.chunks import Chunks
-from fullrank.data.frames import Source
-from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.impressions.transform import fresh, require_fields
+from fullrank.data.frames import Chunks, Source
+from fullrank.data.impressions.encoding import Encoder, require_fields, transform
 from fullrank.inference.batches import evaluating
 from fullrank.models.ranking.model import RankingModule
 
@@ -115,7 +113,7 @@ def _predicted(
             some = frame.slice(low, ROWS)
             last = start + low + len(some) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(probable(model, fresh(encoder, some, what), device))
+            parts.append(probable(model, transform(encoder, some, what), device))
             if progress is not None:
                 progress(start + low + len(some), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

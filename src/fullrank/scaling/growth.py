@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError
-from fullrank.data.events.manifest import is_store
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import drawn, gini
+from fullrank.data.manifest import is_store
 from fullrank.scaling.heaps import Heaps, heaps
 
 POINTS = 20

@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import replaceable, whole_folder, write_json
 from fullrank.core.tables import write_table
 from fullrank.core.tensor_files import write_tensors
-from fullrank.data.events import manifest as manifests
+from fullrank.data import manifest as manifests
 from fullrank.data.frames import unreadable
 from fullrank.ops.plain import plain
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
-from fullrank.data.events import manifest as manifests
+from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import Quantiser, folder

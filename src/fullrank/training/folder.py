@@ -8,8 +8,8 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import foreign, is_litter
-from fullrank.data.events.manifest import is_store
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
+from fullrank.data.manifest import is_store
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 

@@ -18,9 +18,8 @@ from jaxtyping import Bool, Int64
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
-from fullrank.data.events import manifest as manifests
 from fullrank.data.events import splits
-from fullrank.data.events.store import Store, guard
+from fullrank.data.events.store import FORMAT, FORMAT_VERSION, Store, guard
 from fullrank.data.events.write import fingerprint, save
 from fullrank.ops.splitmix import uniform
 
@@ -112,8 +111,8 @@ def _write(
     after = distribution(np.diff(offsets), np.bincount(items, minlength=len(trained)))
     drift = {"before": before, "after": after, "events_per_user_gap": gap(np.diff(source.offsets), np.diff(offsets))}
     manifest = {
-        "format": manifests.FORMAT,
-        "format_version": manifests.FORMAT_VERSION,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
         "library_version": __version__,
         "spec": source.manifest["spec"],
         "counts": {"users": len(ends), "items": len(trained), "events": len(items)},

@@ -13,10 +13,10 @@ import polars as pl
 from fullrank import __version__
 from fullrank.core.files import whole_folder, write_array, write_json
 from fullrank.core.tables import write_table
-from fullrank.data.events import manifest as manifests
+from fullrank.data import manifest as manifests
 from fullrank.data.events import splits
-from fullrank.data.events.table import Events
-from fullrank.data.join import Attached
+from fullrank.data.events.store import ARRAYS, FORMAT, FORMAT_VERSION
+from fullrank.data.events.table import Attached, Events
 
 
 def write(
@@ -41,8 +41,8 @@ def write(
     train = splits.parts(offsets, bounds) == 0
     popularity = np.bincount(events.item[train], minlength=len(items.ids))
     manifest = {
-        "format": manifests.FORMAT,
-        "format_version": manifests.FORMAT_VERSION,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
         "library_version": __version__,
         "spec": spec,
         "counts": events.counts(),
@@ -68,10 +68,10 @@ def write(
 def save(
     out: Path, arrays: Mapping[str, np.ndarray], tables: Mapping[str, pl.DataFrame], manifest: dict[str, Any]
 ) -> None:
-    """Write the folder: the arrays of `manifests.ARRAYS`, the tables `items` and `users`, the manifest with hashes."""
+    """Write the folder: the arrays of `ARRAYS`, the tables `items` and `users`, the manifest with hashes."""
     with whole_folder(out) as folder:
         for name, array in arrays.items():
-            dtype = np.dtype(manifests.ARRAYS[name][0])
+            dtype = np.dtype(ARRAYS[name][0])
             write_array(folder / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype))
         for name, table in tables.items():
             write_table(table, folder / f"{name}.parquet")

@@ -15,11 +15,11 @@ import polars as pl
 
 from fullrank.core.errors import UserError
 from fullrank.core.tables import write_table
-from fullrank.data.events.manifest import AGAIN, damaged
 from fullrank.data.frames import unreadable
 from fullrank.data.impressions.encoding import Encoder, Lookup, owner
 from fullrank.data.impressions.fields import Numeric, Schema
 from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
+from fullrank.data.manifest import AGAIN, damaged
 
 NAME = "encoder.json"
 """The JSON of a run."""

@@ -1,10 +1,13 @@
-"""Rows of a table as the ids and numbers of a fitted schema: the same code for a store and for new impressions."""
+"""Rows of a table as the ids and numbers of a fitted schema, and these as the tensors that rankers read.
+
+The same code encodes a store and new impressions, by the encoder of a store or of a trained run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -13,9 +16,15 @@ from jaxtyping import Float32, Int32, Int64, UInt8
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
+from fullrank.data.frames import Source
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import FIRST, Hashed, Vocabulary, canonical
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fullrank.data.batch import Impressions
 
 Lookup = Vocabulary | Hashed
 
@@ -84,7 +93,7 @@ def owner(field: AnyField) -> str:
     return (getattr(field, "shares", None)) or field.name
 
 
-def labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
+def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
     """0 and 1. Raises `UserError` for missing labels and, without a threshold, for every other number."""
     found = values.numbers(series, what)
     if threshold is not None:
@@ -136,3 +145,72 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
     if not isinstance(series.dtype, pl.List):
         raise UserError(f"{what} is of type {series.dtype}; a {field.kind} is a column of lists, or text")
     return series
+
+
+def require_fields(source: Source, schema: Schema) -> None:
+    """Raise `UserError` unless a table has the column of every field."""
+    for field in schema.fields:
+        source.require(field.name, "the model reads it: add it (a column of nulls says that it is missing)")
+
+
+def transform(
+    encoder: Encoder,
+    frame: pl.DataFrame,
+    what: str,
+    *,
+    labels: UInt8[np.ndarray, "R"] | None = None,
+    groups: Int32[np.ndarray, "R"] | None = None,
+) -> Impressions:
+    """The rows of a frame that has the columns of the fields, in its order. `what` names it in errors."""
+    encoded = encoder.encode(frame, what)
+    return tensors(
+        encoded.categorical, encoded.numeric, encoded.bags, labels=labels, groups=groups, rows=np.arange(len(frame))
+    )  # fmt: skip
+
+
+def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> UInt8[np.ndarray, "R"] | None:
+    """The labels of a frame; None where it has no such column, or one with gaps."""
+    if schema.label not in frame.columns or frame[schema.label].null_count():
+        return None
+    return read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
+
+
+def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] | None:
+    """Groups by their place among the `known` ones; new ones get numbers behind them. None where one is missing."""
+    group = canonical(column, f"column {column.name!r}").cast(pl.String)
+    if group.null_count():
+        return None
+    found = Vocabulary(known.cast(pl.String)).ids(group) - FIRST
+    new = found < 0
+    found[new] = len(known) + group.filter(pl.Series(new)).rank("dense").to_numpy().astype(np.int32) - 1
+    return found
+
+
+def tensors(
+    categorical: np.ndarray,
+    numeric: np.ndarray,
+    bags: Sequence[Jagged],
+    *,
+    labels: np.ndarray | None,
+    groups: np.ndarray | None,
+    rows: np.ndarray,
+) -> Impressions:
+    """A batch. `numeric` is NaN where missing; a row of a bag is the ids of one impression."""
+    from fullrank.data.batch import Bag, Impressions  # loads torch, which preparing a store does without
+
+    missing = np.isnan(numeric)
+    return Impressions(
+        categorical=_tensor(categorical, np.int64),
+        numeric=_tensor(np.where(missing, np.float32(0), numeric), np.float32),
+        missing=_tensor(missing, np.bool_),
+        bags=tuple(Bag(_tensor(bag.padded(), np.int64), _tensor(bag.lengths, np.int64)) for bag in bags),
+        labels=None if labels is None else _tensor(labels, np.float32),
+        rows=_tensor(rows, np.int64),
+        groups=None if groups is None else _tensor(groups, np.int64),
+    )
+
+
+def _tensor(array: np.ndarray, dtype: type) -> Tensor:
+    import torch
+
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))

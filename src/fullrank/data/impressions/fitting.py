@@ -11,7 +11,7 @@ from jaxtyping import Int8
 from fullrank.core.errors import UserError
 from fullrank.data import values
 from fullrank.data.impressions import numeric
-from fullrank.data.impressions.encoding import Encoder, Lookup, flat, labels
+from fullrank.data.impressions.encoding import Encoder, Lookup, flat, read_labels
 from fullrank.data.impressions.fields import Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import PARTS
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, canonical, whole_numbers
@@ -36,7 +36,7 @@ class Fit:
     def add(self, start: int, frame: pl.DataFrame, part: Int8[np.ndarray, "R"], what: str) -> None:
         """More rows. Raises `UserError` for whatever cannot be read as the schema says."""
         schema, train = self.schema, part == 0
-        clicked = labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
+        clicked = read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
         self.rows += np.bincount(part, minlength=len(PARTS))
         self.positive += np.bincount(part[clicked == 1], minlength=len(PARTS))
         rows = np.flatnonzero(train) + start

@@ -7,7 +7,9 @@ checked then, ids and offsets when a batch reads them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -18,18 +20,22 @@ import polars as pl
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.jagged import Jagged
-from fullrank.data.events.manifest import damaged, mapped
-from fullrank.data.events.manifest import verify as compare
+from fullrank.data import manifest as manifests
+from fullrank.data.events.store import Store
 from fullrank.data.frames import Source
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions import manifest as manifests
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import Encoder, known_groups, known_labels, require_fields, tensors, transform
 from fullrank.data.impressions.fields import FieldInfo, Numeric, Schema
-from fullrank.data.impressions.transform import fresh, known_groups, known_labels, require_fields
 from fullrank.data.impressions.vocabulary import Vocabulary
+from fullrank.data.manifest import damaged, mapped
 
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
+
+FORMAT = manifests.FORMATS["ranking"]
+FORMAT_VERSION = 1
+TABLES = ("vocabulary.parquet", "groups.parquet")
+MAKE = "make one with fullrank prepare-impressions"
 
 
 class ImpressionStore:
@@ -41,17 +47,17 @@ class ImpressionStore:
     manifest: dict[str, Any]
     schema: Schema
     arrays: Mapping[str, np.ndarray]
-    """The mapped files by name (`fullrank.data.impressions.manifest.shapes`)."""
+    """The mapped files by name (`shapes`)."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: Encoder):
         self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
-        shapes = manifests.shapes(
+        files = shapes(
             len(self), len(encoder.categorical), len(encoder.numeric), schema, manifest["counts"]["bag_values"]
         )
-        missing = [name for name in shapes if f"{name}.npy" not in manifest["files"]]
+        missing = [name for name in files if f"{name}.npy" not in manifest["files"]]
         if missing:
             raise UserError(f"the manifest of {str(path)!r} does not list {missing[0]}.npy; prepare the data again")
-        self.arrays = {name: mapped(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in shapes.items()}
+        self.arrays = {name: mapped(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in files.items()}
         known = {info.name: info.size for info in encoder.fields}
         self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
 
@@ -62,9 +68,9 @@ class ImpressionStore:
         Raises `UserError` for a folder that is no store of impressions, is of another version, or is damaged.
         """
         folder = Path(path)
-        manifest, schema = manifests.read(folder)
+        manifest, schema = _read_manifest(folder)
         if verify:
-            compare(folder, manifest)
+            manifests.verify(folder, manifest)
         encoder = encoder_files.restored(folder / manifests.NAME, manifest)
         if [asdict(info) for info in encoder.fields] != manifest["fields"]:
             raise damaged(folder / manifests.NAME, "its fields are not those of the schema and the vocabularies")
@@ -116,8 +122,6 @@ class ImpressionStore:
 
     def batch(self, rows: np.ndarray | slice | range) -> Impressions:
         """Some rows as tensors, in the order given. Raises `UserError` for rows that are not there."""
-        from fullrank.data.impressions.tensors import tensors
-
         at = self._rows(rows)
         arrays = self.arrays
         ids = arrays["categorical"][at] if len(self._sizes) else np.zeros((len(at), 0), np.int32)
@@ -177,7 +181,7 @@ class ImpressionStore:
         groups = None
         if schema.group is not None and schema.group in frame.columns:
             groups = known_groups(frame[schema.group], self.group_values)
-        return fresh(
+        return transform(
             self.encoder, frame, source.name, labels=known_labels(schema, frame, source.name), groups=groups
         )  # fmt: skip
 
@@ -199,3 +203,89 @@ class ImpressionStore:
         if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
             raise damaged(self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values")
         return Jagged(ids, starts, ends)
+
+
+def shapes(
+    rows: int, categorical: int, numeric: int, schema: Schema, bag_values: Sequence[int]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> (dtype, shape) of every array of a store; the file is ``NAME.npy``. A schema without it has no file."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {"labels": ("|u1", (rows,)), "inputs": ("<i8", (rows,))}
+    if categorical:
+        found["categorical"] = ("<i4", (rows, categorical))
+    if numeric:
+        found["numeric"] = ("<f4", (rows, numeric))
+    if schema.group is not None:
+        found["groups"] = ("<i4", (rows,))
+    if schema.time is not None:
+        found["times"] = ("<i8", (rows,))
+    for at, values in enumerate(bag_values):
+        found[f"bag{at}_ids"] = ("<i4", (values,))
+        found[f"bag{at}_offsets"] = ("<i8", (rows + 1,))
+    return found
+
+
+def fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
+    """SHA-256 of what a ranker can see: schema, vocabularies and arrays; neither engine nor file format enter."""
+    state = hashlib.sha256(schema.to_json().encode())
+    for name in sorted(files):
+        if name.endswith(".npy"):
+            state.update(f"{name} {files[name]['sha256']}\n".encode())
+    for name in TABLES:
+        if name in files:
+            table = pl.read_parquet(folder / name)
+            for column in table.columns:
+                text = table[column].cast(pl.String)
+                state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+                state.update(text.str.join("").item().encode())
+    return state.hexdigest()
+
+
+def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
+    """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
+    if manifests.is_store(folder, "retrieval"):
+        raise UserError(f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}")
+    tree = manifests.header(folder, manifests.Form("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION))
+    where = f"{manifests.NAME} of {str(folder)!r}"
+    for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
+                      ("fields", list), ("counts", dict)):  # fmt: skip
+        if not isinstance(tree.get(key), kind):
+            raise UserError(f"{where} lacks {key!r}")
+    schema = Schema.parse(tree["schema"])
+    _check_counts(tree["counts"], len(list(schema.several())), where)
+    allowed = {*TABLES, *(f"{name}.npy" for name in shapes(0, 1, 1, schema, [0] * len(list(schema.several()))))}
+    needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
+    manifests.check_files(folder, tree["files"], allowed, needed)
+    return tree, schema
+
+
+def is_own(name: str) -> bool:
+    """Whether a file name is one that some store of impressions has."""
+    arrays = {"labels", "inputs", "categorical", "numeric", "groups", "times"}
+    return name in (manifests.NAME, *TABLES) or (
+        name.endswith(".npy") and (name[:-4] in arrays or re.fullmatch(r"bag\d+_(ids|offsets)", name[:-4]) is not None)
+    )
+
+
+def _check_counts(counts: dict[str, Any], bags: int, where: str) -> None:
+    parts, values = counts.get("parts"), counts.get("bag_values")
+    sound = (
+        manifests.is_count(counts.get("rows"))
+        and isinstance(parts, dict)
+        and isinstance(values, list)
+        and len(values) == bags
+        and all(manifests.is_count(value) for value in values)
+        and list(parts) == ["train", "validation", "test"]
+        and all(isinstance(part, dict) and manifests.is_count(part.get("rows")) for part in parts.values())
+        and sum(part["rows"] for part in parts.values()) == counts["rows"]
+    )
+    if not sound:
+        raise UserError(f"{where} has counts that do not fit together; prepare the data again")
+
+
+AnyStore = Store | ImpressionStore
+
+
+def open_store(path: str | Path) -> AnyStore:
+    """Open a store of either kind, which its manifest names. Raises `UserError` where the folder is none."""
+    folder = Path(path)
+    return ImpressionStore.open(folder) if manifests.is_store(folder, "ranking") else Store.open(folder)

@@ -13,12 +13,11 @@ import polars as pl
 from jaxtyping import Int32
 
 from fullrank.core.errors import UserError
-from fullrank.data.values import refuse
+from fullrank.data.values import IntIndex, TextIndex, refuse
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
 """The ids that every field has, and the id of its first value."""
 _MERGE = 1 << 20  # counted values held before they are summed: bounds memory to a few copies of the vocabulary
-_DENSE = 1 << 22  # largest span of whole numbers that are looked up in a table
 
 
 class Counts:
@@ -141,51 +140,3 @@ def whole_numbers(values: pl.Series) -> pl.Series | None:
     if whole.null_count() > values.null_count() or not bool((whole.cast(pl.String) == values.cast(pl.String)).all()):
         return None
     return whole
-
-
-class IntIndex:
-    """Places of different whole numbers in a column: a table where they lie close together, else a binary search."""
-
-    def __init__(self, values: pl.Series):
-        keys = values.to_numpy()
-        self.low = int(keys.min()) if len(keys) else 0
-        span = int(keys.max()) - self.low + 1 if len(keys) else 0
-        self.table = None
-        if span <= max(_DENSE, 4 * len(keys)):
-            self.table = np.full(span + 2, -1, np.int32)  # one place at either end for what lies outside
-            self.table[keys - self.low + 1] = np.arange(len(keys), dtype=np.int32)
-        else:
-            self.order = np.argsort(keys, kind="stable")
-            self.sorted = keys[self.order]
-
-    def find(self, keys: np.ndarray) -> np.ndarray:
-        """The place of each whole number, -1 where it is not there."""
-        if self.table is not None:
-            high = self.low + len(self.table) - 3
-            inside = (keys >= self.low) & (keys <= high)
-            return self.table[np.where(inside, keys - np.where(inside, self.low, keys) + 1, 0)]
-        at = np.minimum(np.searchsorted(self.sorted, keys), len(self.sorted) - 1)
-        return np.where(self.sorted[at] == keys, self.order[at], -1)
-
-
-class TextIndex:
-    """Places of different texts in a column, by 64-bit hashes, sorted once. They are this process's own, not stored."""
-
-    def __init__(self, values: pl.Series):
-        self.values = values
-        for self.seed in range(8):
-            hashes = values.hash(self.seed).to_numpy()
-            self.order = np.argsort(hashes, kind="stable")
-            self.sorted = hashes[self.order]
-            if not bool((self.sorted[1:] == self.sorted[:-1]).any()):
-                return
-        raise UserError(f"the vocabulary of {values.name!r} holds a value twice; prepare the data again")
-
-    def find(self, values: pl.Series) -> np.ndarray:
-        """The place of each value, -1 where it is not there."""
-        if len(self.values) == 0:
-            return np.full(len(values), -1)
-        at = np.searchsorted(self.sorted, values.hash(self.seed).to_numpy())
-        place = self.order[np.minimum(at, len(self.order) - 1)]
-        same = (self.values.gather(place) == values).fill_null(False).to_numpy()
-        return np.where(same, place, -1)

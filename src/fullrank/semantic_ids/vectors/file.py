@@ -18,7 +18,7 @@ from fullrank.core.progress import Tell
 from fullrank.core.spec import Spec
 from fullrank.data import frames
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.manifest import digest
+from fullrank.data.manifest import digest
 from fullrank.semantic_ids.vectors import Vectors
 
 

@@ -1,4 +1,7 @@
-"""What a store's folder says about itself, and the checks that it is true: no file is trusted, none can run code."""
+"""The manifest of a folder of data: what the folder says of itself, and the checks that it is true.
+
+Stores of events, stores of impressions and folders of semantic ids share these. No file is trusted, none can run code.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,8 @@ from fullrank.problem import PROBLEMS, Problem
 
 FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
 """What a manifest calls the stores of each problem."""
-FORMAT = FORMATS["retrieval"]
-FORMAT_VERSION = 1
 NAME = "manifest.json"
 AGAIN = "prepare the data again"
-
-ARRAYS: Mapping[str, tuple[str, bool]] = {
-    "items": ("<i4", True),
-    "offsets": ("<i8", True),
-    "bounds": ("<i8", True),
-    "times": ("<i8", False),
-    "weights": ("<f4", False),
-    "types": ("<i4", False),
-}
-"""Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
-TABLES = ("items.parquet", "users.parquet")
 
 
 def describe(folder: Path) -> dict[str, dict[str, Any]]:
@@ -95,40 +85,6 @@ def header(folder: Path, form: Form) -> dict[str, Any]:
             f"{form.again}, or use the library version that wrote it"
         )
     return manifest
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
-    form = Form("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
-    manifest = header(folder, form)
-    where = f"{NAME} of {str(folder)!r}"
-    counts = manifest.get("counts")
-    if not (isinstance(counts, dict) and all(is_count(counts.get(k)) for k in ("users", "items", "events"))):
-        raise UserError(f"{where} lacks the counts of users, items and events")
-    for key in ("fingerprint", "content"):
-        if not isinstance(manifest.get(key), str):
-            raise UserError(f"{where} lacks {key!r}")
-    if not isinstance(manifest.get("spec"), dict) or not isinstance(manifest.get("files"), dict):
-        raise UserError(f"{where} lacks 'spec' or 'files'")
-    split = manifest.get("split")
-    if not (isinstance(split, dict) and isinstance(split.get("kind"), str)):
-        raise UserError(f"{where} lacks 'split'")
-    types = manifest.get("type_names")
-    if not (isinstance(types, list) and all(isinstance(name, str) for name in types)):
-        raise UserError(f"{where} lacks 'type_names'")
-    check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
-    return manifest
-
-
-def array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:
-    """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
-    dtype, needed = ARRAYS[name]
-    path = folder / f"{name}.npy"
-    if path.name not in manifest["files"]:
-        if needed:
-            raise UserError(f"{NAME} of {str(folder)!r} does not list {path.name}")
-        return None
-    return mapped(path, dtype, shape)
 
 
 def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
