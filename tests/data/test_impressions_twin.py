@@ -19,7 +19,7 @@ from fullrank.data.impressions import prepare as prepare_impressions
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.splits import uniform
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.impressions.vocabulary import bucket
+from fullrank.data.impressions.vocabulary import hash_bucket
 
 Row = dict[str, Any]
 SCHEMA: dict[str, Any] = {
@@ -110,7 +110,7 @@ class Twin:
         return [part.strip() for part in (text or "").split("|") if part.strip()][:3]
 
     def categorical(self, row: Row) -> list[int]:
-        device = 0 if row["device"] in (None, "") else 2 + bucket(row["device"], 3)
+        device = 0 if row["device"] in (None, "") else 2 + hash_bucket(row["device"], 3)
         age = 0 if row["age"] is None else 2 + bisect.bisect_right(self.edges, row["age"])
         item = 0 if row["item"] is None else self.item.get(row["item"], 1)
         return [self.user.get(row["user"], 1), item, device, age]
@@ -124,7 +124,7 @@ class Twin:
         return [
             [self.tags.get(tag, 1) for tag in self.split(row["tags"])],
             [self.item.get(value, 1) for value in history],
-            [2 + bucket(str(value), 2) for value in row["colours"]],
+            [2 + hash_bucket(str(value), 2) for value in row["colours"]],
         ]
 
 

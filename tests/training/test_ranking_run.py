@@ -17,7 +17,7 @@ import torch
 import fullrank as fr
 from fullrank.cli import main
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.encoding import Encoder, transform
+from fullrank.data.impressions.encoding import FieldEncoder, transform
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run, write_run
 from fullrank.training.folder import OWN
@@ -58,7 +58,7 @@ class Trained:
 
     path: Path
     moved: Path
-    encoder: Encoder
+    encoder: FieldEncoder
     before: pl.DataFrame
 
 

@@ -23,7 +23,7 @@ import polars as pl
 from fullrank.core.errors import UserError, nearest
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
-"""File names that `Source` reads."""
+"""File names that `InputTable` reads."""
 
 CHUNK = 1 << 17
 """Rows of a chunk. Statistics are summed by chunk, so another size may change their last digits."""
@@ -31,7 +31,7 @@ CHUNK = 1 << 17
 _FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError)
 
 
-class Source:
+class InputTable:
     """A table that is read when its columns are known.
 
     `table` is a path (Parquet, CSV, TSV or JSONL, by suffix; a folder of Parquet files), or an eager or lazy
@@ -53,7 +53,7 @@ class Source:
         else:
             self.name = what
             self.frame = _wrap(table, what)
-        self.columns = self.guard(lambda: self.frame.collect_schema().names())
+        self.columns = self.attempt(lambda: self.frame.collect_schema().names())
         if len(set(self.columns)) < len(self.columns):
             raise UserError(f"{self.name} has two columns of the same name; rename one: {', '.join(self.columns)}")
 
@@ -68,14 +68,14 @@ class Source:
     def read(self, names: Sequence[str]) -> pl.DataFrame:
         """These columns, rows in input order. A column named twice is read once."""
         chosen = self.frame.select(*dict.fromkeys(names))
-        return self.guard(lambda: _to_polars(chosen))
+        return self.attempt(lambda: _to_polars(chosen))
 
     def infer(self, frame: pl.DataFrame, keep_text: str | Sequence[str]) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
         keep = {keep_text} if isinstance(keep_text, str) else set(keep_text)
         return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name not in keep)
 
-    def guard(self, action: Any) -> Any:
+    def attempt(self, action: Any) -> Any:
         """What `action` gives; its engine's errors become `UserError`s that name the table."""
         try:
             return action()
@@ -93,7 +93,7 @@ class Source:
 class Chunks:
     """Some columns of a table; iterate over it for (row number of the first row, frame)."""
 
-    def __init__(self, source: Source, columns: Sequence[str], scratch: Path):
+    def __init__(self, source: InputTable, columns: Sequence[str], scratch: Path):
         self.name = source.name
         self._source = source
         self._columns = list(columns)
@@ -110,7 +110,7 @@ class Chunks:
         else:
             self._lazy = self._spooled(scratch / "input.parquet")
         counted = self._lazy.select(pl.len())
-        self.rows = int(source.guard(lambda: counted.collect().item()))
+        self.rows = int(source.attempt(lambda: counted.collect().item()))
 
     def __iter__(self) -> Iterator[tuple[int, pl.DataFrame]]:
         return self.of(self._columns)
@@ -132,7 +132,7 @@ class Chunks:
     def _read(self, start: int, columns: list[str]) -> pl.DataFrame:
         assert self._lazy is not None
         some = self._lazy.slice(start, CHUNK).select(columns)
-        frame = self._source.guard(lambda: some.collect())
+        frame = self._source.attempt(lambda: some.collect())
         assert isinstance(frame, pl.DataFrame)
         if len(frame) != min(CHUNK, self.rows - start):
             raise UserError(f"{self.name} changed while it was read; run it again")
@@ -143,12 +143,12 @@ class Chunks:
         try:
             native = frame.to_native()
             if isinstance(native, pl.LazyFrame):
-                self._source.guard(
+                self._source.attempt(
                     lambda: native.sink_parquet(path, compression="lz4", statistics=False, row_group_size=CHUNK)
                 )
             else:
                 assert isinstance(frame, nw.LazyFrame)
-                self._source.guard(lambda: frame.sink_parquet(path))
+                self._source.attempt(lambda: frame.sink_parquet(path))
         except UserError as error:
             if os.strerror(errno.ENOSPC) in str(error):  # the engine's error, which would blame the input
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None

@@ -24,11 +24,11 @@ NAME = "manifest.json"
 AGAIN = "prepare the data again"
 
 
-def describe(folder: Path) -> dict[str, dict[str, Any]]:
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
     """Size, hash, dtype and shape of each file of a store that is being written."""
     files: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.iterdir()):
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
         if path.suffix == ".npy":
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             files[path.name] |= {"dtype": array.dtype.str, "shape": list(array.shape)}
@@ -41,7 +41,7 @@ def content(files: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def digest(path: Path) -> str:
+def sha256_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -50,13 +50,13 @@ def digest(path: Path) -> str:
 def is_store(folder: Path, *problems: Problem) -> bool:
     """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
     try:
-        return load(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
+        return load_manifest(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
     except UserError:
         return False
 
 
 @dataclass(frozen=True)
-class Form:
+class FolderFormat:
     """A kind of folder that a manifest can describe."""
 
     what: str
@@ -69,13 +69,13 @@ class Form:
     """What to do where one is damaged or of another version."""
 
 
-def header(folder: Path, form: Form) -> dict[str, Any]:
+def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
     """The manifest of a folder of this form. Raises `UserError` for another folder, form or version."""
     if not folder.exists():
         raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}")
     if not (folder / NAME).is_file():
         raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}")
-    manifest = load(folder)
+    manifest = load_manifest(folder)
     where, found = f"{NAME} of {str(folder)!r}", manifest.get("format")
     if found != form.name:
         raise UserError(f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})")
@@ -87,7 +87,7 @@ def header(folder: Path, form: Form) -> dict[str, Any]:
     return manifest
 
 
-def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
     wanted = np.dtype(dtype)
     try:
@@ -97,41 +97,41 @@ def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
             given, by_column, kind = np.lib.format.read_array_header_1_0(file)
             start = file.tell()
     except (ValueError, OSError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
-        raise damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+        raise damaged_file(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
     if kind.str != dtype or given != shape or (by_column and len(shape) > 1):
-        raise damaged(path, f"it holds {kind} {given}, expected {wanted} {shape}")
+        raise damaged_file(path, f"it holds {kind} {given}, expected {wanted} {shape}")
     if path.stat().st_size != start + math.prod(shape) * wanted.itemsize:
-        raise damaged(path, "its size does not fit its header")
+        raise damaged_file(path, "its size does not fit its header")
     if math.prod(shape) == 0:  # nothing to map
         return np.empty(shape, wanted)
     return np.memmap(path, dtype=wanted, mode="r", offset=start, shape=shape)
 
 
-def verify(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:
+def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:
     """Read every file and compare its hash. Raises `UserError` for the first that differs."""
     for name, entry in manifest["files"].items():
-        if digest(folder / name) != entry.get("sha256"):
-            raise damaged(folder / name, "its hash is not the one in the manifest", again)
+        if sha256_file(folder / name) != entry.get("sha256"):
+            raise damaged_file(folder / name, "its hash is not the one in the manifest", again)
     if content(manifest["files"]) != manifest["content"]:
         raise UserError(f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}")
 
 
-def damaged(path: Path, reason: str, again: str = AGAIN) -> UserError:
+def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:
     """The error for a file of a folder that is not what it should be."""
     return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}")
 
 
-def load(folder: Path) -> dict[str, Any]:
+def load_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of any store as JSON; nothing of it is checked."""
     path = folder / NAME
     try:
         tree = read_json_text(read_bytes(path))
     except OSError as error:
-        raise damaged(path, error.strerror or str(error)) from None
+        raise damaged_file(path, error.strerror or str(error)) from None
     except UserError as error:
-        raise damaged(path, f"it is not JSON ({error})") from None
+        raise damaged_file(path, f"it is not JSON ({error})") from None
     if not isinstance(tree, dict):
-        raise damaged(path, "it is not a JSON object")
+        raise damaged_file(path, "it is not a JSON object")
     return tree
 
 
@@ -148,7 +148,9 @@ def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: 
         if not path.is_file():
             raise UserError(f"{str(path)!r} is missing; {again}")
         if path.stat().st_size != entry["bytes"]:
-            raise damaged(path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again)
+            raise damaged_file(
+                path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again
+            )
     for name in sorted(needed):
         if name not in files:
             raise UserError(f"{where} does not list {name}")

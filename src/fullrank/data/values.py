@@ -128,7 +128,7 @@ class TextIndex:
         return np.where(same, place, -1)
 
 
-def numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
+def finite_numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
     """Finite numbers. Raises `UserError` for missing, text or infinite ones, and for those below `least`."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String)):
         raise UserError(f"{what} is of type {series.dtype}; it must hold numbers")
@@ -191,7 +191,7 @@ def iso(text: pl.Series) -> pl.Series:
     return moments
 
 
-def moment(text: str) -> int:
+def iso_seconds(text: str) -> int:
     """Seconds since 1970 of an ISO 8601 date. Raises `UserError` for other text."""
     found = iso(pl.Series([text]))
     if found.null_count():
@@ -199,7 +199,7 @@ def moment(text: str) -> int:
     return int(found.to_physical()[0]) // 10**6
 
 
-def dated(seconds: int) -> str:
+def with_date(seconds: int) -> str:
     """Seconds since 1970 as a person reads them: with the date, where it is one of a calendar."""
     day = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if abs(seconds) < 1e11 else None
     return f"{seconds}" + (f" ({day:%Y-%m-%d})" if day else "")

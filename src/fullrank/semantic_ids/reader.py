@@ -141,9 +141,11 @@ class Codes:
         try:
             found: Quantiser = self.spec.learner.restore(self.tensors)  # type: ignore[attr-defined]
         except UserError as error:
-            raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+            raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         if tuple(found.sizes) != self.sizes[: len(found.sizes)] or self.levels - len(found.sizes) not in (0, 1):
-            raise manifests.damaged(self.path / folder.BOOKS, f"it has levels of {found.sizes} codes", folder.AGAIN)
+            raise manifests.damaged_file(
+                self.path / folder.BOOKS, f"it has levels of {found.sizes} codes", folder.AGAIN
+            )
         return found
 
     @property
@@ -159,7 +161,7 @@ class Codes:
             if found is not None and found.matrix.shape[1] != self.quantiser.dim:
                 raise UserError(f"the reduction to {found.matrix.shape[1]} dimensions and the codebooks do not fit")
         except UserError as error:
-            raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+            raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         return found
 
     def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:

@@ -21,7 +21,7 @@ from jaxtyping import Float32, Int64
 from fullrank.core.errors import UserError, nearest
 from fullrank.core.tables import write_table
 from fullrank.data import values
-from fullrank.data.frames import Source, unreadable
+from fullrank.data.frames import InputTable, unreadable
 from fullrank.data.values import IntIndex, TextIndex
 
 RESERVED = ("item", "item_id", "train_count", "map_version")
@@ -190,7 +190,7 @@ class Catalog:
         `new_items` is a path or a DataFrame with the column `item` and any of the catalogue's own columns; others
         are null. Raises `UserError` for known or repeated ids and for columns that the catalogue does not have.
         """
-        source = Source(new_items, "new items")
+        source = InputTable(new_items, "new items")
         source.require(item, "name it with item=")
         raw = source.read(source.columns)
         if raw.is_empty():

@@ -18,8 +18,8 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger, shown_at
 from fullrank.core.spec import Spec
 from fullrank.data.events import splits, write
-from fullrank.data.events.store import Store, guard
-from fullrank.data.events.table import Columns, Events, attach, read_events
+from fullrank.data.events.store import Store, require_replaceable_store
+from fullrank.data.events.table import Columns, Events, join_table, read_events
 
 log = logger(__name__)
 
@@ -90,7 +90,7 @@ def prepare(
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
     place = Path(out)
-    guard(place)
+    require_replaceable_store(place)
     level = shown_at(progress)
 
     def say(step: str, facts: dict[str, Any]) -> None:
@@ -100,10 +100,10 @@ def prepare(
     table = read_events(events, spec.columns, with_rating=spec.min_rating is not None)
     steps: list[dict[str, Any]] = []
     table = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say).compact()
-    catalogue = attach(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)
-    people = attach(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
+    catalogue = join_table(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)
+    people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
     say("split and write", {})
-    write.write(
+    write.write_store(
         place,
         table,
         catalogue,
@@ -134,7 +134,7 @@ def _filter(events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any
     if spec.min_rating is not None:
         events = done("min_rating", rated(events, spec.min_rating), least=spec.min_rating)
     if spec.duplicates != "keep":
-        events = done("duplicates", distinct(events, spec.duplicates), keep=spec.duplicates)
+        events = done("duplicates", without_duplicates(events, spec.duplicates), keep=spec.duplicates)
     per_user, per_item = spec.per_user_and_item
     if max(per_user, per_item) > 1:
         events, rounds = k_core(events, per_user, per_item)
@@ -169,7 +169,7 @@ def rated(events: Events, least: float) -> Events:
     return events.take(events.rating >= least)
 
 
-def distinct(events: Events, keep: Duplicates) -> Events:
+def without_duplicates(events: Events, keep: Duplicates) -> Events:
     """One event for each pair of user and item: the earliest (`first`) or the latest (`last`); `keep` keeps all.
 
     Of pairs at equal times the first (or last) in input order is kept.

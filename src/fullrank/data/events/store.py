@@ -13,7 +13,7 @@ import polars as pl
 from jaxtyping import Float32, Int32, Int64
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.files import replaceable
+from fullrank.core.files import require_replaceable
 from fullrank.core.jagged import Jagged
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
@@ -72,7 +72,7 @@ class Store:
         folder = Path(path)
         manifest = _read_manifest(folder)
         if verify:
-            manifests.verify(folder, manifest)
+            manifests.verify_hashes(folder, manifest)
         counts = manifest["counts"]
         users, events = counts["users"], counts["events"]
         shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
@@ -121,7 +121,7 @@ class Store:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             raise unreadable(f"the user table {str(path)!r}", error) from None
         if not {"user", "user_id"} <= set(frame.columns) or len(frame) != self.num_users:
-            raise manifests.damaged(path, f"it needs the columns user and user_id and {self.num_users:,} rows")
+            raise manifests.damaged_file(path, f"it needs the columns user and user_id and {self.num_users:,} rows")
         return frame
 
     @property
@@ -186,12 +186,12 @@ class Store:
         """Everything that an index into the arrays relies on. Raises `UserError`."""
         starts, stops = self.offsets[:-1], self.offsets[1:]
         if self.offsets[0] != 0 or self.offsets[-1] != self.num_events or bool((stops < starts).any()):
-            raise manifests.damaged(self.path / "offsets.npy", "offsets must rise from 0 to the number of events")
+            raise manifests.damaged_file(self.path / "offsets.npy", "offsets must rise from 0 to the number of events")
         low, high = self.bounds[:, 0], self.bounds[:, 1]
         if bool(((low < starts) | (high < low) | (stops < high)).any()):
-            raise manifests.damaged(self.path / "bounds.npy", "bounds must lie in order inside each user's events")
+            raise manifests.damaged_file(self.path / "bounds.npy", "bounds must lie in order inside each user's events")
         if self.manifest["counts"]["items"] != self.num_items:
-            raise manifests.damaged(
+            raise manifests.damaged_file(
                 self.path / "items.parquet", f"it has {self.num_items:,} items, the manifest another number"
             )
         _in_range(self.items, self.num_items, self.path / "items.npy")
@@ -203,19 +203,19 @@ def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
     for start in range(0, len(codes), _BLOCK):
         block = codes[start : start + _BLOCK]
         if int(block.min()) < 0 or int(block.max()) >= size:
-            raise manifests.damaged(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
+            raise manifests.damaged_file(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
 
 
-def guard(out: Path) -> None:
+def require_replaceable_store(out: Path) -> None:
     """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store."""
     own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
-    replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)
+    require_replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
-    form = manifests.Form("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
-    manifest = manifests.header(folder, form)
+    form = manifests.FolderFormat("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
+    manifest = manifests.read_header(folder, form)
     where = f"{manifests.NAME} of {str(folder)!r}"
     counts = manifest.get("counts")
     if not (isinstance(counts, dict) and all(manifests.is_count(counts.get(k)) for k in ("users", "items", "events"))):
@@ -243,4 +243,4 @@ def _array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[in
         if needed:
             raise UserError(f"{manifests.NAME} of {str(folder)!r} does not list {path.name}")
         return None
-    return manifests.mapped(path, dtype, shape)
+    return manifests.map_array(path, dtype, shape)

@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.events.catalog import RESERVED
-from fullrank.data.frames import Source
+from fullrank.data.frames import InputTable
 
 
 class Columns(Spec):
@@ -83,7 +83,7 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
 
     Raises `UserError` for a missing column, missing ids, unreadable times or numbers, and for an empty table.
     """
-    source = Source(table, "events")
+    source = InputTable(table, "events")
     roles = {"user": columns.user, "item": columns.item, "time": columns.time, "type": columns.type}
     roles |= {"weight": columns.weight, "rating": columns.rating if with_rating else None}
     for role, name in roles.items():
@@ -108,10 +108,10 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
         code, found = values.dense(values.names(*column(columns.type)))
         events = replace(events, type=code, type_names=tuple(found))
     if columns.weight is not None:
-        weight = values.numbers(*column(columns.weight), least=0.0)
+        weight = values.finite_numbers(*column(columns.weight), least=0.0)
         events = replace(events, weight=weight.astype(np.float32))
     if with_rating and columns.rating is not None:
-        events = replace(events, rating=values.numbers(*column(columns.rating)))
+        events = replace(events, rating=values.finite_numbers(*column(columns.rating)))
     if columns.time is None:
         return events
     time, key = values.seconds(*column(columns.time), columns.time_unit, typed=source.typed)
@@ -137,7 +137,7 @@ def _doubt(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Attached:
+class JoinedTable:
     """External ids with what is known of them."""
 
     ids: pl.Series
@@ -147,7 +147,7 @@ class Attached:
     """Counts for the manifest; None where there was no table."""
 
 
-def attach(table: Any, what: str, column: str, fallback: str, ids: pl.Series, typed: bool) -> Attached:
+def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series, typed: bool) -> JoinedTable:
     """Rows of `table` for each of `ids` [N]; nulls where the table has none, the first row where it has several.
 
     The key is the column `column`, else `fallback`. Rows without events are dropped and counted. `typed` is False
@@ -155,8 +155,8 @@ def attach(table: Any, what: str, column: str, fallback: str, ids: pl.Series, ty
     another type, columns with reserved names, and a table that knows none of the ids.
     """
     if table is None:
-        return Attached(ids, pl.DataFrame(), None)
-    source = Source(table, what)
+        return JoinedTable(ids, pl.DataFrame(), None)
+    source = InputTable(table, what)
     key = column if column in source.columns else fallback
     source.require(key, f"name the id column {column!r} as in the events" if column == fallback
                    else f"name the id column {column!r} or {fallback!r}")  # fmt: skip
@@ -181,7 +181,7 @@ def attach(table: Any, what: str, column: str, fallback: str, ids: pl.Series, ty
             f"{source.name} knows none of the {len(ids):,} {what} with events (such as {ids[0]!r}; its ids are such "
             f"as {given[0] if len(given) else None!r}); is {key!r} the right column?"
         )
-    return Attached(ids, frame.drop(key)[found], facts)
+    return JoinedTable(ids, frame.drop(key)[found], facts)
 
 
 def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -> tuple[pl.Series, pl.Series]:

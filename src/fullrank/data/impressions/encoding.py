@@ -16,7 +16,7 @@ from jaxtyping import Float32, Int32, Int64, UInt8
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
-from fullrank.data.frames import Source
+from fullrank.data.frames import InputTable
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import FIRST, Hashed, Vocabulary, canonical
@@ -40,7 +40,7 @@ class Encoded:
     """[R rows] ids of each bag and sequence, behind each other."""
 
 
-class Encoder:
+class FieldEncoder:
     """A fitted schema. `lookups` are by categorical field, bag and sequence, `fitted` by numeric field."""
 
     def __init__(self, schema: Schema, lookups: Mapping[str, Lookup], fitted: Mapping[str, dict[str, Any]]):
@@ -52,7 +52,7 @@ class Encoder:
 
     def lookup(self, field: AnyField) -> Lookup:
         """Where the ids of a categorical field, a bag or a sequence come from."""
-        return self.lookups[owner(field)]
+        return self.lookups[vocabulary_owner(field)]
 
     def encode(self, frame: pl.DataFrame, what: str) -> Encoded:
         """The rows of a frame that has the columns of the fields. `what` names it in errors."""
@@ -60,17 +60,19 @@ class Encoder:
         for at, field in enumerate(self.categorical):
             name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
-                categorical[:, at] = numeric.bucketed(self.fitted[field.name], numeric.parse(frame[field.name], name))
+                categorical[:, at] = numeric.bucket_ids(
+                    self.fitted[field.name], numeric.parse_numbers(frame[field.name], name)
+                )
             else:
                 categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], name))
         numbers = np.zeros((len(frame), len(self.numeric)), np.float32)
         for at, one in enumerate(self.numeric):
             name = f"column {one.name!r} of {what}"
-            parsed = numeric.parse(frame[one.name], name)
-            numbers[:, at] = numeric.transformed(one, self.fitted.get(one.name, {}), parsed, name)
+            parsed = numeric.parse_numbers(frame[one.name], name)
+            numbers[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, name)
         bags = []
         for several in self.several:
-            found, lengths = flat(frame[several.name], several, f"column {several.name!r} of {what}")
+            found, lengths = bag_values(frame[several.name], several, f"column {several.name!r} of {what}")
             bags.append(Jagged.from_lengths(self.lookup(several).ids(found), lengths))
         return Encoded(categorical, numbers, tuple(bags))
 
@@ -88,14 +90,14 @@ def is_categorical(field: AnyField) -> bool:
     return isinstance(field, Categorical) or (isinstance(field, Numeric) and field.transform == "bucket")
 
 
-def owner(field: AnyField) -> str:
+def vocabulary_owner(field: AnyField) -> str:
     """The name of the field whose vocabulary it uses."""
     return (getattr(field, "shares", None)) or field.name
 
 
 def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
     """0 and 1. Raises `UserError` for missing labels and, without a threshold, for every other number."""
-    found = values.numbers(series, what)
+    found = values.finite_numbers(series, what)
     if threshold is not None:
         return (found >= threshold).astype(np.uint8)
     values.refuse(
@@ -105,7 +107,7 @@ def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[
     return found.astype(np.uint8)
 
 
-def flat(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
+def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
     """The canonical values of a bag or sequence, row after row, and how many each row has; missing ones are dropped.
 
     Raises `UserError` for text without a separator and for columns that are neither. Lists need none: a
@@ -147,14 +149,14 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
     return series
 
 
-def require_fields(source: Source, schema: Schema) -> None:
+def require_fields(source: InputTable, schema: Schema) -> None:
     """Raise `UserError` unless a table has the column of every field."""
     for field in schema.fields:
         source.require(field.name, "the model reads it: add it (a column of nulls says that it is missing)")
 
 
 def transform(
-    encoder: Encoder,
+    encoder: FieldEncoder,
     frame: pl.DataFrame,
     what: str,
     *,
@@ -163,7 +165,7 @@ def transform(
 ) -> Impressions:
     """The rows of a frame that has the columns of the fields, in its order. `what` names it in errors."""
     encoded = encoder.encode(frame, what)
-    return tensors(
+    return to_tensors(
         encoded.categorical, encoded.numeric, encoded.bags, labels=labels, groups=groups, rows=np.arange(len(frame))
     )  # fmt: skip
 
@@ -186,7 +188,7 @@ def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] 
     return found
 
 
-def tensors(
+def to_tensors(
     categorical: np.ndarray,
     numeric: np.ndarray,
     bags: Sequence[Jagged],

@@ -11,10 +11,10 @@ from jaxtyping import Int8
 from fullrank.core.errors import UserError
 from fullrank.data import values
 from fullrank.data.impressions import numeric
-from fullrank.data.impressions.encoding import Encoder, Lookup, flat, read_labels
+from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
 from fullrank.data.impressions.fields import Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import PARTS
-from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, canonical, whole_numbers
+from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
 
 
 class Fit:
@@ -29,7 +29,9 @@ class Fit:
         """Values of each bag in each part."""
         self.missing = {field.name: 0 for field in schema.fields}
         self._counted = {field.name: Counts() for field in schema.fields if _has_vocabulary(field)}
-        self._numbers = {field.name: numeric.gatherer(field) for field in schema.fields if isinstance(field, Numeric)}
+        self._numbers = {
+            field.name: numeric.statistics_of(field) for field in schema.fields if isinstance(field, Numeric)
+        }
         self._groups = Counts()
         self._tables: dict[str, pl.DataFrame] | None = None
 
@@ -43,7 +45,7 @@ class Fit:
         for field in schema.fields:
             name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
-                numbers = numeric.parse(frame[field.name], name)
+                numbers = numeric.parse_numbers(frame[field.name], name)
                 self.missing[field.name] += int(np.isnan(numbers).sum())
                 if (gatherer := self._numbers[field.name]) is not None:
                     gatherer.add(numbers[train], rows)
@@ -56,7 +58,7 @@ class Fit:
             name, column = f"column {several.name!r} of {what}", frame[several.name]
             if several.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
                 raise UserError(f"{name} holds lists, so separator={several.separator!r} has no effect; leave it out")
-            found, lengths = flat(column, several, name)
+            found, lengths = bag_values(column, several, name)
             self.missing[several.name] += int((lengths == 0).sum())
             self.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
             if several.name in self._counted:
@@ -89,20 +91,20 @@ class Fit:
             }
         return self._tables
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> FieldEncoder:
         """The fitted schema."""
         lookups: dict[str, Lookup] = {name: Vocabulary(table["value"]) for name, table in self.vocabularies().items()}
         for field in self.schema.fields:
             if not isinstance(field, Numeric) and field.hash_buckets is not None:
                 lookups[field.name] = Hashed(field.hash_buckets)
-        return Encoder(self.schema, lookups, {n: g.fitted() for n, g in self._numbers.items() if g is not None})
+        return FieldEncoder(self.schema, lookups, {n: g.fitted() for n, g in self._numbers.items() if g is not None})
 
     def groups(self) -> pl.Series | None:
         """Every group of the table, sorted, whole numbers or text as they came; None without a group column."""
         if self.schema.group is None:
             return None
         found = self._groups.table()["value"]
-        whole = whole_numbers(found) if self._groups.whole or not self.typed else None
+        whole = as_whole_numbers(found) if self._groups.whole or not self.typed else None
         return (found if whole is None else whole).sort()
 
     def counts(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ SAMPLE = 1 << 18
 """Training rows that quantiles are taken from."""
 
 
-def parse(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
+def parse_numbers(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
     """Numbers, NaN where missing (null, NaN, empty text). Raises `UserError` for other text and infinite values."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
         raise UserError(f"{what} is of type {series.dtype}; a numeric field holds numbers")
@@ -81,14 +81,14 @@ class Quantiles:
         return {"edges": np.unique(np.quantile(self._values, shares, method="inverted_cdf")).tolist()}
 
 
-def gatherer(field: Numeric) -> Moments | Quantiles | None:
+def statistics_of(field: Numeric) -> Moments | Quantiles | None:
     """What has to be gathered for a field; None where its transform needs nothing."""
     if field.transform == "standard":
         return Moments()
     return Quantiles(field.buckets or BUCKETS) if field.transform == "bucket" else None
 
 
-def transformed(
+def transform_numbers(
     field: Numeric, fitted: dict[str, Any], values: Float64[np.ndarray, "R"], what: str
 ) -> Float32[np.ndarray, "R"]:
     """The numbers of a field that is not in buckets; NaN where missing."""
@@ -103,7 +103,7 @@ def transformed(
     return small
 
 
-def bucketed(fitted: dict[str, Any], values: Float64[np.ndarray, "R"]) -> Int32[np.ndarray, "R"]:
+def bucket_ids(fitted: dict[str, Any], values: Float64[np.ndarray, "R"]) -> Int32[np.ndarray, "R"]:
     """Ids of a field in buckets."""
     ids = np.searchsorted(np.asarray(fitted["edges"], np.float64), values, side="right") + FIRST
     return np.where(np.isnan(values), MISSING, ids).astype(np.int32)

@@ -13,13 +13,13 @@ import narwhals as nw
 import polars as pl
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import replaceable, whole_folder
+from fullrank.core.files import require_replaceable, whole_folder
 from fullrank.core.log import logger, shown_at
-from fullrank.data.frames import Chunks, Source
+from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore, is_own
-from fullrank.data.impressions.write import write
+from fullrank.data.impressions.write import write_impressions
 from fullrank.data.manifest import is_store
 
 log = logger(__name__)
@@ -49,13 +49,13 @@ def prepare_impressions(
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
     place = Path(out)
-    replaceable(place, "store of impressions", lambda folder: is_store(folder, "ranking"), is_own)
+    require_replaceable(place, "store of impressions", lambda folder: is_store(folder, "ranking"), is_own)
     level = shown_at(progress)
 
     def say(line: str) -> None:
         log.log(level, line)
 
-    source = Source(impressions, "impressions")
+    source = InputTable(impressions, "impressions")
     if schema is None:
         spec = infer(source)
         log.info(summary(spec))
@@ -70,7 +70,7 @@ def prepare_impressions(
         chunks = Chunks(source, spec.columns, scratch)
         if chunks.rows == 0:
             raise UserError(f"{source.name} has no rows")
-        write(folder, scratch, chunks, spec, source.typed, facts, say)
+        write_impressions(folder, scratch, chunks, spec, source.typed, facts, say)
     store = ImpressionStore.open(place)
     say(f"wrote {str(place)!r}: {len(store):,} rows")
     return store
@@ -82,7 +82,7 @@ def _name(table: Any) -> str:
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
-def infer(source: Source) -> Schema:
+def infer(source: InputTable) -> Schema:
     """Label, group, time and split by their usual names; the other columns by type: fractions are numeric, lists bags,
     the rest categorical. Raises `UserError` where no column has a usual label name, or none is left as a field."""
     label = _named(source, LABELS)
@@ -92,7 +92,7 @@ def infer(source: Source) -> Schema:
             "name the label in a schema"
         )
     head = source.frame.head(LOOK)
-    frame = source.infer(source.guard(lambda: _polars(head)), ())
+    frame = source.infer(source.attempt(lambda: _polars(head)), ())
     time, column = _named(source, TIMES), _named(source, SPLITS)
     column = column if column is not None and frame[column].dtype == pl.String else None
     fields = [_field(frame[name]) for name in source.columns if name not in (label, time, column)]
@@ -126,7 +126,7 @@ def _field(column: pl.Series) -> AnyField:
     return Categorical(name=column.name)
 
 
-def _named(source: Source, usual: tuple[str, ...]) -> str | None:
+def _named(source: InputTable, usual: tuple[str, ...]) -> str | None:
     return next((name for want in usual for name in source.columns if name.lower() == want), None)
 
 

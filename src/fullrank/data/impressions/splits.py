@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.spec import Spec
-from fullrank.data.values import moment, refuse
+from fullrank.data.values import iso_seconds, refuse
 
 PARTS = ("train", "validation", "test")
 _ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
@@ -86,7 +86,7 @@ class TemporalSplit(_Shared):
         """The first seconds of validation and of the test, where they are given."""
         if self.validation_from is None or self.test_from is None:
             return None
-        first, second = (moment(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
+        first, second = (iso_seconds(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
         return first, second
 
 

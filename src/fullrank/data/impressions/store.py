@@ -22,12 +22,19 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.jagged import Jagged
 from fullrank.data import manifest as manifests
 from fullrank.data.events.store import Store
-from fullrank.data.frames import Source
+from fullrank.data.frames import InputTable
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.encoding import Encoder, known_groups, known_labels, require_fields, tensors, transform
+from fullrank.data.impressions.encoding import (
+    FieldEncoder,
+    known_groups,
+    known_labels,
+    require_fields,
+    to_tensors,
+    transform,
+)
 from fullrank.data.impressions.fields import FieldInfo, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Vocabulary
-from fullrank.data.manifest import damaged, mapped
+from fullrank.data.manifest import damaged_file, map_array
 
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
@@ -47,17 +54,17 @@ class ImpressionStore:
     manifest: dict[str, Any]
     schema: Schema
     arrays: Mapping[str, np.ndarray]
-    """The mapped files by name (`shapes`)."""
+    """The mapped files by name (`array_shapes`)."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: Encoder):
+    def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: FieldEncoder):
         self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
-        files = shapes(
+        files = array_shapes(
             len(self), len(encoder.categorical), len(encoder.numeric), schema, manifest["counts"]["bag_values"]
         )
         missing = [name for name in files if f"{name}.npy" not in manifest["files"]]
         if missing:
             raise UserError(f"the manifest of {str(path)!r} does not list {missing[0]}.npy; prepare the data again")
-        self.arrays = {name: mapped(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in files.items()}
+        self.arrays = {name: map_array(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in files.items()}
         known = {info.name: info.size for info in encoder.fields}
         self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
 
@@ -70,10 +77,10 @@ class ImpressionStore:
         folder = Path(path)
         manifest, schema = _read_manifest(folder)
         if verify:
-            manifests.verify(folder, manifest)
-        encoder = encoder_files.restored(folder / manifests.NAME, manifest)
+            manifests.verify_hashes(folder, manifest)
+        encoder = encoder_files.restore_encoder(folder / manifests.NAME, manifest)
         if [asdict(info) for info in encoder.fields] != manifest["fields"]:
-            raise damaged(folder / manifests.NAME, "its fields are not those of the schema and the vocabularies")
+            raise damaged_file(folder / manifests.NAME, "its fields are not those of the schema and the vocabularies")
         return cls(folder, manifest, schema, encoder)
 
     def __len__(self) -> int:
@@ -126,15 +133,15 @@ class ImpressionStore:
         arrays = self.arrays
         ids = arrays["categorical"][at] if len(self._sizes) else np.zeros((len(at), 0), np.int32)
         if len(at) and bool(((ids.max(axis=0) >= self._sizes) | (ids.min(axis=0) < 0)).any()):
-            raise damaged(self.path / "categorical.npy", "it holds ids beyond the sizes of the fields")
+            raise damaged_file(self.path / "categorical.npy", "it holds ids beyond the sizes of the fields")
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
         bags = [self._bag(number, at) for number in range(len(self.encoder.several))]
         groups = arrays["groups"][at] if "groups" in arrays else None
-        found = tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
+        found = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
         for number, (field, bag) in enumerate(zip(self.encoder.several, found.bags, strict=True)):
             table, size = bag.ids.numpy(), self.encoder.lookup(field).size
             if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
-                raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
+                raise damaged_file(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
         return found
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
@@ -162,9 +169,9 @@ class ImpressionStore:
     def group_values(self) -> pl.Series:
         """External groups, whole numbers or text as they came; group i of a batch is row i."""
         path = self.path / "groups.parquet"
-        found = encoder_files.table(path, {"value": pl.String}, {"value": pl.Int64})["value"]
+        found = encoder_files.read_columns(path, {"value": pl.String}, {"value": pl.Int64})["value"]
         if len(found) != self.num_groups or found.null_count():
-            raise damaged(path, f"it does not hold {self.num_groups:,} groups")
+            raise damaged_file(path, f"it does not hold {self.num_groups:,} groups")
         return found
 
     def encode(self, impressions: Any) -> Impressions:
@@ -174,7 +181,7 @@ class ImpressionStore:
         their columns without gaps; a new group gets a number behind the known ones. Raises `UserError` for a missing
         column and for values that the schema does not allow.
         """
-        source, schema = Source(impressions, "impressions"), self.schema
+        source, schema = InputTable(impressions, "impressions"), self.schema
         require_fields(source, schema)
         extra = [name for name in (schema.label, schema.group) if name is not None and name in source.columns]
         frame = source.read([*(field.name for field in schema.fields), *extra])
@@ -201,11 +208,13 @@ class ImpressionStore:
         ids, offsets = self.arrays[f"bag{number}_ids"], self.arrays[f"bag{number}_offsets"]
         starts, ends = offsets[rows], offsets[rows + 1]
         if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
-            raise damaged(self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values")
+            raise damaged_file(
+                self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values"
+            )
         return Jagged(ids, starts, ends)
 
 
-def shapes(
+def array_shapes(
     rows: int, categorical: int, numeric: int, schema: Schema, bag_values: Sequence[int]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Name -> (dtype, shape) of every array of a store; the file is ``NAME.npy``. A schema without it has no file."""
@@ -224,7 +233,7 @@ def shapes(
     return found
 
 
-def fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
+def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
     """SHA-256 of what a ranker can see: schema, vocabularies and arrays; neither engine nor file format enter."""
     state = hashlib.sha256(schema.to_json().encode())
     for name in sorted(files):
@@ -244,7 +253,9 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
     if manifests.is_store(folder, "retrieval"):
         raise UserError(f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}")
-    tree = manifests.header(folder, manifests.Form("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION))
+    tree = manifests.read_header(
+        folder, manifests.FolderFormat("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION)
+    )
     where = f"{manifests.NAME} of {str(folder)!r}"
     for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
                       ("fields", list), ("counts", dict)):  # fmt: skip
@@ -252,7 +263,7 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
             raise UserError(f"{where} lacks {key!r}")
     schema = Schema.parse(tree["schema"])
     _check_counts(tree["counts"], len(list(schema.several())), where)
-    allowed = {*TABLES, *(f"{name}.npy" for name in shapes(0, 1, 1, schema, [0] * len(list(schema.several()))))}
+    allowed = {*TABLES, *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.several()))))}
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
     return tree, schema

@@ -45,7 +45,7 @@ class Counts:
         if not self._parts:
             return pl.DataFrame(schema={"value": pl.String, "count": pl.Int64})
         (table,) = self._parts
-        whole = whole_numbers(table["value"]) if numbers else None
+        whole = as_whole_numbers(table["value"]) if numbers else None
         if whole is not None:
             table = table.with_columns(whole.alias("value"))
         table = table.filter(pl.col("count") >= least).sort(["count", "value"], descending=[True, False])
@@ -69,7 +69,7 @@ class Vocabulary:
 
     def __init__(self, values: pl.Series):
         self.values = values
-        self._whole = IntIndex(whole) if (whole := whole_numbers(values)) is not None else None
+        self._whole = IntIndex(whole) if (whole := as_whole_numbers(values)) is not None else None
         self._text: TextIndex | None = None
 
     @property
@@ -102,11 +102,11 @@ class Hashed:
     def ids(self, values: pl.Series) -> Int32[np.ndarray, "R"]:
         """The id of each value that `canonical` gave; none is unknown."""
         distinct = values.cast(pl.String).drop_nulls().unique()
-        known = np.array([MISSING, UNKNOWN, *(FIRST + bucket(text, self.buckets) for text in distinct)], np.int32)
+        known = np.array([MISSING, UNKNOWN, *(FIRST + hash_bucket(text, self.buckets) for text in distinct)], np.int32)
         return known[Vocabulary(distinct).ids(values)]
 
 
-def bucket(text: str, buckets: int) -> int:
+def hash_bucket(text: str, buckets: int) -> int:
     """The hash bucket of a value: 0 .. buckets - 1."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % buckets
 
@@ -134,7 +134,7 @@ def canonical(series: pl.Series, what: str) -> pl.Series:
     return series.set(series == "", None) if bool((series == "").any()) else series
 
 
-def whole_numbers(values: pl.Series) -> pl.Series | None:
+def as_whole_numbers(values: pl.Series) -> pl.Series | None:
     """Text as Int64 where all of it are whole numbers, plainly written (42, not 042), else None."""
     whole = values.cast(pl.Int64, strict=False)
     if whole.null_count() > values.null_count() or not bool((whole.cast(pl.String) == values.cast(pl.String)).all()):

@@ -22,18 +22,18 @@ from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.frames import Chunks
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.encoding import Encoder, read_labels
+from fullrank.data.impressions.encoding import FieldEncoder, read_labels
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.fitting import Fit
 from fullrank.data.impressions.splits import PARTS, Cuts, GivenSplit, RandomSplit, TemporalSplit, TimeParts
-from fullrank.data.impressions.store import FORMAT, FORMAT_VERSION, fingerprint, shapes
+from fullrank.data.impressions.store import FORMAT, FORMAT_VERSION, array_shapes, impressions_fingerprint
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
 
 
-def write(
+def write_impressions(
     folder: Path,
     scratch: Path,
     chunks: Chunks,
@@ -69,7 +69,13 @@ def write(
 
 
 def _block(
-    start: int, frame: pl.DataFrame, schema: Schema, encoder: Encoder, groups: Vocabulary | None, typed: bool, what: str
+    start: int,
+    frame: pl.DataFrame,
+    schema: Schema,
+    encoder: FieldEncoder,
+    groups: Vocabulary | None,
+    typed: bool,
+    what: str,
 ) -> dict[str, Any]:
     """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
     encoded = encoder.encode(frame, what)
@@ -123,9 +129,9 @@ class _Parter:
 class _Files:
     """The arrays of a store while they are written."""
 
-    def __init__(self, folder: Path, encoder: Encoder, fit: Fit):
+    def __init__(self, folder: Path, encoder: FieldEncoder, fit: Fit):
         rows = fit.rows
-        wanted = shapes(
+        wanted = array_shapes(
             int(rows.sum()),
             len(encoder.categorical),
             len(encoder.numeric),
@@ -195,8 +201,8 @@ def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: dict[str, Any]) -> None:
-    files, kept = manifests.describe(folder), encoder_files.state(encoder)
+def _manifest(folder: Path, schema: Schema, encoder: FieldEncoder, fit: Fit, facts: dict[str, Any]) -> None:
+    files, kept = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -206,7 +212,7 @@ def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: d
         "fitted": kept["fitted"],
         "counts": fit.counts(),
         **facts,
-        "fingerprint": fingerprint(folder, files, schema),
+        "fingerprint": impressions_fingerprint(folder, files, schema),
         "content": manifests.content(files),
         "files": files,
     }

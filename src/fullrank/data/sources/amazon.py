@@ -25,13 +25,13 @@ from fullrank.data.sources._parse import (
     Record,
     Row,
     delimited,
-    describing,
     joined,
-    left_out,
     number,
     records,
     require,
+    rows_with_events,
     text,
+    unreadable_note,
 )
 
 BASES = {
@@ -103,11 +103,11 @@ class Amazon(Spec):
         `categories` (the path, A|B|C). Brand is the store in 2023. Prices are US dollars."""
         files = [require(folder, file.name, hint=self._hint(folder)) for file in self.files()]
         events, broken = self._read_events(files[0])
-        notes = left_out(broken, files[0])
+        notes = unreadable_note(broken, files[0])
         items = None
         if self.metadata:
             items, broken = records(files[1], _ITEMS, self._item)
-            items, notes = describing(items, events), notes + left_out(broken, files[1])
+            items, notes = rows_with_events(items, events), notes + unreadable_note(broken, files[1])
         names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
         return Tables(events, items, None, names, (*notes, f"Amazon {self.year} {self.category}: for research"))
 
