@@ -57,8 +57,8 @@ class Keyed:
         what = f"column {self.key!r} of {self.name}"
         column = self._source.read([self.key])[self.key]
         ids = canonical(column, what)
-        refuse(ids.is_null(), column, what, "missing ids")
-        refuse(ids.is_duplicated(), column, what, "repeated ids, where each needs one row,")
+        refuse(ids.is_null(), column, what, "missing ids", code="missing-ids")
+        refuse(ids.is_duplicated(), column, what, "repeated ids, where each needs one row,", code="repeated-ids")
         return Vocabulary(ids.cast(pl.String))
 
 

@@ -31,11 +31,11 @@ _NUMBERS = itertools.count(1)
 
 
 class NotWritten(UserError):
-    """A file or folder could not be written."""
+    """A file or folder could not be written (code `not-written`)."""
 
     def __init__(self, path: Path, reason: str, *, folder: bool = False):
         sentence = f"{str(path)!r} could not be written ({reason})" if folder else f"cannot write {path}: {reason}"
-        super().__init__(f"{sentence}; what was there before is unchanged")
+        super().__init__(f"{sentence}; what was there before is unchanged", code="not-written")
         self.reason = reason
 
 
@@ -101,7 +101,7 @@ def append_line(path: Path, line: str) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason_of(error)}") from error
+        raise UserError(f"cannot write {path}: {reason_of(error)}", code="not-written") from error
 
 
 class Pending:
@@ -171,15 +171,20 @@ def require_replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is
     if not out.exists():
         return
     if not out.is_dir():
-        raise UserError(f"{str(out)!r} is a file; name a folder for the store")
+        raise UserError(f"{str(out)!r} is a file; name a folder for the store", code="not-a-folder")
     if not foreign_files(out):
         return
     if not is_one(out):
-        raise UserError(f"{str(out)!r} holds other files and is no {what}; name a new or an empty folder")
+        raise UserError(
+            f"{str(out)!r} holds other files and is no {what}; name a new or an empty folder", code="folder-not-empty"
+        )
     others = foreign_files(out, is_own)
     if others:
         shown = ", ".join(others[:5])
-        raise UserError(f"the {what} {str(out)!r} also holds files that replacing it would delete ({shown}); move them")
+        raise UserError(
+            f"the {what} {str(out)!r} also holds files that replacing it would delete ({shown}); move them",
+            code="foreign-files",
+        )
 
 
 def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: False) -> list[str]:

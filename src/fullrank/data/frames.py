@@ -55,14 +55,18 @@ class InputTable:
             self.frame = _wrap(table, what)
         self.columns = self.attempt(lambda: self.frame.collect_schema().names())
         if len(set(self.columns)) < len(self.columns):
-            raise UserError(f"{self.name} has two columns of the same name; rename one: {', '.join(self.columns)}")
+            raise UserError(
+                f"{self.name} has two columns of the same name; rename one: {', '.join(self.columns)}",
+                code="repeated-column",
+            )
 
     def require(self, column: str, setting: str) -> None:
         """Raise `UserError` unless there is such a column; `setting` says how to name another."""
         if column not in self.columns:
             shown = ", ".join(self.columns) or "none"
             raise UserError(
-                f"{self.name} has no column {column!r}{nearest(column, self.columns)} (columns: {shown}); {setting}"
+                f"{self.name} has no column {column!r}{nearest(column, self.columns)} (columns: {shown}); {setting}",
+                code="missing-column",
             )
 
     def read(self, names: Sequence[str]) -> pl.DataFrame:
@@ -82,12 +86,16 @@ class InputTable:
         except UserError:
             raise
         except ModuleNotFoundError as error:
-            raise UserError(f"reading {self.name} needs the package {error.name!r}; install it") from None
+            raise UserError(
+                f"reading {self.name} needs the package {error.name!r}; install it", code="missing-package"
+            ) from None
         except _FAILURES as error:
             raise unreadable(self.name, error) from None
         except Exception as error:  # each engine has errors of its own; the cause stays for --debug
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-            raise UserError(f"{self.name} cannot be read by its engine: {reason[:200]}") from error
+            raise UserError(
+                f"{self.name} cannot be read by its engine: {reason[:200]}", code="table-unreadable"
+            ) from error
 
 
 class Chunks:
@@ -135,7 +143,7 @@ class Chunks:
         frame = self._source.attempt(lambda: some.collect())
         assert isinstance(frame, pl.DataFrame)
         if len(frame) != min(CHUNK, self.rows - start):
-            raise UserError(f"{self.name} changed while it was read; run it again")
+            raise UserError(f"{self.name} changed while it was read; run it again", code="table-changed")
         return frame
 
     def _spooled(self, path: Path) -> pl.LazyFrame:
@@ -159,9 +167,11 @@ class Chunks:
 def unreadable(name: str, error: BaseException) -> UserError:
     """The error for a file that is there and cannot be parsed."""
     if isinstance(error, pl.exceptions.NoDataError):
-        return UserError(f"{name} is empty")
+        return UserError(f"{name} is empty", code="empty-file")
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return UserError(f"{name} cannot be read, it is damaged or not what its suffix says: {reason[:200]}")
+    return UserError(
+        f"{name} cannot be read, it is damaged or not what its suffix says: {reason[:200]}", code="table-unreadable"
+    )
 
 
 def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
@@ -171,26 +181,31 @@ def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
         kind = f"{type(table).__module__}.{type(table).__qualname__}".removeprefix("builtins.")
         raise UserError(
             f"{what} is a {kind}; give a path ({', '.join(SUFFIXES)}) or a DataFrame "
-            "(polars, pandas, Arrow, DuckDB relation, Spark)"
+            "(polars, pandas, Arrow, DuckDB relation, Spark)",
+            code="not-a-table",
         ) from None
 
 
 def _scan(path: Path, name: str) -> pl.LazyFrame:
     if path.is_dir():
         if not any(path.glob("**/*.parquet")):
-            raise UserError(f"{name} is a folder without Parquet files; give a file or a folder of .parquet files")
+            raise UserError(
+                f"{name} is a folder without Parquet files; give a file or a folder of .parquet files",
+                code="empty-folder",
+            )
         return pl.scan_parquet(path)
     if not path.exists():
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         close = difflib.get_close_matches(path.name, near, n=1, cutoff=0.6)
         raise UserError(
-            f"{name} does not exist" + (f"; did you mean {str(path.parent / close[0])!r}?" if close else "")
+            f"{name} does not exist" + (f"; did you mean {str(path.parent / close[0])!r}?" if close else ""),
+            code="missing-file",
         )
     suffix = _suffix(path)
     if suffix not in SUFFIXES:
-        raise UserError(f"{name} has the suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}")
+        raise UserError(f"{name} has the suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix")
     if path.stat().st_size == 0:
-        raise UserError(f"{name} is empty")
+        raise UserError(f"{name} is empty", code="empty-file")
     try:
         if suffix in (".parquet", ".pq"):
             return pl.scan_parquet(path, glob=False)

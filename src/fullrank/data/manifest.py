@@ -72,17 +72,20 @@ class FolderFormat:
 def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
     """The manifest of a folder of this form. Raises `UserError` for another folder, form or version."""
     if not folder.exists():
-        raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}")
+        raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
     if not (folder / NAME).is_file():
-        raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}")
+        raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}", code="wrong-folder")
     manifest = load_manifest(folder)
     where, found = f"{NAME} of {str(folder)!r}", manifest.get("format")
     if found != form.name:
-        raise UserError(f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})")
+        raise UserError(
+            f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})", code="wrong-folder"
+        )
     if manifest.get("format_version") != form.version:
         raise UserError(
             f"{where} has format version {manifest.get('format_version')!r}; this library reads {form.version}: "
-            f"{form.again}, or use the library version that wrote it"
+            f"{form.again}, or use the library version that wrote it",
+            code="wrong-format-version",
         )
     return manifest
 
@@ -113,12 +116,14 @@ def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN)
         if sha256_file(folder / name) != entry.get("sha256"):
             raise damaged_file(folder / name, "its hash is not the one in the manifest", again)
     if content(manifest["files"]) != manifest["content"]:
-        raise UserError(f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}")
+        raise UserError(
+            f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}", code="file-damaged"
+        )
 
 
 def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:
     """The error for a file of a folder that is not what it should be."""
-    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}")
+    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}", code="file-damaged")
 
 
 def load_manifest(folder: Path) -> dict[str, Any]:
@@ -141,19 +146,19 @@ def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: 
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.
         if name not in allowed:
-            raise UserError(f"{where} lists {name!r}, which is no file of a store")
+            raise UserError(f"{where} lists {name!r}, which is no file of a store", code="foreign-files")
         if not (isinstance(entry, dict) and is_count(entry.get("bytes")) and isinstance(entry.get("sha256"), str)):
-            raise UserError(f"{where} lacks the size or the hash of {name}")
+            raise UserError(f"{where} lacks the size or the hash of {name}", code="manifest-incomplete")
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{str(path)!r} is missing; {again}")
+            raise UserError(f"{str(path)!r} is missing; {again}", code="missing-file")
         if path.stat().st_size != entry["bytes"]:
             raise damaged_file(
                 path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again
             )
     for name in sorted(needed):
         if name not in files:
-            raise UserError(f"{where} does not list {name}")
+            raise UserError(f"{where} does not list {name}", code="manifest-incomplete")
 
 
 def is_count(value: Any) -> bool:

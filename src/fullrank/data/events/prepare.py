@@ -53,15 +53,17 @@ class Prepare(Spec):
     @model_validator(mode="after")
     def _effects(self) -> Prepare:
         if self.event_types is not None and self.columns.type is None:
-            raise ValueError("event_types needs columns.type, the name of the column that says what was done")
+            raise UserError(
+                "event_types needs columns.type, the name of the column that says what was done", code="missing-setting"
+            )
         if self.event_types == ():
-            raise ValueError("event_types names no type; leave it out to keep all")
+            raise UserError("event_types names no type; leave it out to keep all", code="empty-setting")
         if self.min_rating is not None and self.columns.rating is None:
-            raise ValueError("min_rating needs columns.rating, the name of the rating column")
+            raise UserError("min_rating needs columns.rating, the name of the rating column", code="missing-setting")
         if min(self.per_user_and_item) < 0:
-            raise ValueError(f"k_core must be at least 0, not {self.k_core}")
+            raise UserError(f"k_core must be at least 0, not {self.k_core}", code="setting-out-of-range")
         if self.columns.time is None and self.columns.time_unit != "s":
-            raise ValueError("time_unit has no effect without a time column")
+            raise UserError("time_unit has no effect without a time column", code="setting-without-effect")
         return self
 
     @property
@@ -125,7 +127,9 @@ def _filter(events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any
         say(name, steps[-1])
         if len(now) == 0:
             setting = ", ".join(f"{key}={value}" for key, value in facts.items() if key != "rounds")
-            raise UserError(f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it")
+            raise UserError(
+                f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it", code="no-events-left"
+            )
         return now
 
     events = done("read", events)

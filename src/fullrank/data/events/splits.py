@@ -57,7 +57,10 @@ class GlobalTime(Spec):
         if isinstance(given, (datetime.date, datetime.datetime)):
             return given.isoformat()
         if isinstance(given, bool) or (isinstance(given, float) and not 0 < given < 1):
-            raise ValueError(f"{given!r} is neither a share between 0 and 1, nor whole seconds, nor an ISO 8601 date")
+            raise UserError(
+                f"{given!r} is neither a share between 0 and 1, nor whole seconds, nor an ISO 8601 date",
+                code="not-a-moment",
+            )
         return given
 
     def bounds(
@@ -65,12 +68,16 @@ class GlobalTime(Spec):
     ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
         """Bounds, and facts for the manifest. Raises `UserError` without times or where a part would be empty."""
         if times is None:
-            raise UserError("the global_time split needs times; name a column with columns.time or use leave_one_out")
+            raise UserError(
+                "the global_time split needs times; name a column with columns.time or use leave_one_out",
+                code="split-needs-times",
+            )
         first, second = _resolve(self.validation_from, times), _resolve(self.test_from, times)
         if first >= second:
             raise UserError(
                 f"validation_from={self.validation_from!r} is {with_date(first)} and test_from={self.test_from!r} is "
-                f"{with_date(second)}; the test must begin later than validation"
+                f"{with_date(second)}; the test must begin later than validation",
+                code="moments-out-of-order",
             )
         bounds = np.stack([offsets[:-1] + _before(offsets, times, moment) for moment in (first, second)], axis=1)
         sizes = {"training": int((times < first).sum()), "test": int((times >= second).sum())}
@@ -79,7 +86,8 @@ class GlobalTime(Spec):
                 raise UserError(
                     f"global_time leaves no {part} events: they span {with_date(int(times.min()))} to "
                     f"{with_date(int(times.max()))}, validation begins {with_date(first)} "
-                    f"and the test {with_date(second)}"
+                    f"and the test {with_date(second)}",
+                    code="empty-split",
                 )
         return bounds, {"validation_from_seconds": int(first), "test_from_seconds": int(second), "leak": None}
 
@@ -90,7 +98,7 @@ def _named(given: Any) -> Any:
         given = {"kind": given}
     if isinstance(given, dict):
         if given.get("kind") not in kinds:
-            raise ValueError(str(unknown("split", str(given.get("kind")), kinds)))
+            raise unknown("split", str(given.get("kind")), kinds)
         return kinds[given["kind"]].model_validate(given)
     return given
 

@@ -219,18 +219,18 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     where = f"{manifests.NAME} of {str(folder)!r}"
     counts = manifest.get("counts")
     if not (isinstance(counts, dict) and all(manifests.is_count(counts.get(k)) for k in ("users", "items", "events"))):
-        raise UserError(f"{where} lacks the counts of users, items and events")
+        raise UserError(f"{where} lacks the counts of users, items and events", code="manifest-incomplete")
     for key in ("fingerprint", "content"):
         if not isinstance(manifest.get(key), str):
-            raise UserError(f"{where} lacks {key!r}")
+            raise UserError(f"{where} lacks {key!r}", code="manifest-incomplete")
     if not isinstance(manifest.get("spec"), dict) or not isinstance(manifest.get("files"), dict):
-        raise UserError(f"{where} lacks 'spec' or 'files'")
+        raise UserError(f"{where} lacks 'spec' or 'files'", code="manifest-incomplete")
     split = manifest.get("split")
     if not (isinstance(split, dict) and isinstance(split.get("kind"), str)):
-        raise UserError(f"{where} lacks 'split'")
+        raise UserError(f"{where} lacks 'split'", code="manifest-incomplete")
     types = manifest.get("type_names")
     if not (isinstance(types, list) and all(isinstance(name, str) for name in types)):
-        raise UserError(f"{where} lacks 'type_names'")
+        raise UserError(f"{where} lacks 'type_names'", code="manifest-incomplete")
     manifests.check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
     return manifest
 
@@ -241,6 +241,8 @@ def _array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[in
     path = folder / f"{name}.npy"
     if path.name not in manifest["files"]:
         if needed:
-            raise UserError(f"{manifests.NAME} of {str(folder)!r} does not list {path.name}")
+            raise UserError(
+                f"{manifests.NAME} of {str(folder)!r} does not list {path.name}", code="manifest-incomplete"
+            )
         return None
     return manifests.map_array(path, dtype, shape)

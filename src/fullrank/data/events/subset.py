@@ -49,18 +49,23 @@ def subset(
     place = Path(out)
     _check(share, hide_items)
     if place.resolve() == source.path.resolve():
-        raise UserError(f"{str(place)!r} is the store that is read; name another folder")
+        raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
     require_replaceable_store(place)
     chosen = _first(source.num_users, share, seed)
     if not chosen.any():
-        raise UserError(f"a share of {share:g} leaves none of {source.num_users:,} users; give a larger one")
+        raise UserError(
+            f"a share of {share:g} leaves none of {source.num_users:,} users; give a larger one", code="no-users-left"
+        )
     hidden = _first(source.num_items, hide_items, seed, kind=1)
     owner = source.events.items.row_of()
     items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
     mine = chosen[owner]
     kept = mine & ~((part == 0) & hidden[items])
     if not (kept & (part == 0)).any():
-        raise UserError(f"share={share:g} and hide_items={hide_items:g} leave no training events; loosen them")
+        raise UserError(
+            f"share={share:g} and hide_items={hide_items:g} leave no training events; loosen them",
+            code="no-events-left",
+        )
     alive = np.full(source.num_items, keep_items)
     alive[items[mine]] = True
     facts = {
@@ -172,8 +177,11 @@ def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray
 
 def _check(share: float, hide_items: float) -> None:
     if not 0 < share <= 1:
-        raise UserError(f"share={share:g} must be above 0 and at most 1")
+        raise UserError(f"share={share:g} must be above 0 and at most 1", code="setting-out-of-range")
     if not 0 <= hide_items < 1:
-        raise UserError(f"hide_items={hide_items:g} must be at least 0 and below 1")
+        raise UserError(f"hide_items={hide_items:g} must be at least 0 and below 1", code="setting-out-of-range")
     if share == 1 and hide_items == 0:
-        raise UserError("a share of 1 without hidden items is the whole store: give a smaller share or hide_items")
+        raise UserError(
+            "a share of 1 without hidden items is the whole store: give a smaller share or hide_items",
+            code="nothing-left-out",
+        )

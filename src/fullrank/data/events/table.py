@@ -93,7 +93,7 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
     waiting = [name for name in roles.values() if name is not None]
     frame = source.read(waiting)
     if frame.is_empty():
-        raise UserError(f"{source.name} has no rows")
+        raise UserError(f"{source.name} has no rows", code="empty-table")
 
     def column(name: str) -> tuple[pl.Series, str]:
         """The column and its name in errors; the frame lets go of it at its last use, so that memory is reused."""
@@ -162,7 +162,10 @@ def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series
                    else f"name the id column {column!r} or {fallback!r}")  # fmt: skip
     reserved = [n for n in source.columns if n != key and n in (*RESERVED, "user", "user_id")]
     if reserved:
-        raise UserError(f"{source.name} has a column {reserved[0]!r}, a name that the store uses itself; rename it")
+        raise UserError(
+            f"{source.name} has a column {reserved[0]!r}, a name that the store uses itself; rename it",
+            code="reserved-column",
+        )
     frame = source.infer(source.read(source.columns), keep_text=key)
     _storable(frame, source.name)
     given = values.ids(frame[key], f"column {key!r} of {source.name}")
@@ -179,7 +182,8 @@ def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series
     if facts["missing"] == len(ids):
         raise UserError(
             f"{source.name} knows none of the {len(ids):,} {what} with events (such as {ids[0]!r}; its ids are such "
-            f"as {given[0] if len(given) else None!r}); is {key!r} the right column?"
+            f"as {given[0] if len(given) else None!r}); is {key!r} the right column?",
+            code="no-known-ids",
         )
     return JoinedTable(ids, frame.drop(key)[found], facts)
 
@@ -191,7 +195,10 @@ def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -
     if untyped:
         return ids.cast(pl.String), given.cast(pl.String)
     if any(strings):
-        raise UserError(f"{name} has ids of type {given.dtype}, the events of type {ids.dtype}; cast one of them")
+        raise UserError(
+            f"{name} has ids of type {given.dtype}, the events of type {ids.dtype}; cast one of them",
+            code="wrong-id-type",
+        )
     wide = pl.UInt64 if pl.UInt64 in (ids.dtype, given.dtype) else pl.Int64
     # A negative id finds no partner among unsigned ones: null joins nothing.
     return ids.cast(wide, strict=False), given.cast(wide, strict=False)
@@ -200,4 +207,7 @@ def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -
 def _storable(frame: pl.DataFrame, name: str) -> None:
     for series in frame:
         if series.dtype == pl.Object:
-            raise UserError(f"column {series.name!r} of {name} holds Python objects; cast it to a plain type")
+            raise UserError(
+                f"column {series.name!r} of {name} holds Python objects; cast it to a plain type",
+                code="wrong-column-type",
+            )

@@ -102,8 +102,7 @@ def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[
         return (found >= threshold).astype(np.uint8)
     values.refuse(
         pl.Series((found != 0) & (found != 1)), series, what,
-        "labels that are neither 0 nor 1 (stars and the like: set label_threshold)",
-    )  # fmt: skip
+        "labels that are neither 0 nor 1 (stars and the like: set label_threshold)", code="wrong-labels")  # fmt: skip
     return found.astype(np.uint8)
 
 
@@ -139,13 +138,16 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
         if field.separator is None:
             raise UserError(
                 f"{what} is text and the {field.kind} {field.name!r} has no separator: say what stands between its "
-                "values (separator: '|'), or give a column of lists"
+                "values (separator: '|'), or give a column of lists",
+                code="missing-separator",
             )
         return series.str.split(field.separator).list.eval(pl.element().str.strip_chars())
     if isinstance(series.dtype, pl.Array):
         series = series.arr.to_list()
     if not isinstance(series.dtype, pl.List):
-        raise UserError(f"{what} is of type {series.dtype}; a {field.kind} is a column of lists, or text")
+        raise UserError(
+            f"{what} is of type {series.dtype}; a {field.kind} is a column of lists, or text", code="wrong-column-type"
+        )
     return series
 
 

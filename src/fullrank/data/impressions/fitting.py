@@ -57,7 +57,10 @@ class Fit:
         for at, several in enumerate(self.several):
             name, column = f"column {several.name!r} of {what}", frame[several.name]
             if several.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
-                raise UserError(f"{name} holds lists, so separator={several.separator!r} has no effect; leave it out")
+                raise UserError(
+                    f"{name} holds lists, so separator={several.separator!r} has no effect; leave it out",
+                    code="setting-without-effect",
+                )
             found, lengths = bag_values(column, several, name)
             self.missing[several.name] += int((lengths == 0).sum())
             self.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
@@ -66,7 +69,7 @@ class Fit:
         if schema.group is not None:
             name = f"column {schema.group!r} of {what}"
             group = canonical(frame[schema.group], name)
-            values.refuse(group.is_null(), frame[schema.group], name, "missing groups")
+            values.refuse(group.is_null(), frame[schema.group], name, "missing groups", code="missing-groups")
             self._groups.add(group)
         if schema.time is not None:
             values.seconds(frame[schema.time], f"column {schema.time!r} of {what}", schema.time_unit, typed=self.typed)
@@ -75,11 +78,14 @@ class Fit:
         """Raise `UserError` where nothing can be trained or measured."""
         for part, rows, positive in zip(PARTS, self.rows.tolist(), self.positive.tolist(), strict=True):
             if rows == 0 and part == "train":
-                raise UserError(f"the {self.schema.split.kind} split leaves no training rows of {name}")
+                raise UserError(
+                    f"the {self.schema.split.kind} split leaves no training rows of {name}", code="empty-split"
+                )
             if rows > 0 and positive in (0, rows):
                 raise UserError(
                     f"all {rows:,} {part} rows of {name} have the label {int(positive > 0)}: nothing can be "
-                    f"{'learned' if part == 'train' else 'measured'} there; check `label` and the split"
+                    f"{'learned' if part == 'train' else 'measured'} there; check `label` and the split",
+                    code="constant-labels",
                 )
 
     def vocabularies(self) -> dict[str, pl.DataFrame]:

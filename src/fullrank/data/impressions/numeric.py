@@ -25,13 +25,13 @@ SAMPLE = 1 << 18
 def parse_numbers(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
     """Numbers, NaN where missing (null, NaN, empty text). Raises `UserError` for other text and infinite values."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
-        raise UserError(f"{what} is of type {series.dtype}; a numeric field holds numbers")
+        raise UserError(f"{what} is of type {series.dtype}; a numeric field holds numbers", code="wrong-column-type")
     values = series.cast(pl.Float64, strict=False)
     lost = values.is_null() & series.is_not_null()
     if series.dtype == pl.String and bool(lost.any()):
         lost = lost & (series.str.strip_chars() != "")
     refuse(lost | (values.is_infinite() & values.is_not_null()).fill_null(False), series, what,
-           "values that are no finite numbers")  # fmt: skip
+           "values that are no finite numbers", code="unreadable-numbers")  # fmt: skip
     return values.fill_null(np.nan).to_numpy()
 
 
@@ -99,7 +99,10 @@ def transform_numbers(
     with np.errstate(over="ignore"):
         small = values.astype(np.float32)
     if bool(np.isinf(small).any()):
-        raise UserError(f"{what} holds numbers beyond 3e38, which do not fit; use transform=log or drop them")
+        raise UserError(
+            f"{what} holds numbers beyond 3e38, which do not fit; use transform=log or drop them",
+            code="numbers-too-large",
+        )
     return small
 
 

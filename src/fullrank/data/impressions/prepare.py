@@ -69,7 +69,7 @@ def prepare_impressions(
         scratch.mkdir()
         chunks = Chunks(source, spec.columns, scratch)
         if chunks.rows == 0:
-            raise UserError(f"{source.name} has no rows")
+            raise UserError(f"{source.name} has no rows", code="empty-table")
         write_impressions(folder, scratch, chunks, spec, source.typed, facts, say)
     store = ImpressionStore.open(place)
     say(f"wrote {str(place)!r}: {len(store):,} rows")
@@ -89,7 +89,8 @@ def infer(source: InputTable) -> Schema:
     if label is None:
         raise UserError(
             f"{source.name} has no column called {', '.join(LABELS)} (columns: {', '.join(source.columns)}); "
-            "name the label in a schema"
+            "name the label in a schema",
+            code="no-label-column",
         )
     head = source.frame.head(LOOK)
     frame = source.infer(source.attempt(lambda: _polars(head)), ())
@@ -97,7 +98,7 @@ def infer(source: InputTable) -> Schema:
     column = column if column is not None and frame[column].dtype == pl.String else None
     fields = [_field(frame[name]) for name in source.columns if name not in (label, time, column)]
     if not fields:
-        raise UserError(f"{source.name} has no column besides {label!r} that could be a field")
+        raise UserError(f"{source.name} has no column besides {label!r} that could be a field", code="no-field-columns")
     split: ImpressionSplit = RandomSplit()
     if column is not None:
         split = GivenSplit(column=column)

@@ -63,7 +63,10 @@ class ImpressionStore:
         )
         missing = [name for name in files if f"{name}.npy" not in manifest["files"]]
         if missing:
-            raise UserError(f"the manifest of {str(path)!r} does not list {missing[0]}.npy; prepare the data again")
+            raise UserError(
+                f"the manifest of {str(path)!r} does not list {missing[0]}.npy; prepare the data again",
+                code="manifest-incomplete",
+            )
         self.arrays = {name: map_array(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in files.items()}
         known = {info.name: info.size for info in encoder.fields}
         self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
@@ -162,7 +165,7 @@ class ImpressionStore:
         lookup = None if isinstance(spec, Numeric) else self.encoder.lookup(spec)
         if not isinstance(lookup, Vocabulary):
             why = "is a number" if lookup is None else "is hashed"
-            raise UserError(f"the field {field!r} has no vocabulary, it {why}")
+            raise UserError(f"the field {field!r} has no vocabulary, it {why}", code="no-vocabulary")
         return lookup.values
 
     @cached_property
@@ -200,7 +203,10 @@ class ImpressionStore:
             rows = range(len(self))[rows]
         at = np.asarray(rows, np.int64)
         if len(at) and not 0 <= int(at.min()) <= int(at.max()) < len(self):
-            raise UserError(f"rows {at.min()} .. {at.max()} were asked for; the store has 0 .. {len(self) - 1}")
+            raise UserError(
+                f"rows {at.min()} .. {at.max()} were asked for; the store has 0 .. {len(self) - 1}",
+                code="row-out-of-range",
+            )
         return at
 
     def _bag(self, number: int, rows: np.ndarray) -> Jagged:
@@ -252,7 +258,9 @@ def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]]
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
     if manifests.is_store(folder, "retrieval"):
-        raise UserError(f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}")
+        raise UserError(
+            f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}", code="wrong-folder"
+        )
     tree = manifests.read_header(
         folder, manifests.FolderFormat("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION)
     )
@@ -260,7 +268,7 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
                       ("fields", list), ("counts", dict)):  # fmt: skip
         if not isinstance(tree.get(key), kind):
-            raise UserError(f"{where} lacks {key!r}")
+            raise UserError(f"{where} lacks {key!r}", code="manifest-incomplete")
     schema = Schema.parse(tree["schema"])
     _check_counts(tree["counts"], len(list(schema.several())), where)
     allowed = {*TABLES, *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.several()))))}
@@ -290,7 +298,9 @@ def _check_counts(counts: dict[str, Any], bags: int, where: str) -> None:
         and sum(part["rows"] for part in parts.values()) == counts["rows"]
     )
     if not sound:
-        raise UserError(f"{where} has counts that do not fit together; prepare the data again")
+        raise UserError(
+            f"{where} has counts that do not fit together; prepare the data again", code="manifest-incomplete"
+        )
 
 
 AnyStore = Store | ImpressionStore

@@ -120,9 +120,12 @@ def canonical(series: pl.Series, what: str) -> pl.Series:
     if dtype.is_float():
         series = series.fill_nan(None)
         refuse(
-            series.is_not_null() & ((series != series.floor()) | (series.abs() > 2**53)), series, what,
+            series.is_not_null() & ((series != series.floor()) | (series.abs() > 2**53)),
+            series,
+            what,
             "values that are no whole numbers, so they are no categories (kind: numeric takes them)",
-        )  # fmt: skip
+            code="not-whole-numbers",
+        )
         return series.cast(pl.Int64)
     if dtype.is_integer():
         whole = series.cast(pl.Int64, strict=False)
@@ -130,7 +133,9 @@ def canonical(series: pl.Series, what: str) -> pl.Series:
     if dtype in (pl.Boolean, pl.Null) or isinstance(dtype, (pl.Categorical, pl.Enum)):
         series = series.cast(pl.String)
     if series.dtype != pl.String:
-        raise UserError(f"{what} is of type {dtype}; categories are text, whole numbers or booleans")
+        raise UserError(
+            f"{what} is of type {dtype}; categories are text, whole numbers or booleans", code="wrong-column-type"
+        )
     return series.set(series == "", None) if bool((series == "").any()) else series
 
 

@@ -34,7 +34,7 @@ def require(folder: Path, name: str, *, hint: str) -> Path:
     """The path of a file that has to be there. `hint` says what to do where it is not."""
     path = folder / name
     if not path.is_file():
-        raise UserError(f"{folder} has no file {name!r}; {hint}")
+        raise UserError(f"{folder} has no file {name!r}; {hint}", code="missing-file")
     return path
 
 
@@ -73,7 +73,8 @@ def records(
     if broken * TOLERATED > total:
         raise UserError(
             f"{path} is not in the publisher's format: {broken:,} of {total:,} lines are unreadable; "
-            "delete it and download it again, and check that it belongs to this source and variant"
+            "delete it and download it again, and check that it belongs to this source and variant",
+            code="wrong-download",
         )
     frames.append(_frame(rows, schema, path))
     return pl.concat(frames), broken
@@ -136,7 +137,10 @@ def delimited(
 def damaged_download(path: Path, error: BaseException) -> UserError:
     """The error for a file that cannot be read to its end."""
     reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-    return UserError(f"{path} is damaged or not in the publisher's format ({reason}); delete it and download it again")
+    return UserError(
+        f"{path} is damaged or not in the publisher's format ({reason}); delete it and download it again",
+        code="wrong-download",
+    )
 
 
 def number(value: Any) -> float | None:
@@ -208,6 +212,7 @@ def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
         if column not in names:
             raise UserError(
                 f"{path} is not in the publisher's format: it has no column {column!r}{nearest(column, names)} "
-                f"(columns: {', '.join(names)})"
+                f"(columns: {', '.join(names)})",
+                code="missing-column",
             )
     return frame

@@ -67,7 +67,8 @@ class RetailRocket(Spec):
         if missing:
             raise UserError(
                 f"{folder} holds neither {_ZIP} nor {', '.join(missing)}; log in at {PAGE}, download the archive and "
-                "put it there"
+                "put it there",
+                code="missing-file",
             )
         return {name: folder / name for name in names}
 

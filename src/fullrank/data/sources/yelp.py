@@ -79,7 +79,8 @@ def _locate(folder: Path) -> dict[str, Path]:
     if archive is None:
         raise UserError(
             f"{folder} holds neither {_ZIP} nor {_TAR}; accept Yelp's terms at {PAGE}, download the JSON archive and "
-            "put it there"
+            "put it there",
+            code="missing-file",
         )
     return extract(archive, _WANTED, folder)
 
