@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float, Int
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
+from fullrank.core.random import uniform_at
 from fullrank.data.batch import Model
 from fullrank.data.histories import Histories
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.batches import BLOCK, answers, pair_scores
-from fullrank.ops.splitmix import uniform
 
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""
@@ -101,7 +101,7 @@ def negatives(
     found = np.empty(len(rows), dtype=np.int64)
     left = np.arange(len(rows))
     for again in range(ROUNDS):
-        drawn = uniform(seed, place[0][left], place[1][left], np.uint64(again))
+        drawn = uniform_at(seed, place[0][left], place[1][left], np.uint64(again))
         found[left] = np.searchsorted(ends, np.floor(drawn * ends[-1]).astype(np.int64), side="right")
         left = left[_contains(forbidden, rows[left] * size + found[left])]
         if not len(left):

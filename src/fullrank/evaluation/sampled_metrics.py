@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
+from fullrank.core.random import uniform_at
 from fullrank.data.batch import Model, Scorer
 from fullrank.data.histories import Histories
 from fullrank.evaluation.sampled import placed
@@ -28,7 +29,6 @@ from fullrank.inference.batches import BLOCK, answers, pair_scores
 from fullrank.inference.exact import scorer
 from fullrank.metrics import Table
 from fullrank.metrics.names import ACCURACY
-from fullrank.ops.splitmix import uniform
 
 SHARED_BY = 128
 """Rows of users that share a draw: SRT's evaluation batch."""
@@ -96,7 +96,7 @@ def outscored(
 def shared(groups: Int[np.ndarray, "G"], count: int, items: int, seed: int) -> Int[np.ndarray, "G n"]:
     """The draws of each group."""
     places = np.repeat(groups, count), np.tile(np.arange(count), len(groups))
-    drawn = (uniform(seed, places[0], places[1].astype(np.uint64)) * items).astype(np.int64)
+    drawn = (uniform_at(seed, places[0], places[1].astype(np.uint64)) * items).astype(np.int64)
     return drawn.reshape(len(groups), count)
 
 
