@@ -7,7 +7,7 @@ import pytest
 
 from fakes import Kept, Whole
 from fullrank.core.errors import UserError
-from fullrank.evaluation import Evaluation, evaluate, frontier, oracle_step
+from fullrank.evaluation import Evaluation, evaluate, oracle_step, step_curve
 from fullrank.evaluation.oracle import LABEL
 from thinker import Thinker
 
@@ -44,7 +44,7 @@ def test_fewer_steps_lower_the_ceiling() -> None:
 
 def test_the_curve_is_a_row_for_each_step_and_one_that_adapts() -> None:
     spec = SPEC.override("reasoning.adaptive=5")
-    found = frontier(MODEL, STORE, "test", spec, metrics=("hit@5",), rounds=1)
+    found = step_curve(MODEL, STORE, "test", spec, metrics=("hit@5",), rounds=1)
     assert [one.label for one in found] == ["0", "1", "2", "3", "4", "5", "adaptive, at most 5"]
     for step, one in enumerate(found[:-1]):
         assert one.steps == one.asked == step and one.seconds > 0
@@ -54,7 +54,7 @@ def test_the_curve_is_a_row_for_each_step_and_one_that_adapts() -> None:
 
 
 def test_what_cannot_be_chosen_is_refused() -> None:
-    for study in (oracle_step, frontier):
+    for study in (oracle_step, step_curve):
         with pytest.raises(UserError, match="does not reason"):
             study(Whole(40), STORE, "test", SPEC)
     with pytest.raises(UserError, match="leave reasoning.adaptive out"):
@@ -62,4 +62,4 @@ def test_what_cannot_be_chosen_is_refused() -> None:
     with pytest.raises(UserError, match="chooses by accuracy"):
         oracle_step(MODEL, STORE, "test", SPEC.override("metrics=[gini]"))
     with pytest.raises(UserError, match="rounds must be at least 1"):
-        frontier(MODEL, STORE, "test", SPEC, rounds=0)
+        step_curve(MODEL, STORE, "test", SPEC, rounds=0)

@@ -17,7 +17,7 @@ from fullrank.inference.candidates import Candidates, own_scores
 from fullrank.inference.decoding import Decoding
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.inference.graph import Graph, neighbours
+from fullrank.inference.graph import Graph, nearest_items
 from fullrank.inference.pruned import Pruned
 from fullrank.inference.rank import rank
 from fullrank.inference.search import search_of
@@ -107,7 +107,7 @@ def test_narrow_searches_return_existing_unseen_items_once() -> None:
 def test_neighbours_are_the_most_alike_items() -> None:
     items = model().items
     assert isinstance(items, SemanticItems)
-    found = neighbours(items, 5)
+    found = nearest_items(items, 5)
     table = torch.nn.functional.normalize(items.table.detach(), dim=-1)
     vectors = table[items.codes + items.offsets]
     alike = (1 + torch.einsum("ikd,jkd->ijk", vectors, vectors)).mean(-1) / 2

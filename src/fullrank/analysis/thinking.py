@@ -19,7 +19,7 @@ from fullrank.analysis.ablation import Chosen
 from fullrank.analysis.reading import Sample, device_of
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
-from fullrank.evaluation import Evaluation, compare, evaluate, frontier, oracle_step
+from fullrank.evaluation import Evaluation, compare, evaluate, oracle_step, step_curve
 from fullrank.evaluation.retrieval import Split
 
 USERS = 2048
@@ -52,7 +52,7 @@ def step_curve_rows(
     most = model.reasoner.steps + BEYOND
     longer = spec.override(f"reasoning.steps={most}")
     found = [row("step_curve", "trained", model.reasoner.steps)]
-    points = frontier(model, store, split, longer, rounds=1, device=device_of(model), progress=progress)
+    points = step_curve(model, store, split, longer, rounds=1, device=device_of(model), progress=progress)
     for point in points:
         label = "adaptive" if point.adaptive else "fixed"
         figures = point.metrics | {"steps": point.steps, "seconds": point.seconds}

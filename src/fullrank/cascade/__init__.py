@@ -9,7 +9,7 @@ U users and C candidates never make a table of U x C rows of features. R pairs o
 """
 
 from fullrank.cascade.cascade import Cascade
-from fullrank.cascade.evaluate import Reranked
-from fullrank.cascade.stages import Ranker, Retriever
+from fullrank.cascade.evaluate import CascadeResult
+from fullrank.cascade.stages import RankingStage, RetrievalStage
 
-__all__ = ["Cascade", "Ranker", "Reranked", "Retriever"]
+__all__ = ["Cascade", "RankingStage", "CascadeResult", "RetrievalStage"]

@@ -11,39 +11,46 @@ import polars as pl
 from jaxtyping import Int
 
 from fullrank.cascade import order
-from fullrank.cascade.evaluate import Reranked, before_and_after
-from fullrank.cascade.features import Side, encoded
-from fullrank.cascade.ordering import Ordering
-from fullrank.cascade.plan import Plan, id_column, planned
-from fullrank.cascade.stages import Ranker, Retriever
-from fullrank.cascade.tables import Context, Keyed
+from fullrank.cascade.evaluate import CascadeResult, evaluate_cascade
+from fullrank.cascade.features import EncodedFields, encode_fields
+from fullrank.cascade.ordering import Reranker
+from fullrank.cascade.plan import FieldPlan, id_column, plan_fields
+from fullrank.cascade.stages import RankingStage, RetrievalStage
+from fullrank.cascade.tables import Context, KeyedTable
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
 from fullrank.data.open import AnyStore
 from fullrank.data.values import Unit
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.recommend import check, long
-from fullrank.inference.requests import Given, ItemLists, RequestBatch, named, read, read_filters
+from fullrank.inference.recommend import check_settings, long_frame
+from fullrank.inference.requests import (
+    HistoryInput,
+    ItemLists,
+    RequestBatch,
+    check_choice,
+    read_filters,
+    read_histories,
+)
 from fullrank.run import Run
 
 
 class Cascade:
     """A retriever and a ranker, opened once.
 
-    `retriever` and `ranker` are run folders, runs, or `Retriever` and `Ranker` of models in memory. `users` and `items`
-    are tables (a path or a DataFrame) with a row per id and the columns that the ranker reads; without them those of
-    the retriever's store and catalogue are taken. `user` and `item` name the columns of the ranker's schema that hold
-    the ids (else the group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has that name or
-    the usual one. `store` and `impressions` are the two stores, where they were moved since the training (that of
-    impressions is needed by runs of format 1 alone).
+    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models in memory. `users`
+    and `items` are tables (a path or a DataFrame) with a row per id and the columns that the ranker reads; without them
+    those of the retriever's store and catalogue are taken. `user` and `item` name the columns of the ranker's schema
+    that hold the ids (else the group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has
+    that name or the usual one. `store` and `impressions` are the two stores, where they were moved since the training
+    (that of impressions is needed by runs of format 1 alone).
     Raises `UserError` where one of these is not what it should be.
     """
 
     def __init__(
         self,
-        retriever: Retriever | Run | str | Path,
-        ranker: Ranker | Run | str | Path,
+        retriever: RetrievalStage | Run | str | Path,
+        ranker: RankingStage | Run | str | Path,
         *,
         users: Any = None,
         items: Any = None,
@@ -53,7 +60,7 @@ class Cascade:
         impressions: AnyStore | str | Path | None = None,
         device: str = "auto",
     ):
-        self.retriever, self.ranker = Retriever.of(retriever, store), Ranker.of(ranker, impressions)
+        self.retriever, self.ranker = RetrievalStage.of(retriever, store), RankingStage.of(ranker, impressions)
         how = self.retriever.evaluation
         self.predictor = Predictor(
             self.retriever.model, self.retriever.catalog, device=device, budget=how.reasoning, decoding=how.decoding,
@@ -69,18 +76,18 @@ class Cascade:
         self._user_keys = tuple(dict.fromkeys([self.user, "user_id", "user"]))
         self.users = None
         if users is not None:
-            self.users = Keyed(users, "users", self._user_keys)
+            self.users = KeyedTable(users, "users", self._user_keys)
         elif self.retriever.store is not None:
-            self.users = Keyed(self.retriever.store.users.drop("user"), "users", ("user_id",))
+            self.users = KeyedTable(self.retriever.store.users.drop("user"), "users", ("user_id",))
         if items is not None:
-            self.items = Keyed(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
+            self.items = KeyedTable(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
         else:
-            self.items = Keyed(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
-        self._sides: dict[tuple[str, ...], Side] = {}
+            self.items = KeyedTable(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
+        self._sides: dict[tuple[str, ...], EncodedFields] = {}
 
     def recommend(
         self,
-        histories: Given | None = None,
+        histories: HistoryInput | None = None,
         *,
         users: Sequence[Any] | pl.Series | None = None,
         k: int = 10,
@@ -109,13 +116,13 @@ class Cascade:
         user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order (`order`).
         Users for whom the retriever finds nothing are an error, or skipped (`bare`).
         """
-        order.check(k, candidates, blend)
-        check(candidates, seen, empty)
-        named("bare", bare, ("error", "skip"))
+        order.check_candidates(k, candidates, blend)
+        check_settings(candidates, seen, empty)
+        check_choice("bare", bare, ("error", "skip"))
         if (histories is None) == (users is None):
             raise UserError("give histories, or users= of the retriever's store: one of the two")
         model, catalog = self.predictor.model, self.predictor.catalog
-        asked = self._stored(users) if users is not None else read(
+        asked = self._stored(users) if users is not None else read_histories(
             histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
             timed=getattr(model, "reads_times", False),
         )  # fmt: skip
@@ -132,12 +139,12 @@ class Cascade:
             )  # fmt: skip
             if bare == "error":
                 _refuse_bare(part, found.ids)
-            best, value = order.best(rank(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
+            best, value = order.best_candidates(rank(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
             ids.append(_filled(best, k, -1))
             scores.append(_filled(value, k, -np.inf))
             if progress is not None:
                 progress(high, len(asked))
-        return asked.give(long(asked.names, np.concatenate(ids), np.concatenate(scores), catalog, titles))
+        return asked.give(long_frame(asked.names, np.concatenate(ids), np.concatenate(scores), catalog, titles))
 
     def evaluate(
         self,
@@ -148,24 +155,24 @@ class Cascade:
         blend: float = 0.0,
         set: Sequence[str] = (),
         progress: Progress | None = None,
-    ) -> Reranked:
+    ) -> CascadeResult:
         """The retriever's lists, and those lists re-ranked, on the same users; the paired difference and its interval.
 
         `set` changes the retriever's evaluation (`"ks=[10]"`), the rest is as in `recommend`. Warns where the ranker
         may have been trained on what is asked (`leak`).
         """
-        return before_and_after(self, split, candidates, context, blend, set, progress)
+        return evaluate_cascade(self, split, candidates, context, blend, set, progress)
 
-    def ordering(self, context: Any) -> Ordering:
+    def ordering(self, context: Any) -> Reranker:
         """What gives candidates their scores, in this context. Raises `UserError` where a field has no source."""
         names = [field.name for field in self.encoder.schema.fields]
         now = Context(context, names, self._user_keys)
-        plan = planned(self.encoder.schema, self.user, self.item, self.users, self.items, now.columns)
+        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, now.columns)
         if plan.items not in self._sides:
             self._sides[plan.items] = self._item_side(plan)
-        return Ordering(self.ranker, self.users, self.user, plan, now, self._sides[plan.items], self.device)
+        return Reranker(self.ranker, self.users, self.user, plan, now, self._sides[plan.items], self.device)
 
-    def _item_side(self, plan: Plan) -> Side:
+    def _item_side(self, plan: FieldPlan) -> EncodedFields:
         """The catalogue, encoded."""
         ids = self.retriever.catalog.ids
         columns = self.items.gather([name for name in plan.items if name != self.item], ids)
@@ -179,13 +186,13 @@ class Cascade:
                     f"none of the {len(ids):,} items of {self.retriever.name} (such as {ids[0]!r}) is known to "
                     f"{self.ranker.name}; are the item ids of the same kind?"
                 )
-        return encoded(self.encoder, [*own, *columns], len(ids), "the items")
+        return encode_fields(self.encoder, [*own, *columns], len(ids), "the items")
 
     def _stored(self, users: Any) -> RequestBatch:
         """Users of the store with all their events. Raises `UserError` for one that is not there."""
         store = self.retriever.known()
         given = users if isinstance(users, pl.Series) else pl.Series("user", list(users), strict=False)
-        keys = Keyed(store.users.select("user", "user_id"), "users of the store", ("user_id",))
+        keys = KeyedTable(store.users.select("user", "user_id"), "users of the store", ("user_id",))
         place = keys.rows(given)
         if bool((place < 0).any()):
             lost = given.filter(pl.Series(place < 0))

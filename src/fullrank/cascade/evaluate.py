@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fullrank.cascade import order
-from fullrank.cascade.leak import overlap
+from fullrank.cascade.leak import leakage
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.progress import Progress
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reranked:
+class CascadeResult:
     """Before and after. `facts`: candidates, blend, where the fields came from, and the times of `leak`."""
 
     before: EvaluationResult
@@ -61,7 +61,7 @@ class Reranked:
         write_text(Path(folder) / "cascade.json", self.to_json())
 
 
-def before_and_after(
+def evaluate_cascade(
     cascade: Cascade,
     split: str,
     candidates: int,
@@ -69,17 +69,17 @@ def before_and_after(
     blend: float,
     settings: Sequence[str],
     progress: Progress | None,
-) -> Reranked:
+) -> CascadeResult:
     """See `Cascade.evaluate`."""
     model, store = cascade.retriever.model, cascade.retriever.known()
     spec = cascade.retriever.evaluation.override(*settings)
     if spec.protocol != "full":
         raise UserError("a cascade ranks the whole catalogue first: leave protocol at 'full'")
     deepest = max(name.k for name in spec.names())
-    order.check(deepest, candidates, blend)
+    order.check_candidates(deepest, candidates, blend)
     whole = asked(model, store, split, spec)
     rank = cascade.ordering(context)
-    facts, doubt = overlap(store, split, cascade.ranker.trained_until)
+    facts, doubt = leakage(store, split, cascade.ranker.trained_until)
     names = store.user_ids
     rank.require_some(names[whole.users])
     teller = EventDropout(model, spec.drop, spec.seed) if spec.drop else model
@@ -89,7 +89,7 @@ def before_and_after(
         part = whole.part(slice(low, high))
         found = ranked(teller, part.histories, spec, candidates, cascade.device, None)
         scores = rank(names[part.users], found.ids, found.scores, blend)
-        best, _ = order.best(scores, found.ids, deepest)
+        best, _ = order.best_candidates(scores, found.ids, deepest)
         for kept, ids in zip(parts, (found.ids[:, :deepest], best), strict=True):
             kept.append(of_lists(part, store, spec, ids.astype(np.int32), found.steps))
         reached += float((match(found.ids, part.truth).sum(1) / part.truth.lengths).sum())
@@ -107,4 +107,4 @@ def before_and_after(
     compared = [name for name in before.metrics if name.split("@")[0] in ("recall", "ndcg")]
     found_gaps = {name: compare(before, after, name, level=spec.level) for name in compared}
     notes = () if doubt is None else (doubt,)
-    return Reranked(before, after, found_gaps, reached / max(len(whole.users), 1), facts, notes)
+    return CascadeResult(before, after, found_gaps, reached / max(len(whole.users), 1), facts, notes)

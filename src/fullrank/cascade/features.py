@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from fullrank.cascade.tables import constant
+from fullrank.cascade.tables import constant_column
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import Encoder
@@ -21,7 +21,7 @@ from fullrank.data.impressions.tensors import tensors
 
 
 @dataclass(frozen=True)
-class Side:
+class EncodedFields:
     """Some of the fields for N users or N items; places are those among the ranker's fields of that kind."""
 
     categorical: Int[np.ndarray, "N c"]
@@ -32,25 +32,25 @@ class Side:
     """Bag number -> the ids of each row."""
 
 
-def encoded(encoder: Encoder, columns: Sequence[pl.Series], rows: int, what: str) -> Side:
+def encode_fields(encoder: Encoder, columns: Sequence[pl.Series], rows: int, what: str) -> EncodedFields:
     """The fields that these columns hold, of `rows` rows. Raises `UserError` for values that the schema refuses."""
     own = {column.name: column for column in columns}
     names = [field.name for field in encoder.schema.fields]
-    frame = pl.DataFrame([own[name] if name in own else constant(name, None, rows) for name in names])
+    frame = pl.DataFrame([own[name] if name in own else constant_column(name, None, rows) for name in names])
     found = encoder.encode(frame, what)
     columns_at = [at for at, field in enumerate(encoder.categorical) if field.name in own]
     numbers_at = [at for at, field in enumerate(encoder.numeric) if field.name in own]
     bags = {at: bag for at, bag in enumerate(found.bags) if encoder.several[at].name in own}
-    return Side(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
+    return EncodedFields(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairFeatures:
     """All fields of any user with any item."""
 
     encoder: Encoder
-    users: Side
-    items: Side
+    users: EncodedFields
+    items: EncodedFields
 
     def batch(self, users: Int[np.ndarray, "R"], items: Int[np.ndarray, "R"]) -> Impressions:
         """The impressions of user users[r] and item items[r], as rows of the two sides."""

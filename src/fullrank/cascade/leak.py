@@ -13,7 +13,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.values import dated
 
 
-def overlap(store: Store, split: str, last: int | None) -> tuple[dict[str, Any], str | None]:
+def leakage(store: Store, split: str, last: int | None) -> tuple[dict[str, Any], str | None]:
     """Facts about the times, and a sentence where they are a reason to doubt the numbers.
 
     `last` is the time of the ranker's last training impression (seconds). The facts are that, `ranker_trained_until`,

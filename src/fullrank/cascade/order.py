@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from fullrank.cascade.features import Pairs
+from fullrank.cascade.features import PairFeatures
 from fullrank.core.errors import UserError
-from fullrank.inference.predict import probable
+from fullrank.inference.predict import predict_batch
 from fullrank.models.ranking.model import RankingModule
 
 BATCH = 1 << 14
@@ -20,7 +20,7 @@ TINY = 1e-12
 
 
 def probabilities(
-    model: RankingModule, pairs: Pairs, ids: Int[np.ndarray, "B C"], device: torch.device | str = "cpu"
+    model: RankingModule, pairs: PairFeatures, ids: Int[np.ndarray, "B C"], device: torch.device | str = "cpu"
 ) -> Float[np.ndarray, "B C"]:
     """The click probability of each user's candidates; -inf in empty places (id -1)."""
     users, places = np.nonzero(ids >= 0)
@@ -28,11 +28,11 @@ def probabilities(
     for low in range(0, len(users), BATCH):
         some = slice(low, low + BATCH)
         at = users[some], places[some]
-        found[at] = probable(model, pairs.batch(at[0], ids[at]), device)
+        found[at] = predict_batch(model, pairs.batch(at[0], ids[at]), device)
     return found
 
 
-def blended(
+def blend_scores(
     ranker: Float[np.ndarray, "B C"], retriever: Float[np.ndarray, "B C"], share: float
 ) -> Float[np.ndarray, "B C"]:
     """What the order goes by: the probabilities, or (1 - share) z(logit) + share z(retriever's score).
@@ -49,7 +49,7 @@ def blended(
     return np.where(there, mixed, -np.inf)
 
 
-def best(
+def best_candidates(
     scores: Float[np.ndarray, "B C"], ids: Int[np.ndarray, "B C"], k: int
 ) -> tuple[Int[np.ndarray, "B K"], Float[np.ndarray, "B K"]]:
     """The k best candidates of each user and their scores; equal scores keep the retriever's order."""
@@ -63,7 +63,7 @@ def blocks(users: int, candidates: int) -> list[tuple[int, int]]:
     return [(low, min(low + size, users)) for low in range(0, users, size)]
 
 
-def check(k: int, candidates: int, blend: float) -> None:
+def check_candidates(k: int, candidates: int, blend: float) -> None:
     """Raise `UserError` for a list longer than the candidates, and for a share that is none."""
     if candidates < 1 or k > candidates:
         raise UserError(f"k={k} items cannot be chosen from candidates={candidates}: raise candidates, or lower k")

@@ -10,23 +10,23 @@ import torch
 from jaxtyping import Float, Int
 
 from fullrank.cascade import order
-from fullrank.cascade.features import Pairs, Side, encoded
-from fullrank.cascade.plan import Plan
-from fullrank.cascade.stages import Ranker
-from fullrank.cascade.tables import Context, Keyed
+from fullrank.cascade.features import EncodedFields, PairFeatures, encode_fields
+from fullrank.cascade.plan import FieldPlan
+from fullrank.cascade.stages import RankingStage
+from fullrank.cascade.tables import Context, KeyedTable
 
 
 @dataclass(frozen=True)
-class Ordering:
+class Reranker:
     """A ranker, where it reads users, and the catalogue as it reads items."""
 
-    ranker: Ranker
-    users: Keyed | None
+    ranker: RankingStage
+    users: KeyedTable | None
     user: str
     """The schema's column of user ids."""
-    plan: Plan
+    plan: FieldPlan
     context: Context
-    items: Side
+    items: EncodedFields
     device: torch.device
 
     def __call__(
@@ -37,7 +37,7 @@ class Ordering:
         `users` are external ids, null where nobody is named.
         """
         found = order.probabilities(self.ranker.model, self.pairs(users), ids, self.device)
-        return order.blended(found, scores, blend)
+        return order.blend_scores(found, scores, blend)
 
     def require_some(self, users: pl.Series) -> None:
         """Raise `UserError` where a table that is read knows none of these users: asked once, for all of them."""
@@ -45,7 +45,7 @@ class Ordering:
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
-    def pairs(self, users: pl.Series) -> Pairs:
+    def pairs(self, users: pl.Series) -> PairFeatures:
         """The features of these users with every item."""
         columns = self.context.gather(users)
         if self._names:
@@ -54,7 +54,7 @@ class Ordering:
         if self.user in self.plan.users:
             columns.append(users.alias(self.user))
         encoder = self.ranker.encoder
-        return Pairs(encoder, encoded(encoder, columns, len(users), "the users"), self.items)
+        return PairFeatures(encoder, encode_fields(encoder, columns, len(users), "the users"), self.items)
 
     @property
     def _names(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fullrank.cascade.tables import Keyed
+from fullrank.cascade.tables import KeyedTable
 from fullrank.core.errors import UserError, unknown
 from fullrank.data.impressions.fields import Categorical, Schema
 
@@ -14,7 +14,7 @@ USUAL = {"user": ("user", "user_id"), "item": ("item", "item_id")}
 
 
 @dataclass(frozen=True)
-class Plan:
+class FieldPlan:
     """Names of fields by where they are read, each in the order of the schema."""
 
     users: tuple[str, ...]
@@ -44,9 +44,9 @@ def id_column(schema: Schema, role: str, given: str | None) -> str:
     )
 
 
-def planned(
-    schema: Schema, user: str, item: str, users: Keyed | None, items: Keyed | None, context: Sequence[str]
-) -> Plan:
+def plan_fields(
+    schema: Schema, user: str, item: str, users: KeyedTable | None, items: KeyedTable | None, context: Sequence[str]
+) -> FieldPlan:
     """Every field's place. Raises `UserError` for a field that no table has, or that both tables have."""
     places: dict[str, list[str]] = {"users": [], "items": [], "context": []}
     lost = []
@@ -74,10 +74,10 @@ def planned(
             f"the ranker reads nothing of an item (fields: {', '.join(f.name for f in schema.fields)}), so that all "
             "candidates are alike to it; train it on impressions with the item"
         )
-    return Plan(*(tuple(places[name]) for name in ("users", "items", "context")))
+    return FieldPlan(*(tuple(places[name]) for name in ("users", "items", "context")))
 
 
-def _lost(lost: Sequence[str], users: Keyed | None, items: Keyed | None) -> str:
+def _lost(lost: Sequence[str], users: KeyedTable | None, items: KeyedTable | None) -> str:
     shown = [
         f"the {name} ({'no table' if table is None else ', '.join(table.columns) or 'no columns'})"
         for name, table in (("users", users), ("items", items))

@@ -17,7 +17,7 @@ from fullrank.run import Run, store_of
 
 
 @dataclass(frozen=True)
-class Retriever:
+class RetrievalStage:
     """A model that ranks a catalogue, and the store that it was trained on where that is needed."""
 
     model: Any
@@ -30,9 +30,9 @@ class Retriever:
     """Why there is no store."""
 
     @classmethod
-    def of(cls, given: Retriever | Run | str | Path, data: AnyStore | str | Path | None = None) -> Retriever:
+    def of(cls, given: RetrievalStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RetrievalStage:
         """Opened. Raises `UserError` for a click model, and for a store given as `data` that is not the run's."""
-        if isinstance(given, Retriever):
+        if isinstance(given, RetrievalStage):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
         if run.spec.problem == "ranking":
@@ -60,7 +60,7 @@ class Retriever:
 
 
 @dataclass(frozen=True)
-class Ranker:
+class RankingStage:
     """A ranking model, and the encoder by which it reads impressions."""
 
     model: RankingModule
@@ -70,12 +70,12 @@ class Ranker:
     """The time of its last training impression (seconds); None where that is not known. Asked for evaluation."""
 
     @classmethod
-    def of(cls, given: Ranker | Run | str | Path, data: AnyStore | str | Path | None = None) -> Ranker:
+    def of(cls, given: RankingStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RankingStage:
         """Opened. Raises `UserError` for a run that is no click model, and for a store in `data` that is not its own.
 
         A run of format 1 needs its store, which is `data` where it was moved: `UserError` where it is not there.
         """
-        if isinstance(given, Ranker):
+        if isinstance(given, RankingStage):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
         if run.spec.problem == "retrieval":

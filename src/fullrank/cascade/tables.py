@@ -16,7 +16,7 @@ from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
 from fullrank.data.values import refuse
 
 
-class Keyed:
+class KeyedTable:
     """A table with an id column: the first of `keys` that it has. Columns are read when they are first asked for."""
 
     def __init__(self, table: Any, what: str, keys: Sequence[str]):
@@ -69,7 +69,7 @@ class Context:
         """`fields` are those that the ranker reads, `keys` the names that the user's id may have in a table."""
         allowed = list(fields)
         self._constants: dict[str, Any] = {}
-        self._table: Keyed | None = None
+        self._table: KeyedTable | None = None
         if given is None:
             given = {}
         if isinstance(given, Mapping):
@@ -78,7 +78,7 @@ class Context:
                     raise unknown("field of the ranker in context", str(name), allowed)
             self._constants = dict(given)
         else:
-            self._table = Keyed(given, "context", keys)
+            self._table = KeyedTable(given, "context", keys)
             self.columns: tuple[str, ...] = tuple(name for name in self._table.columns if name in allowed)
             if not self.columns:
                 raise UserError(
@@ -92,7 +92,7 @@ class Context:
         """Its columns for these users."""
         if self._table is not None:
             return self._table.gather(self.columns, users)
-        return [constant(name, value, len(users)) for name, value in self._constants.items()]
+        return [constant_column(name, value, len(users)) for name, value in self._constants.items()]
 
     def require_some(self, users: pl.Series) -> None:
         """Raise `UserError` where there is a table and it has none of these users."""
@@ -100,6 +100,6 @@ class Context:
             self._table.require_some(users, "users")
 
 
-def constant(name: str, value: Any, rows: int) -> pl.Series:
+def constant_column(name: str, value: Any, rows: int) -> pl.Series:
     """A column that holds one value; None is a column of nulls."""
     return pl.Series(name, [value], strict=False).new_from_index(0, rows)

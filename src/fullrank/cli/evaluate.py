@@ -145,9 +145,9 @@ def _evaluate_lists(call: Call) -> None:
     """Of two runs, the difference of the metrics at 10 where none are named."""
     begun, changes = time.perf_counter(), _with_metrics(call)
     if len(call.runs) == 2:  # before minutes are spent on evaluations that could not be compared
-        from fullrank.evaluation.compare import check_alike
+        from fullrank.evaluation.compare import check_comparable
 
-        check_alike(*(run.spec.lists.override(*changes) for run in call.runs))
+        check_comparable(*(run.spec.lists.override(*changes) for run in call.runs))
     found = _measured(call, changes)
     if len(found) == 1:
         single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)

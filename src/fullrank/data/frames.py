@@ -15,7 +15,7 @@ from typing import Any
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 """File names that `Source` reads."""
@@ -54,7 +54,8 @@ class Source:
         if column not in self.columns:
             shown = ", ".join(self.columns) or "none"
             raise UserError(
-                f"{self.name} has no column {column!r}{nearest(column, self.columns)} (columns: {shown}); {setting}"
+                f"{self.name} has no column {column!r}{did_you_mean(column, self.columns)} (columns: {shown}); "
+                f"{setting}"
             )
 
     def read(self, names: Sequence[str]) -> pl.DataFrame:

@@ -18,8 +18,8 @@ import torch
 
 from fullrank.core.progress import Progress
 from fullrank.evaluation.compare import Comparison, compare
-from fullrank.evaluation.frontier import Point, frontier
-from fullrank.evaluation.oracle import Ceiling, oracle_step
+from fullrank.evaluation.frontier import StepCurvePoint, step_curve
+from fullrank.evaluation.oracle import OracleCeiling, oracle_step
 from fullrank.evaluation.ranking import evaluate_ranking
 from fullrank.evaluation.result import EvaluationResult, PerImpression, PerUser, merge
 from fullrank.evaluation.retrieval import evaluate, measure
@@ -27,8 +27,8 @@ from fullrank.evaluation.spec import Evaluation
 from fullrank.problem import Problem
 
 __all__ = [
-    "EVALUATE", "Ceiling", "Comparison", "Evaluate", "Evaluation", "EvaluationResult", "PerImpression", "PerUser",
-    "Point", "compare", "evaluate", "evaluate_clicks", "frontier", "measure", "merge", "oracle_step",
+    "EVALUATE", "OracleCeiling", "Comparison", "Evaluate", "Evaluation", "EvaluationResult", "PerImpression", "PerUser",
+    "StepCurvePoint", "compare", "evaluate", "evaluate_ranking", "step_curve", "measure", "merge", "oracle_step",
 ]  # fmt: skip
 
 

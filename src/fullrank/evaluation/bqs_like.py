@@ -46,6 +46,6 @@ def columns(
     return gap * weight, means.sum() + (gap - means[band]) * weight
 
 
-def score(total: float) -> float:
+def logistic(total: float) -> float:
     """The logistic of a summed difference."""
     return float(1 / (1 + np.exp(-total)))

@@ -25,7 +25,7 @@ TIES = {
 
 
 @runtime_checkable
-class Counted(Protocol):
+class CountedCatalog(Protocol):
     """A catalogue whose items were counted."""
 
     @property
@@ -41,7 +41,7 @@ class EvalStore(Protocol):
     @property
     def bounds(self) -> Int[np.ndarray, "users 2"]: ...
     @property
-    def catalog(self) -> Counted: ...
+    def catalog(self) -> CountedCatalog: ...
     @property
     def fingerprint(self) -> str: ...
     def eval_set(self, split: Split, *, without_history: bool = False) -> EvalSet: ...

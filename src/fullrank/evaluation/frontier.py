@@ -25,7 +25,7 @@ LENGTH = 10
 
 
 @dataclass(frozen=True)
-class Point:
+class StepCurvePoint:
     """One budget."""
 
     asked: int
@@ -48,7 +48,7 @@ class Point:
         return asdict(self)
 
 
-def frontier(
+def step_curve(
     model: Any,
     store: EvalStore,
     split: str,
@@ -58,7 +58,7 @@ def frontier(
     rounds: int = 3,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> list[Point]:
+) -> list[StepCurvePoint]:
     """A point for each number of steps up to `reasoning.steps` (as trained by default), then the adaptive one.
 
     `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
@@ -91,9 +91,9 @@ def _adaptive(budget: Budget, most: int) -> Budget:
     return Budget(steps=most, streams=budget.streams, adaptive=budget.adaptive or LENGTH, patience=budget.patience)
 
 
-def _point(setting: Evaluation, found: Any, seconds: float) -> Point:
+def _point(setting: Evaluation, found: Any, seconds: float) -> StepCurvePoint:
     asked: int = found.protocol["reasoning"]["steps"]
     adaptive = setting.reasoning.adaptive is not None
     steps = found.mean_steps if adaptive else float(asked)
     streams: int = found.protocol["reasoning"]["streams"]
-    return Point(asked, adaptive, streams, steps, found.metrics, 1000 * seconds / found.protocol["users"])
+    return StepCurvePoint(asked, adaptive, streams, steps, found.metrics, 1000 * seconds / found.protocol["users"])

@@ -28,7 +28,7 @@ LABEL = "reads the truth: a ceiling, not a result of the model"
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class OracleCeiling:
     """One metric under the oracle."""
 
     metric: str
@@ -57,7 +57,7 @@ def oracle_step(
     *,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> list[Ceiling]:
+) -> list[OracleCeiling]:
     """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
     spec = _asked(spec or Evaluation())
     check_budget(model, spec.reasoning)
@@ -88,13 +88,13 @@ def _asked(spec: Evaluation) -> Evaluation:
     return spec.model_copy(update={"metrics": names, "slices": False})
 
 
-def _ceiling(name: str, values: np.ndarray, spec: Evaluation) -> Ceiling:
+def _ceiling(name: str, values: np.ndarray, spec: Evaluation) -> OracleCeiling:
     """From [steps, users]."""
     best = values.max(0)
     gap = best - values[-1]
     drawn = resample(gap[:, None], samples=spec.bootstrap, seed=spec.seed)[:, 0]
     share = np.bincount(values.argmax(0), minlength=len(values)) / values.shape[1]
-    return Ceiling(
+    return OracleCeiling(
         name, float(values[-1].mean()), float(best.mean()), float(gap.mean()), bounds(drawn, spec.level),
         tuple(values.mean(1).tolist()), tuple(share.tolist()),
     )  # fmt: skip

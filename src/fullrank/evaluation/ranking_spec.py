@@ -45,7 +45,7 @@ class RankingEvaluation(Spec):
         return RankingEvaluation(selection=self.selection, bins=self.bins, bootstrap=0, batch_size=self.batch_size)
 
 
-def _judge(given: Any) -> Any:
+def _parse_either(given: Any) -> Any:
     if given == "clicks":
         given = {"kind": "clicks"}
     if isinstance(given, dict):
@@ -53,10 +53,10 @@ def _judge(given: Any) -> Any:
     return given
 
 
-Judge = Annotated[Evaluation | RankingEvaluation, BeforeValidator(_judge)]
+AnyEvaluation = Annotated[Evaluation | RankingEvaluation, BeforeValidator(_parse_either)]
 """Of ranked lists, or (`kind: clicks`) of click probabilities."""
 
 
-def sign(spec: Evaluation | RankingEvaluation) -> int:
+def selection_sign(spec: Evaluation | RankingEvaluation) -> int:
     """1 where a larger value of the selection metric is better, -1 where a smaller one is."""
     return -1 if spec.selection == "logloss" else 1

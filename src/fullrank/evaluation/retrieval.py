@@ -15,9 +15,9 @@ from fullrank.data.histories import Histories
 from fullrank.evaluation.eval_users import Asked, EvalStore, Split, asked
 from fullrank.evaluation.event_dropout import EventDropout
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
-from fullrank.evaluation.sampled import places
-from fullrank.evaluation.sampled_metrics import sampled_beside, told
-from fullrank.evaluation.slices import groups
+from fullrank.evaluation.sampled import sampled_hits
+from fullrank.evaluation.sampled_metrics import sampled_metrics, sampled_protocol
+from fullrank.evaluation.slices import slice_codes
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.rank import rank
 from fullrank.metrics import Ranking, Table, match
@@ -61,14 +61,16 @@ def measure(
     teller = EventDropout(model, spec.drop, spec.seed) if spec.drop else model
     deepest = max(n.k for n in spec.names())
     if spec.protocol == "sampled":
-        hits = places(teller, mine.histories, mine.truth, store.catalog.popularity, spec, deepest, device, progress)
+        hits = sampled_hits(
+            teller, mine.histories, mine.truth, store.catalog.popularity, spec, deepest, device, progress
+        )
         return _rows(mine, store, spec, Table(hits, mine.truth.lengths))
     ranking = ranked(teller, mine.histories, spec, deepest, device, progress)
     rows = of_lists(mine, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
         return rows
-    beside = sampled_beside(teller, mine.histories, mine.truth, spec, device, progress)
-    return replace(rows, sampled=beside, protocol=rows.protocol | told(spec, model.num_items))
+    beside = sampled_metrics(teller, mine.histories, mine.truth, spec, device, progress)
+    return replace(rows, sampled=beside, protocol=rows.protocol | sampled_protocol(spec, model.num_items))
 
 
 def of_lists(
@@ -101,7 +103,7 @@ def _rows(
     if spec.slices and len(mine.users):
         known = mine.histories.items
         fresh = store.bounds[mine.users, 0] <= known.starts
-        codes = groups(known.lengths, fresh, mine.truth, store.catalog.popularity)
+        codes = slice_codes(known.lengths, fresh, mine.truth, store.catalog.popularity)
     return PerUser(mine.users, values, table.ids, codes, mine.protocol, steps)
 
 

@@ -19,14 +19,14 @@ from fullrank.core.progress import Progress
 from fullrank.data.batch import Model
 from fullrank.data.histories import Histories
 from fullrank.evaluation.spec import Evaluation
-from fullrank.inference.batches import BLOCK, answers, pair_scores
+from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.ops.splitmix import uniform
 
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""
 
 
-def places(
+def sampled_hits(
     model: Model,
     histories: Histories,
     truth: Jagged,
@@ -40,7 +40,7 @@ def places(
     hits = np.zeros((len(histories), deepest), dtype=bool)
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
     block = min(spec.block or BLOCK, model.num_items)
-    runs = answers(
+    runs = score_batches(
         model,
         histories,
         block=block,

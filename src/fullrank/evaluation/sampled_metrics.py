@@ -24,8 +24,8 @@ from fullrank.data.batch import Model, Scorer
 from fullrank.data.histories import Histories
 from fullrank.evaluation.sampled import placed
 from fullrank.evaluation.spec import Evaluation
-from fullrank.inference.batches import BLOCK, answers, pair_scores
-from fullrank.inference.exact import scorer
+from fullrank.inference.batches import BLOCK, pair_scores, score_batches
+from fullrank.inference.exact import block_scorer
 from fullrank.metrics import Table
 from fullrank.metrics.names import ACCURACY
 from fullrank.ops.splitmix import uniform
@@ -34,7 +34,7 @@ SHARED_BY = 128
 """Rows of users that share a draw: SRT's evaluation batch."""
 
 
-def sampled_beside(
+def sampled_metrics(
     model: Model,
     histories: Histories,
     truth: Jagged,
@@ -46,7 +46,7 @@ def sampled_beside(
     names = [n for n in spec.names() if n.base in ACCURACY]
     hits = np.zeros((len(histories), max((n.k for n in names), default=1)), dtype=bool)
     block = min(spec.block or BLOCK, model.num_items)
-    runs = answers(
+    runs = score_batches(
         model,
         histories,
         block=block,
@@ -60,7 +60,7 @@ def sampled_beside(
         own, targets = wanted.row_of(), wanted.flat()
         users = at if histories.users is None else histories.users[at]
         scores = pair_scores(answer, own, targets, block=block)
-        above = outscored(answer, scores, own, users, spec.sampled or 0, spec.seed, block=block)
+        above = count_higher(answer, scores, own, users, spec.sampled or 0, spec.seed, block=block)
         place = placed(above, scores, own)
         inside = place < hits.shape[1]
         hits[at[own[inside]], place[inside]] = True
@@ -68,7 +68,7 @@ def sampled_beside(
     return {str(n): n(table) for n in names}
 
 
-def outscored(
+def count_higher(
     answer: Scorer,
     scores: Float[np.ndarray, "N"],
     rows: Int[np.ndarray, "N"],
@@ -80,8 +80,8 @@ def outscored(
 ) -> Int[np.ndarray, "N"]:
     """How many of its user's negatives score strictly higher than each target. `rows` says whose target each is."""
     groups, group = np.unique(users // SHARED_BY, return_inverse=True)
-    drawn = np.sort(shared(groups, count, answer.size, seed), axis=1)
-    score, found = scorer(answer, block), np.zeros(len(rows), dtype=np.int64)
+    drawn = np.sort(shared_negatives(groups, count, answer.size, seed), axis=1)
+    score, found = block_scorer(answer, block), np.zeros(len(rows), dtype=np.int64)
     for low in range(0, answer.size, block):
         high = min(low + block, answer.size)
         times = torch.from_numpy(_times(drawn, low, high))
@@ -93,14 +93,14 @@ def outscored(
     return found
 
 
-def shared(groups: Int[np.ndarray, "G"], count: int, items: int, seed: int) -> Int[np.ndarray, "G n"]:
+def shared_negatives(groups: Int[np.ndarray, "G"], count: int, items: int, seed: int) -> Int[np.ndarray, "G n"]:
     """The draws of each group."""
     places = np.repeat(groups, count), np.tile(np.arange(count), len(groups))
     drawn = (uniform(seed, places[0], places[1].astype(np.uint64)) * items).astype(np.int64)
     return drawn.reshape(len(groups), count)
 
 
-def told(spec: Evaluation, items: int) -> dict[str, Any]:
+def sampled_protocol(spec: Evaluation, items: int) -> dict[str, Any]:
     """What the protocol says of it; nothing where it is not asked for. A `note` where negatives outnumber the items."""
     if spec.sampled is None:
         return {}
@@ -114,7 +114,7 @@ def told(spec: Evaluation, items: int) -> dict[str, Any]:
     return {"sampled": found}
 
 
-def gaps(full: dict[str, float], sampled: dict[str, Float[np.ndarray, "U"]]) -> dict[str, dict[str, float]]:
+def sampled_gaps(full: dict[str, float], sampled: dict[str, Float[np.ndarray, "U"]]) -> dict[str, dict[str, float]]:
     """Metric -> the mean over all items, among the sampled ones, and the difference."""
     means = {name: float(values.mean()) for name, values in sampled.items()}
     return {n: {"full": full[n], "sampled": mean, "gap": mean - full[n]} for n, mean in means.items()}

@@ -35,7 +35,7 @@ class Beam:
     ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
         codes = product_beam(answer.levels.split(answer.sizes), self.beams)
         scores, ids = Candidates.of(answer, self._items(codes)).best(k, filters)
-        scores, ids, padded = filled_up(answer, scores, ids, filters)
+        scores, ids, padded = fill_from_exact(answer, scores, ids, filters)
         self.padded += padded
         return scores, ids
 
@@ -49,7 +49,7 @@ class Beam:
         return found.view(len(codes), -1).to(codes.device)
 
 
-def filled_up(
+def fill_from_exact(
     answer: CodeScorer, scores: Float[Tensor, "B K"], ids: Int[Tensor, "B K"], filters: BatchFilter | None
 ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"], int]:
     """Lists with empty places (-1) filled from exact scores, behind what was found; and how many users that were.

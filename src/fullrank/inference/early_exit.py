@@ -27,7 +27,7 @@ Lists = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(states, rows of the batch) -> scores and ids of the best items of these rows."""
 
 
-def settled(
+def early_exit_lists(
     model: Any,
     histories: Histories,
     budget: Budget,
@@ -59,12 +59,12 @@ def settled(
                 own = None if barrier is None else barrier.only(rows, of)
                 return top_k(model.searched(states, index), max(k, length), filters=own, block=block)
 
-            found, best, taken = _settle(model, batch, budget, lists, length, most)
+            found, best, taken = _until_stable(model, batch, budget, lists, length, most)
             yield at, found[:, :k].cpu().numpy(), best[:, :k].cpu().numpy(), taken.cpu().numpy()
 
 
 @torch.inference_mode()
-def _settle(
+def _until_stable(
     model: Any, batch: Batch, budget: Budget, lists: Lists, length: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, scores and steps of every row of a batch."""

@@ -31,7 +31,7 @@ class Graph:
 
     def __init__(self, items: SemanticItems, *, beams: int, edges: int, steps: int):
         self.steps, size = steps, items.size
-        self.neighbours = neighbours(items, min(edges, size))
+        self.neighbours = nearest_items(items, min(edges, size))
         every = torch.linspace(0, size - 1, min(beams, size), dtype=torch.float64).round().long().unique()
         self.first, self.beams = every.to(self.neighbours.device), min(beams, size)
         self.padded = 0
@@ -56,7 +56,7 @@ class Graph:
         return scores, ids
 
 
-def neighbours(items: SemanticItems, edges: int) -> Int[Tensor, "V E"]:
+def nearest_items(items: SemanticItems, edges: int) -> Int[Tensor, "V E"]:
     """The most similar items of each, best first; an item itself is the first of them, or shares its codes."""
     table = F.normalize(items.table.detach().float(), dim=-1, eps=1e-12)
     alike = [(1 + level @ level.T) / 2 / len(items.sizes) for level in table.split(items.sizes)]

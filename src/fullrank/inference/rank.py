@@ -10,11 +10,11 @@ import torch
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Model
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import BLOCK, SCORES, answers
+from fullrank.inference.batches import BLOCK, SCORES, score_batches
 from fullrank.inference.decoding import Decoding
-from fullrank.inference.early_exit import settled
+from fullrank.inference.early_exit import early_exit_lists
 from fullrank.inference.exact import LARGEST_BLOCK
-from fullrank.inference.filters import Filters, checked
+from fullrank.inference.filters import Filters, seen_policy
 from fullrank.inference.search import Search, search_of
 from fullrank.metrics import Ranking
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
@@ -49,7 +49,7 @@ def rank(
     Raises `UserError` on an unknown policy, an empty history, an id outside the catalogue, a NaN score, and a budget or
     a decoding that the model cannot serve.
     """
-    policy, filters = checked(seen), filters or Filters()
+    policy, filters = seen_policy(seen), filters or Filters()
     # Few users leave room for larger blocks: one product and one selection instead of one for each 8,192 items.
     room = max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK)) if block is None else block
     width = min(room, max(model.num_items, 1))
@@ -60,11 +60,11 @@ def rank(
     if budget is not None and budget.adaptive is not None:
         check_budget(model, budget)
         steps = np.zeros(len(histories), dtype=np.int64)
-        for at, *lists, taken in settled(model, histories, budget, k, hidden, filters, index, **how):
+        for at, *lists, taken in early_exit_lists(model, histories, budget, k, hidden, filters, index, **how):
             ids[at], scores[at], steps[at] = *lists, taken
         return Ranking(ids, scores, policy, steps)
     search = search_of(model, decoding or Decoding(), width) if search is None else search
-    for at, answer in answers(model, histories, budget=budget, index=index, **how):
+    for at, answer in score_batches(model, histories, budget=budget, index=index, **how):
         barrier = filters.take(at).of_batch(None if hidden is None else hidden.take(at), device)
         best, found = search(answer, k, barrier)
         ids[at], scores[at] = found.cpu().numpy(), best.cpu().numpy()

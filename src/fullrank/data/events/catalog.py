@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.events import features
@@ -166,7 +166,7 @@ class Catalog:
         for name in raw.columns:
             if name not in self.columns:
                 raise UserError(f"new items have the column {name!r}, which the catalogue has not"
-                                f"{nearest(name, self.columns)}; drop it")  # fmt: skip
+                                f"{did_you_mean(name, self.columns)}; drop it")  # fmt: skip
         return Catalog(self._append(ids, raw))
 
     def _append(self, ids: pl.Series, raw: pl.DataFrame) -> pl.DataFrame:
@@ -212,7 +212,7 @@ class Catalog:
 
     def _column(self, name: str) -> pl.Series:
         if name not in self.columns:
-            raise UserError(f"the items have no column {name!r}{nearest(name, self.columns)} "
+            raise UserError(f"the items have no column {name!r}{did_you_mean(name, self.columns)} "
                             f"(columns: {', '.join(self.columns) or 'none'})")  # fmt: skip
         return self.frame[name]
 
