@@ -24,7 +24,7 @@ from fullrank.data.open import open_store
 from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
 from fullrank.evaluation.compare import COMPARE
-from fullrank.evaluation.ranking_spec import RankingEvaluation
+from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import find_experiment
 from fullrank.problem import PROBLEMS
 from fullrank.training.data_module import DATA

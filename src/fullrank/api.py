@@ -15,9 +15,14 @@ from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
 from fullrank.data.open import AnyStore, open_store
 from fullrank.data.values import Unit
-from fullrank.evaluation import EVALUATE, EvaluationResult, OracleCeiling, StepCurvePoint
-from fullrank.evaluation import oracle_step as _oracle_step
-from fullrank.evaluation import step_curve as _step_curve
+from fullrank.evaluation import (
+    EVALUATE,
+    EvaluationResult,
+    OracleCeiling,
+    StepCurvePoint,
+    accuracy_by_steps,
+    oracle_ceilings,
+)
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import HistoryInput, ItemLists
@@ -132,7 +137,7 @@ def oracle_step(
     spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     made = load(opened, device=device)
-    return _oracle_step(made.model, store, split, spec, device=made.device, progress=progress)
+    return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
 
 
 def step_curve(
@@ -154,7 +159,7 @@ def step_curve(
     spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     made = load(opened, device=device)
-    return _step_curve(
+    return accuracy_by_steps(
         made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
     )  # fmt: skip
 

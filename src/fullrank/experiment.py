@@ -12,8 +12,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
 from fullrank.core.spec import Spec
-from fullrank.evaluation.ranking_spec import AnyEvaluation, RankingEvaluation
-from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.spec import AnyEvaluation, Evaluation, RankingEvaluation
 from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
 

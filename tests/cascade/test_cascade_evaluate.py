@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.cascade import Cascade, CascadeResult, RankingStage, order
+from fullrank.cascade import Cascade, CascadeResult, RankingStage, rerank
 from fullrank.cli import main
 from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult, evaluate
@@ -40,14 +40,14 @@ def found(cascade: Cascade) -> CascadeResult:
 
 def test_before_is_the_retrievers_own_evaluation(cascade: Cascade, found: CascadeResult) -> None:
     stage = cascade.retriever
-    alone = evaluate(stage.model, stage.known(), "test", stage.evaluation.override(*HOW["set"]))
+    alone = evaluate(stage.model, stage.require_store(), "test", stage.evaluation.override(*HOW["set"]))
     assert found.before.metrics == alone.metrics and found.before.protocol == alone.protocol
     assert np.array_equal(found.before.per_user.lists, alone.per_user.lists)
 
 
 def test_after_is_the_list_of_recommend(cascade: Cascade, found: CascadeResult) -> None:
     """Asked for the histories of the split; and the metrics are those of these lists, by hand."""
-    store = cascade.retriever.known()
+    store = cascade.retriever.require_store()
     chosen = store.eval_set("test")
     names, ids = store.user_ids, store.catalog.ids
     asked = {names[int(u)]: ids.gather(h).to_list() for u, h in zip(chosen.users, chosen.histories.items, strict=True)}
@@ -82,8 +82,8 @@ def test_differences_are_paired(found: CascadeResult) -> None:
 
 
 def test_blocks_change_nothing(cascade: Cascade, found: CascadeResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "PAIRS", 60)
-    monkeypatch.setattr(order, "BATCH", 11)
+    monkeypatch.setattr(rerank, "PAIRS", 60)
+    monkeypatch.setattr(rerank, "BATCH", 11)
     again = cascade.evaluate("test", **HOW)
     assert again.after.metrics == found.after.metrics and again.ceiling == found.ceiling
     assert again.before.protocol == found.before.protocol

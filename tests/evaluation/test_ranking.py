@@ -10,8 +10,8 @@ import pytest
 from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult, compare
 from fullrank.evaluation.ranking import ranking_result
-from fullrank.evaluation.ranking_spec import RankingEvaluation
 from fullrank.evaluation.result import PerImpression
+from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.evaluation.statistics import resample_clicks
 from fullrank.metrics.ctr import auc, losses
 

@@ -10,7 +10,7 @@ import pytest
 from fakes import Kept, Whole
 from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
-from fullrank.evaluation.sampled_metrics import SHARED_BY, shared_negatives
+from fullrank.evaluation.sampled import SHARED_BY, shared_negatives
 from fullrank.metrics.names import ACCURACY
 
 USERS, ITEMS = 300, 40

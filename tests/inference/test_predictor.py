@@ -15,9 +15,9 @@ import torch
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.inference.decoding import Decoding
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import check_settings
+from fullrank.inference.search import Decoding
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.transformer import Transformer

@@ -10,13 +10,17 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from fullrank.cascade import order
 from fullrank.cascade.evaluate import CascadeResult, evaluate_cascade
-from fullrank.cascade.features import EncodedFields, encode_fields
-from fullrank.cascade.ordering import Reranker
-from fullrank.cascade.plan import FieldPlan, id_column, plan_fields
+from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, id_column, plan_fields
+from fullrank.cascade.rerank import (
+    EncodedFields,
+    Reranker,
+    best_candidates,
+    blocks,
+    check_candidates,
+    encode_fields,
+)
 from fullrank.cascade.stages import RankingStage, RetrievalStage
-from fullrank.cascade.tables import Context, KeyedTable
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
@@ -72,7 +76,9 @@ class Cascade:
         schema = self.encoder.schema
         self.user, self.item = id_column(schema, "user", user), id_column(schema, "item", item)
         if self.user == self.item:
-            raise UserError(f"user={self.user!r} and item={self.item!r} are the same column; name two")
+            raise UserError(
+                f"user={self.user!r} and item={self.item!r} are the same column; name two", code="same-column-twice"
+            )
         self._user_keys = tuple(dict.fromkeys([self.user, "user_id", "user"]))
         self.users = None
         if users is not None:
@@ -83,7 +89,7 @@ class Cascade:
             self.items = KeyedTable(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
         else:
             self.items = KeyedTable(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
-        self._sides: dict[tuple[str, ...], EncodedFields] = {}
+        self._encoded_items: dict[tuple[str, ...], EncodedFields] = {}
 
     def recommend(
         self,
@@ -113,38 +119,41 @@ class Cascade:
         retriever's store, with all their events there. In a list of item lists nobody is named: what is read of users
         is missing.
         `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
-        user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order (`order`).
-        Users for whom the retriever finds nothing are an error, or skipped (`bare`).
+        user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order
+        (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
         """
-        order.check_candidates(k, candidates, blend)
+        check_candidates(k, candidates, blend)
         check_settings(candidates, seen, empty)
         check_choice("bare", bare, ("error", "skip"))
         if (histories is None) == (users is None):
-            raise UserError("give histories, or users= of the retriever's store: one of the two")
+            raise UserError(
+                "give histories, or users= of the retriever's store: one of the two", code="histories-or-users"
+            )
         model, catalog = self.predictor.model, self.predictor.catalog
-        asked = self._stored(users) if users is not None else read_histories(
+        request = self._stored(users) if users is not None else read_histories(
             histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
             timed=getattr(model, "reads_times", False),
         )  # fmt: skip
-        rank, budget = self.ordering(context), self.predictor.settings(reasoning)[0]
-        filters = read_filters(exclude, allow, asked, catalog)
-        everybody = pl.Series("user", [None] * len(asked), dtype=pl.String) if asked.names is None else asked.names
-        rank.require_some(everybody)
+        reranker, budget = self.ordering(context), self.predictor.settings(reasoning)[0]
+        filters = read_filters(exclude, allow, request, catalog)
+        unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
+        everybody = unnamed if request.names is None else request.names
+        reranker.require_some(everybody)
         ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
-        for low, high in order.blocks(len(asked), candidates):
-            part = asked.part(low, high)
-            hidden = filters.take(np.arange(low, high))
+        for low, high in blocks(len(request), candidates):
+            part = request.part(low, high)
+            own_filters = filters.take(np.arange(low, high))
             found = self.predictor.lists(
-                part, k=candidates, seen=seen, empty=empty, filters=hidden, budget=budget
+                part, k=candidates, seen=seen, empty=empty, filters=own_filters, budget=budget
             )  # fmt: skip
             if bare == "error":
-                _refuse_bare(part, found.ids)
-            best, value = order.best_candidates(rank(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
+                _refuse_empty(part, found.ids)
+            best, value = best_candidates(reranker(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
             ids.append(_filled(best, k, -1))
             scores.append(_filled(value, k, -np.inf))
             if progress is not None:
-                progress(high, len(asked))
-        return asked.give(long_frame(asked.names, np.concatenate(ids), np.concatenate(scores), catalog, titles))
+                progress(high, len(request))
+        return request.give(long_frame(request.names, np.concatenate(ids), np.concatenate(scores), catalog, titles))
 
     def evaluate(
         self,
@@ -159,20 +168,27 @@ class Cascade:
         """The retriever's lists, and those lists re-ranked, on the same users; the paired difference and its interval.
 
         `set` changes the retriever's evaluation (`"ks=[10]"`), the rest is as in `recommend`. Warns where the ranker
-        may have been trained on what is asked (`leak`).
+        may have been trained on the targets (`leakage`).
         """
-        return evaluate_cascade(self, split, candidates, context, blend, set, progress)
+        spec = self.retriever.evaluation.override(*set)
+        return evaluate_cascade(
+            self.retriever, self.ordering(context), split, spec, candidates=candidates, blend=blend,
+            device=self.device, progress=progress,
+        )  # fmt: skip
 
     def ordering(self, context: Any) -> Reranker:
-        """What gives candidates their scores, in this context. Raises `UserError` where a field has no source."""
-        names = [field.name for field in self.encoder.schema.fields]
-        now = Context(context, names, self._user_keys)
-        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, now.columns)
-        if plan.items not in self._sides:
-            self._sides[plan.items] = self._item_side(plan)
-        return Reranker(self.ranker, self.users, self.user, plan, now, self._sides[plan.items], self.device)
+        """What gives candidates their scores, in this context. Raises `UserError` where a field has no source.
 
-    def _item_side(self, plan: FieldPlan) -> EncodedFields:
+        The catalogue is encoded once for each choice of the items' columns, not once for each call.
+        """
+        names = [field.name for field in self.encoder.schema.fields]
+        given = Context(context, names, self._user_keys)
+        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, given.columns)
+        if plan.items not in self._encoded_items:
+            self._encoded_items[plan.items] = self._encode_items(plan)
+        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items], self.device)
+
+    def _encode_items(self, plan: FieldPlan) -> EncodedFields:
         """The catalogue, encoded."""
         ids = self.retriever.catalog.ids
         columns = self.items.gather([name for name in plan.items if name != self.item], ids)
@@ -184,13 +200,14 @@ class Cascade:
             if not (self.encoder.lookup(field).ids(canonical(ids, "items")) > UNKNOWN).any():
                 raise UserError(
                     f"none of the {len(ids):,} items of {self.retriever.name} (such as {ids[0]!r}) is known to "
-                    f"{self.ranker.name}; are the item ids of the same kind?"
+                    f"{self.ranker.name}; are the item ids of the same kind?",
+                    code="no-known-ids",
                 )
         return encode_fields(self.encoder, [*own, *columns], len(ids), "the items")
 
     def _stored(self, users: Any) -> RequestBatch:
         """Users of the store with all their events. Raises `UserError` for one that is not there."""
-        store = self.retriever.known()
+        store = self.retriever.require_store()
         given = users if isinstance(users, pl.Series) else pl.Series("user", list(users), strict=False)
         keys = KeyedTable(store.users.select("user", "user_id"), "users of the store", ("user_id",))
         place = keys.rows(given)
@@ -198,19 +215,21 @@ class Cascade:
             lost = given.filter(pl.Series(place < 0))
             raise UserError(
                 f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}, the first is {lost[0]!r}: "
-                "give their histories instead"
+                "give their histories instead",
+                code="unknown-user",
             )
         at = store.users["user"].to_numpy()[place].astype(np.int64)
         return RequestBatch(given.alias("user"), store.events.take(at))
 
 
-def _refuse_bare(asked: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
-    without = ~(ids >= 0).any(1)
-    if without.any():
-        first = asked.users.filter(pl.Series(without))[0]
+def _refuse_empty(request: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
+    empty = ~(ids >= 0).any(1)
+    if empty.any():
+        first = request.users.filter(pl.Series(empty))[0]
         raise UserError(
-            f"the retriever has no candidates for {int(without.sum()):,} users, the first is {first!r} (every item "
-            "is seen, excluded or not allowed): seen='keep' recommends seen ones again, bare='skip' leaves users out"
+            f"the retriever has no candidates for {int(empty.sum()):,} users, the first is {first!r} (every item "
+            "is seen, excluded or not allowed): seen='keep' recommends seen ones again, bare='skip' leaves users out",
+            code="no-candidates",
         )
 
 

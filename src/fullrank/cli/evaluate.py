@@ -226,8 +226,8 @@ def compared(
 
 def _split(metrics: list[str]) -> tuple[list[str], list[str]]:
     """What each of two runs is evaluated on, and the metrics that only both have; those are made of nDCG."""
-    from fullrank.evaluation.bqs_like import quality
+    from fullrank.evaluation.compare import bqs_like_quality
 
-    paired = [name for name in metrics if quality(name) is not None]
-    evaluated = [str(quality(name) or name) for name in metrics]
+    paired = [name for name in metrics if bqs_like_quality(name) is not None]
+    evaluated = [str(bqs_like_quality(name) or name) for name in metrics]
     return list(dict.fromkeys(evaluated)), paired

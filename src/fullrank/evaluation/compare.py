@@ -1,4 +1,12 @@
-"""Two models, or the seeds of two models, on the same users or impressions: is the difference real?"""
+"""Compare two models, or the seeds of two models, on the same users or impressions: paired differences and p values.
+
+`bqs_like@k` asks whether one run is better than a reference for popular, middling and niche targets alike. It is a
+stand-in, not BQS: the Balanced Quality Score (Coppolillo et al., ACM TIST 2024; SPRINT, Table 8) compares quality in
+three classes of popularity with a reference model, which stands at 0.5, but its formula is in none of the papers that
+this library follows. Ours is 1 / (1 + exp(-sum over head, mid and tail of the difference in mean NDCG@k)), each user in
+the band of their target (`slices.popularity_bands`). It has the same reference point and counts a niche user more than
+the mean does; its numbers are not those of BQS and may not be reported as such.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +15,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.evaluation import bqs_like
 from fullrank.evaluation.result import EvaluationResult, protocol_difference, setting_to_align
+from fullrank.evaluation.slices import LABELS
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import (
     RESAMPLED,
@@ -22,7 +30,7 @@ from fullrank.evaluation.statistics import (
     resample_clicks,
     sign_flip,
 )
-from fullrank.metrics.names import PAIRED, Name, parse
+from fullrank.metrics.names import PAIRED, Name, cut, parse
 from fullrank.problem import Problem
 
 MAY_DIFFER = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
@@ -108,7 +116,7 @@ def compare(
 
 def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
     samples = 10_000 if samples is None else samples
-    read = bqs_like.quality(metric)
+    read = bqs_like_quality(metric)
     name = parse(metric) if read is None else read
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER)
@@ -127,10 +135,10 @@ def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, 
 def _compare_bqs_like(
     a: EvaluationResult, gap: Float[np.ndarray, "U"], k: int, samples: int, level: float, seed: int
 ) -> Comparison:
-    parts, influences = bqs_like.columns(gap, bqs_like.bands_of(a))
+    parts, influences = bqs_like_columns(gap, _target_bands(a))
     drawn = resample(influences[:, None], samples=min(samples, MAX_RESAMPLES), seed=seed)[:, 0]
-    half, found = bqs_like.logistic(0.0), bqs_like.logistic(float(parts.mean()))
-    low, high = (bqs_like.logistic(end) - half for end in bounds(drawn, level))
+    half, found = _logistic(0.0), _logistic(float(parts.mean()))
+    low, high = (_logistic(end) - half for end in bounds(drawn, level))
     test = f"a stand-in, not BQS; paired sign-flip permutation of each user's part, {samples} flips"
     p = sign_flip(parts, samples, seed)
     return Comparison(f"{PAIRED}@{k}", half, found, found - half, (low, high), p, test, len(gap))
@@ -184,3 +192,38 @@ def _check_protocols(a: EvaluationResult, b: EvaluationResult, free: Sequence[st
     if not np.array_equal(a.rows.ids, b.rows.ids):
         what = "users" if a.problem == "retrieval" else "impressions"
         raise UserError(f"these evaluations cannot be compared: they hold different {what}")
+
+
+def bqs_like_quality(metric: str) -> Name | None:
+    """The metric whose differences `bqs_like@k` reads, NDCG@k; None for every other metric."""
+    if metric.strip().partition("@")[0] != PAIRED:
+        return None
+    return Name("ndcg", cut(metric)[1])
+
+
+def _target_bands(result: EvaluationResult) -> Int[np.ndarray, "U"]:
+    """Each user's band: 0 head, 1 mid, 2 tail."""
+    if "target" not in result.per_user.groups:
+        raise UserError(
+            f"{PAIRED} needs the popularity of the targets: evaluate with slices=true", code="slices-needed"
+        )
+    return result.per_user.groups["target"]
+
+
+def bqs_like_columns(
+    gap: Float[np.ndarray, "U"], band: Int[np.ndarray, "U"]
+) -> tuple[Float[np.ndarray, "U"], Float[np.ndarray, "U"]]:
+    """Two columns whose mean is the summed difference of the bands: each user's part of it, and each user's influence.
+
+    A part changes sign with the user's difference, as a permutation test needs. An influence varies around the sum as
+    the user does around the band's mean, as an interval needs (how many users a band has is chance too).
+    """
+    counts = np.bincount(band, minlength=len(LABELS["target"]))
+    means = np.bincount(band, gap, len(counts)) / np.maximum(counts, 1)
+    weight = len(gap) / counts[band]
+    return gap * weight, means.sum() + (gap - means[band]) * weight
+
+
+def _logistic(total: float) -> float:
+    """The logistic of a summed difference."""
+    return float(1 / (1 + np.exp(-total)))

@@ -13,9 +13,9 @@ from jaxtyping import Int
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Impressions
-from fullrank.evaluation.ranking_spec import RankingEvaluation, Selection
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.retrieval import Split
+from fullrank.evaluation.spec import RankingEvaluation, Selection
 from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr

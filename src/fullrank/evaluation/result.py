@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
-from fullrank.evaluation.sampled_metrics import sampled_gaps
+from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr

@@ -27,7 +27,6 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.encoding import Encoder
 from fullrank.data.values import Unit, take
 from fullrank.inference.batches import BLOCK, index_of, pair_scores, score_batches
-from fullrank.inference.decoding import Decoding
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.predict import PredictionFile, predict, predict_file
@@ -40,7 +39,7 @@ from fullrank.inference.requests import (
     read_filters,
     read_histories,
 )
-from fullrank.inference.search import Search, search_of
+from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.problem import Problem
 

@@ -16,12 +16,11 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
 from fullrank.inference.batches import BLOCK, SCORES
-from fullrank.inference.decoding import Decoding
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters, seen_policy
 from fullrank.inference.rank import rank
 from fullrank.inference.requests import RequestBatch, check_choice
-from fullrank.inference.search import Search
+from fullrank.inference.search import Decoding, Search
 from fullrank.models.sequential.reasoning.budget import Budget
 
 

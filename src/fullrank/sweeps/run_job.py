@@ -14,7 +14,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json
 from fullrank.data.open import AnyStore
 from fullrank.evaluation import EVALUATE
-from fullrank.evaluation.ranking_spec import selection_sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 from fullrank.scaling.sequence_size import sequence_size

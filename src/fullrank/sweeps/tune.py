@@ -8,7 +8,7 @@ from typing import Any
 
 from fullrank.core.files import write_text
 from fullrank.data.open import AnyStore
-from fullrank.evaluation.ranking_spec import selection_sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.environment import code, machine
 from fullrank.sweeps.grid import Grid

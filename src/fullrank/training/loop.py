@@ -11,7 +11,7 @@ import lightning
 import torch
 
 from fullrank.core.errors import UserError
-from fullrank.evaluation.ranking_spec import selection_sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.experiment import Experiment
 from fullrank.run import write_weights
 from fullrank.training import Callback, TrainState

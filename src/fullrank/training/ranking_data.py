@@ -15,8 +15,8 @@ from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import Encoder
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.ranking import predict_rows, ranking_result, selection_value, split_rows
-from fullrank.evaluation.ranking_spec import RankingEvaluation
 from fullrank.evaluation.result import PerImpression
+from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run

@@ -20,7 +20,7 @@ from fullrank.analysis.report.page import Page, render
 from fullrank.analysis.report.ranking_findings import RankingFinding, collect_clicks, comparable_clicks
 from fullrank.core.progress import Tell
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.evaluation.ranking_spec import selection_sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.run import Run
 
 METRICS = ("auc", "logloss", "gauc", "ece", "pcoc")
