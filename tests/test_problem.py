@@ -23,8 +23,8 @@ from fullrank.data.manifest import FORMATS, is_store
 from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
 from fullrank.evaluation.compare import COMPARE
-from fullrank.evaluation.ranking_spec import RankingEvaluation
-from fullrank.experiment import named
+from fullrank.evaluation.spec import RankingEvaluation
+from fullrank.experiment import find_experiment
 from fullrank.problem import PROBLEMS
 from fullrank.training.data_module import DATA
 from tests.training.clicks import shop
@@ -51,7 +51,7 @@ def test_classes_say_which_problem_they_are_of(pair: tuple[Any, Any]) -> None:
 
 
 def test_an_experiment_has_the_problem_of_its_model() -> None:
-    found = {name: named(name) for name in kinds("recipes")}
+    found = {name: find_experiment(name) for name in kinds("recipes")}
     clicks = {name for name, one in found.items() if one.model.kind_of() == "click"}
     assert clicks and clicks == {name for name, one in found.items() if one.problem == "ranking"}
 

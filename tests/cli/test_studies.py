@@ -13,7 +13,7 @@ import fullrank as fr
 from fullrank import api
 from fullrank.data.events.store import Store
 from fullrank.evaluation import EvaluationResult
-from fullrank.experiment import named
+from fullrank.experiment import find_experiment
 from fullrank.run import write_run, write_weights
 from tiny import shaken
 
@@ -26,7 +26,7 @@ def plr(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with a reasoner of two streams and three steps, its weights drawn and never trained."""
     store, path = Store.open(shop / "data"), tmp_path_factory.mktemp("thinking") / "plr"
     settings = ("model.dim=8", "model.encoder.layers=1", "model.task=last_item", "model.reasoner=plr")
-    spec = named("sasrec").override(*settings, "model.reasoner.steps=3")
+    spec = find_experiment("sasrec").override(*settings, "model.reasoner.steps=3")
     torch.manual_seed(0)
     model: Any = shaken(spec.model.build(store.catalog))  # type: ignore[attr-defined]
     data = {"path": str(store.path), "split_fingerprint": store.fingerprint, "users": store.num_users}

@@ -23,7 +23,7 @@ from fullrank.core.log import logger
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore
-from fullrank.run import rows_of
+from fullrank.run import metrics_rows
 from fullrank.training import TrainState
 from fullrank.training.metrics_log import MetricsLog
 
@@ -86,7 +86,7 @@ class Watch:
 
     def _raised(self, moment: TrainState) -> bool:
         """Whether the epoch before was above the threshold already: an alarm is raised once per crossing."""
-        before = [row for row in rows_of(moment.out) if row.get("event") == "epoch" and SHARE in row]
+        before = [row for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
         value = before[-1][SHARE] if before else None
         return isinstance(value, int | float) and value >= self.alarm
 

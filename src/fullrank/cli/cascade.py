@@ -14,7 +14,7 @@ from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.cascade import Reranked
+    from fullrank.cascade import CascadeResult
 
 
 def add(app: typer.Typer) -> None:
@@ -100,7 +100,7 @@ def cascade(
     screen.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": round(spent, 3)})
 
 
-def show(screen: Output, found: Reranked) -> None:
+def show(screen: Output, found: CascadeResult) -> None:
     """The differences, what a perfect ranker could reach, and the notes."""
     rows = [
         [c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import only_json, print_json
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     import typer
@@ -82,9 +82,9 @@ def explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "the memory of this machine is not enough for this", 2
     if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
-        from fullrank.core.spec import explain
+        from fullrank.core.spec import error_sentence
 
-        return _one_line(explain(error)), 2  # type: ignore[arg-type]
+        return _one_line(error_sentence(error)), 2  # type: ignore[arg-type]
     return f"unexpected {type(error).__name__}: {_one_line(str(error))}", 1
 
 
@@ -109,7 +109,7 @@ def _usage(error: Any) -> str:
     option = getattr(error, "option_name", None)
     if option is not None and type(error).__name__ == "NoSuchOption":
         known = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
-        text = f"{name} has no option {option!r}{nearest(option, [*known, '--help', '--debug'])}"
+        text = f"{name} has no option {option!r}{did_you_mean(option, [*known, '--help', '--debug'])}"
     else:
         text = _one_line(error.format_message()).rstrip(".")
         if text.startswith("No such command") and context is not None:
@@ -120,7 +120,7 @@ def _usage(error: Any) -> str:
 
 def _no_verb(text: str, verbs: list[str]) -> str:
     given = text.split("'")[1] if text.count("'") >= 2 else ""
-    return f"there is no verb {given!r}{nearest(given, verbs)}"
+    return f"there is no verb {given!r}{did_you_mean(given, verbs)}"
 
 
 def _one_line(text: str) -> str:

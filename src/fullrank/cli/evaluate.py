@@ -145,9 +145,9 @@ def _evaluate_lists(call: Call) -> None:
     """Of two runs, the difference of the metrics at 10 where none are named."""
     begun, changes = time.perf_counter(), _with_metrics(call)
     if len(call.runs) == 2:  # before minutes are spent on evaluations that could not be compared
-        from fullrank.evaluation.compare import check_alike
+        from fullrank.evaluation.compare import check_comparable
 
-        check_alike(*(run.spec.lists.override(*changes) for run in call.runs))
+        check_comparable(*(run.spec.lists.override(*changes) for run in call.runs))
     found = _measured(call, changes)
     if len(found) == 1:
         single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)
@@ -229,8 +229,8 @@ def compared(
 
 def _split(metrics: list[str]) -> tuple[list[str], list[str]]:
     """What each of two runs is evaluated on, and the metrics that only both have; those are made of nDCG."""
-    from fullrank.evaluation.bqs_like import quality
+    from fullrank.evaluation.compare import bqs_like_quality
 
-    paired = [name for name in metrics if quality(name) is not None]
-    evaluated = [str(quality(name) or name) for name in metrics]
+    paired = [name for name in metrics if bqs_like_quality(name) is not None]
+    evaluated = [str(bqs_like_quality(name) or name) for name in metrics]
     return list(dict.fromkeys(evaluated)), paired

@@ -81,10 +81,10 @@ def root(
 
 def chosen(name: str, given: str, allowed: tuple[str, ...]) -> Any:
     """`given` where it is one of the allowed values of an option, else a `UserError` with the nearest."""
-    from fullrank.core.errors import nearest
+    from fullrank.core.errors import did_you_mean
 
     if given not in allowed:
-        raise UserError(f"{name} {given!r} is unknown{nearest(given, allowed)} (allowed: {', '.join(allowed)})")
+        raise UserError(f"{name} {given!r} is unknown{did_you_mean(given, allowed)} (allowed: {', '.join(allowed)})")
     return given
 
 

@@ -12,7 +12,7 @@ import typer
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.options import AsJson, Settings, shortcuts
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from fullrank.data.events.store import Store
@@ -135,10 +135,10 @@ def _prepare(
     if events not in known:
         if folder is not None or own:
             what = "--from" if folder is not None else "--set source."
-            raise UserError(f"{what} belongs to a source, and {events!r} is none{nearest(events, known)}")
+            raise UserError(f"{what} belongs to a source, and {events!r} is none{did_you_mean(events, known)}")
         if not Path(events).exists() and not Path(events).suffix and "/" not in events:
             raise UserError(
-                f"{events!r} is neither a file nor a source{nearest(events, known)} (sources: {', '.join(known)})"
+                f"{events!r} is neither a file nor a source{did_you_mean(events, known)} (sources: {', '.join(known)})"
             )
         return make(events, out, items=items, users=users, spec=Prepare().override(*rest), progress=True)
     if items is not None or users is not None:

@@ -11,7 +11,7 @@ import typer
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.options import AsJson, Settings
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from fullrank.data.impressions.store import ImpressionStore
@@ -82,9 +82,11 @@ def _prepare(
     if impressions not in known:
         if folder is not None or own:
             what = "a folder" if folder is not None else "--set source."
-            raise UserError(f"{what} belongs to a source, and {impressions!r} is none{nearest(impressions, known)}")
+            raise UserError(
+                f"{what} belongs to a source, and {impressions!r} is none{did_you_mean(impressions, known)}"
+            )
         if not Path(impressions).exists() and not Path(impressions).suffix and "/" not in impressions:
-            raise UserError(f"{impressions!r} is neither a file nor a source{nearest(impressions, known)}")
+            raise UserError(f"{impressions!r} is neither a file nor a source{did_you_mean(impressions, known)}")
         spec = None if schema is None else Schema.read(schema)
         if rest:
             spec = (spec or infer(Table(impressions, "impressions"))).override(*rest)

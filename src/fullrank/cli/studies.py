@@ -113,7 +113,7 @@ def _print_pairs(screen: Output, runs: list[Run], rows: list[dict[str, Any]], ch
 
 def _oracle(screen: Output, run: Run, store: Path, changes: list[str], how: dict[str, Any]) -> dict[str, Any]:
     from fullrank import api
-    from fullrank.evaluation.oracle import LABEL
+    from fullrank.evaluation.reasoning_steps import LABEL
 
     with screen.progress(f"evaluate {run.path} after every step") as tick:
         found = api.oracle_step(run, data=store, set=changes, progress=tick, **how)

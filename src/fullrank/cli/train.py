@@ -115,13 +115,13 @@ def report(screen: Output, run: Run, spent: float) -> None:
 
 def best(run: Run) -> dict[str, Any] | None:
     """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
-    from fullrank.evaluation.ranking_spec import sign
+    from fullrank.evaluation.spec import selection_sign
 
     name = f"validation/{run.spec.evaluation.selection}"
     rows = [row for row in run.rows() if row.get("event") == "epoch" and name in row]
     if not rows:
         return None
-    top = max(rows, key=lambda row: sign(run.spec.evaluation) * row[name])
+    top = max(rows, key=lambda row: selection_sign(run.spec.evaluation) * row[name])
     return {"epoch": top["epoch"], "metric": name, "value": top[name]}
 
 

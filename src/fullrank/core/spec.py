@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from fullrank.core.errors import UserError, brief, nearest
-from fullrank.core.overrides import place, read_setting
+from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.readers import read_json_text, read_yaml_text
 
 FEW = 5
@@ -40,7 +40,7 @@ class Spec(BaseModel):
             for key in given:
                 if key not in cls.model_fields:
                     names = [n for n in cls.model_fields if n != "kind"]
-                    hint = nearest(str(key), names)
+                    hint = did_you_mean(str(key), names)
                     raise ValueError(f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})")
         return given
 
@@ -56,7 +56,7 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise UserError(explain(error), code=_code(error)) from None
+            raise UserError(error_sentence(error), code=_code(error)) from None
 
     @classmethod
     def from_text(cls: type[S], text: str) -> S:
@@ -90,7 +90,7 @@ class Spec(BaseModel):
         for setting in settings:
             path, value = read_setting(setting)
             try:
-                place(tree, path, value)
+                put_setting(tree, path, value)
             except UserError as error:
                 raise refusal or error from None
             try:
@@ -102,7 +102,7 @@ class Spec(BaseModel):
         return type(self).parse(tree)
 
 
-def explain(error: ValidationError) -> str:
+def error_sentence(error: ValidationError) -> str:
     """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few."""
     parts, found = [], error.errors()
     for item in found[:FEW]:

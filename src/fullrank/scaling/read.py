@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fullrank.core.errors import UserError, nearest, unknown
+from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.scaling.ladder import Ladder, Trace
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _tidy(frame: pl.DataFrame, file: Path, named: Columns) -> Ladder:
     name = named.metric or str(TIDY.metric)
     if name not in frame.columns:
         raise UserError(
-            f"{file} has no column {name!r}{nearest(name, frame.columns)} and none named by epochs "
+            f"{file} has no column {name!r}{did_you_mean(name, frame.columns)} and none named by epochs "
             f"(NAME_ep5, NAME_ep10): name the metric's column with --metric-col (there are: {', '.join(frame.columns)})"
         )
     metric = _numbers(frame, file, name)
@@ -177,7 +177,8 @@ def _present(frame: pl.DataFrame, file: Path, asked: str | None, usual: str | No
     """The column's name, where it is there. Raises `UserError` where it was asked for and is not."""
     if asked is not None and asked not in frame.columns:
         raise UserError(
-            f"{file} has no column {asked!r}{nearest(asked, frame.columns)} (there are: {', '.join(frame.columns)})"
+            f"{file} has no column {asked!r}{did_you_mean(asked, frame.columns)} "
+            f"(there are: {', '.join(frame.columns)})"
         )
     return asked or (usual if usual in frame.columns else None)
 

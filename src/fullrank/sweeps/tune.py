@@ -8,7 +8,7 @@ from typing import Any
 
 from fullrank.core.files import write_text
 from fullrank.data.impressions.store import AnyStore
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.environment import code, machine
 from fullrank.sweeps.grid import Grid
@@ -97,7 +97,7 @@ def _trials(space: Search, index: int, outcome: Outcome) -> list[dict[str, Any]]
                 "trial": trial,
                 "set": settings,
                 "metric": metric,
-                "better": "larger" if sign(jobs[0].experiment.evaluation) > 0 else "smaller",
+                "better": "larger" if selection_sign(jobs[0].experiment.evaluation) > 0 else "smaller",
                 "score": statistics.fmean(scores) if scores else None,
                 "seeds": [row["seed"] for row in rows],
                 "epochs_allowed": jobs[0].experiment.training.max_epochs,

@@ -11,7 +11,7 @@ import lightning
 import torch
 
 from fullrank.core.errors import UserError
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.experiment import Experiment
 from fullrank.run import write_weights
 from fullrank.training import Callback, TrainState
@@ -133,7 +133,7 @@ class TrainingLoop(lightning.Callback):
         spec, begun = self.experiment.evaluation, time.perf_counter()
         place = Place(module.global_rank, module.trainer.world_size)
         score = self.data.score(module.model, module.device, place)
-        if self.best is None or sign(spec) * score > sign(spec) * self.best:
+        if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.stale = score, epoch, 0
             if module.global_rank == 0:
                 write_weights(self.out, module.model)

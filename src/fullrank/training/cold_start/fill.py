@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -39,7 +39,7 @@ def fill_unseen(
     events), and where every item has training events, or none has.
     """
     if start not in FALLBACKS:
-        raise UserError(f"start={start!r}{nearest(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})")
+        raise UserError(f"start={start!r}{did_you_mean(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})")
     if (like is not None) != (start == "neighbours"):
         raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
     folder = Path(out)
