@@ -32,8 +32,7 @@ from fullrank.experiment import Experiment, named
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import train
-from fullrank.training.module import make_optimizer
-from fullrank.training.optim import clip
+from fullrank.training.optim import clip, make_optimizer
 from fullrank.training.ranking_data import Shuffled
 
 ROWS = 1_000_000

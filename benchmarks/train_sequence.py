@@ -32,7 +32,7 @@ from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.training import TrainState
-from fullrank.training.module import make_optimizer
+from fullrank.training.optim import make_optimizer
 
 PARTS = ("batches", "forward", "backward", "step")
 CHUNKS = (256, 1024, 4096)

@@ -10,11 +10,11 @@ import pytest
 
 from fullrank.core.errors import UserError
 from fullrank.scaling.advise import advise
-from fullrank.scaling.envelope import envelope
 from fullrank.scaling.fit import fit_law
 from fullrank.scaling.forms import FORMS
 from fullrank.scaling.frontier import cost_of, frontier, optimum
 from fullrank.scaling.ladder import Ladder, Trace
+from fullrank.scaling.points import envelope
 from tests.scaling.conftest import TRUTH
 
 

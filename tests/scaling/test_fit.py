@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from fullrank.core.errors import UserError
-from fullrank.scaling.fit import fit_law
+from fullrank.scaling.fit import fit_law, gap, srt
 from fullrank.scaling.forms import FORMS
 from fullrank.scaling.holdout import hold_out
 from fullrank.scaling.identifiability import condition
 from fullrank.scaling.ladder import Ladder, Trace
-from fullrank.scaling.paper import gap, srt
 from tests.scaling.conftest import S_TRUTH, TRUTH
 
 Make = Callable[..., Ladder]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import fullrank as fr
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
-from fullrank.scaling.growth import Growth, catalogue_growth, seen, seen_reference, short, told
-from fullrank.scaling.heaps import heaps
+from fullrank.scaling.growth import Growth, catalogue_growth, heaps, seen, seen_reference, short, told
 from tests import tiny
 
 HISTORIES = st.lists(st.lists(st.integers(0, 12), max_size=6), min_size=1, max_size=12)

@@ -12,7 +12,7 @@ import typer
 from fullrank.cli import sweep as verbs
 from fullrank.cli.errors import guarded
 from fullrank.data.events.store import Store
-from fullrank.sweeps import run_job as one
+from fullrank.sweeps import engine as one
 
 from .conftest import TINY
 

@@ -11,10 +11,10 @@ import pytest
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import subset
-from fullrank.scaling.read_rows import read_rows
+from fullrank.scaling.read import read_rows
 from fullrank.sweeps.engine import Local, Work
-from fullrank.sweeps.ladder import rows_of, run_ladder, summarise_rungs
 from fullrank.sweeps.records import Row
+from fullrank.sweeps.sweep import rows_of, run_ladder, summarise_rungs
 
 from .conftest import TINY
 from .test_cli import call, last

@@ -14,7 +14,7 @@ import torch
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
-from fullrank.sweeps import run_job as one
+from fullrank.sweeps import engine as one
 from fullrank.sweeps import runner
 from fullrank.sweeps.cost import Cost
 from fullrank.sweeps.grid import Grid

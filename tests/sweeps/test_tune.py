@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fullrank.data.events.store import Store
-from fullrank.sweeps import run_job as one
+from fullrank.sweeps import engine as one
 from fullrank.sweeps import runner
 from fullrank.sweeps.cost import Cost
 from fullrank.sweeps.grid import Grid

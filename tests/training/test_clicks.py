@@ -162,7 +162,7 @@ def test_micro_batches_add_up(store: ImpressionStore, tmp_path: Path, accumulate
 
 
 def test_lazy_updates_leave_other_rows_alone(store: ImpressionStore) -> None:
-    from fullrank.training.module import make_optimizer
+    from fullrank.training.optim import make_optimizer
 
     for update in ("lazy_adam", "rowwise_adagrad"):
         spec = tiny(f"model.embedding.update={update}")

@@ -21,7 +21,7 @@ from fullrank.data.impressions.encoding import Encoder
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.transform import fresh
 from fullrank.run import Run, write_run
-from fullrank.training.folder import OWN
+from fullrank.training.state import OWN
 from tests.cascade.pieces import BEGIN, SCHEMA, log
 from tests.training.clicks import as_format_1, tiny
 

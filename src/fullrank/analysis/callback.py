@@ -25,7 +25,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.open import AnyStore
 from fullrank.run import rows_of
 from fullrank.training import TrainState
-from fullrank.training.metrics_log import MetricsLog
+from fullrank.training.log import MetricsLog
 
 log = logger(__name__)
 SHARE = "watch/collapse_share"

@@ -91,8 +91,7 @@ def fit(
     fullrank scale fit runs/ladder/rows.jsonl --form power --json
     fullrank scale fit points.csv --metric-col ndcg --flops-col spent
     """
-    from fullrank.scaling.fit import fit_law
-    from fullrank.scaling.paper import SRT, gap
+    from fullrank.scaling.fit import SRT, fit_law, gap
 
     screen = Output(as_json)
     begun = time.perf_counter()

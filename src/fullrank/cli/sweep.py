@@ -13,7 +13,7 @@ from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
 
 if TYPE_CHECKING:
-    from fullrank.sweeps.runner import Outcome
+    from fullrank.sweeps.records import Outcome
 
 Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
 Stores = Annotated[
@@ -74,9 +74,8 @@ def sweep(
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
-    from fullrank.sweeps.ladder import Rung, rows_of, run_ladder, summarise_rungs
     from fullrank.sweeps.records import summarise_seeds
-    from fullrank.sweeps.sweep import run_sweep
+    from fullrank.sweeps.sweep import Rung, rows_of, run_ladder, run_sweep, summarise_rungs
 
     screen = Output(as_json)
     found = Grid.read(grid)

@@ -17,7 +17,8 @@ import numpy as np
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, SHARE, Law, fit_law
 from fullrank.scaling.frontier import BETWEEN, cost_of, frontier, optimum
-from fullrank.scaling.ladder import Ladder, as_ladder
+from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.read import as_ladder
 
 Reading = tuple[float, float, float]
 """A value and its interval."""

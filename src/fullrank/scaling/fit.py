@@ -1,4 +1,4 @@
-"""A law of a ladder: least squares, intervals over resampled runs, and what they leave open.
+"""A law of a ladder: least squares, intervals over resampled runs, and what they leave open; the paper's own constants.
 
 Runs are drawn anew with replacement, their envelope or their best points are made again and the form is fitted again;
 an interval holds the middle 95 % of what comes out. Resample r of seed s is drawn from (s, r) alone.
@@ -18,12 +18,11 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.scaling.forms import FORMS, Form
-from fullrank.scaling.identifiability import Doubt, doubts
-from fullrank.scaling.ladder import Ladder, as_ladder
+from fullrank.scaling.forms import FORMS, Form, centre_of, solve
+from fullrank.scaling.identifiability import Doubt, doubts, end_range
+from fullrank.scaling.ladder import Ladder
 from fullrank.scaling.points import check, points_of
-from fullrank.scaling.profile import end_range
-from fullrank.scaling.solve import centre_of, solve
+from fullrank.scaling.read import as_ladder
 
 RESAMPLES = 200
 SHARE = 0.95
@@ -155,3 +154,26 @@ def _again(
 def _middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:
     low, high = np.quantile(values, [(1 - SHARE) / 2, (1 + SHARE) / 2])
     return float(low), float(high)
+
+
+SRT: dict[str, dict[str, float]] = {
+    "sigmoid": {"a": 0.396, "k": 0.18, "x0": 24.44, "c": -0.247},
+    "power": {"E": 0.163, "A": 18.56, "alpha": 0.376, "B": 2.9, "beta": 0.364},
+}
+"""Form -> the paper's parameters."""
+
+
+def srt(form: str, **at: Any) -> np.ndarray:
+    """The paper's law at some place, as `Law.predict`."""
+    if form not in SRT:
+        raise UserError(f"SRT gives no constants of the form {form!r} (allowed: {', '.join(SRT)})")
+    shape = FORMS[form]
+    x = np.log(np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in shape.axes)), 1))
+    return shape.value(np.array(list(SRT[form].values())), x)
+
+
+def gap(law: Law, points: int = 400) -> float:
+    """The largest distance of a law from the paper's on the range that the law was fitted on."""
+    axes = [np.geomspace(*law.reach[axis], points if len(law.form.axes) == 1 else 40) for axis in law.form.axes]
+    at = dict(zip(law.form.axes, (grid.ravel() for grid in np.meshgrid(*axes)), strict=True))
+    return float(abs(law.predict(**at) - srt(law.form.name, **at)).max())

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.core.errors import UserError
-from fullrank.scaling.envelope import envelope
 from fullrank.scaling.forms import Form
 from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.points import envelope
 
 Values = Float[np.ndarray, "P"]
 Spent = Callable[[Values, Values], Values]

@@ -17,8 +17,9 @@ from jaxtyping import Float
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, Law, fit_law
 from fullrank.scaling.forms import FORMS
-from fullrank.scaling.ladder import Ladder, as_ladder
+from fullrank.scaling.ladder import Ladder
 from fullrank.scaling.points import points_of
+from fullrank.scaling.read import as_ladder
 
 By = Literal["data", "size"]
 

@@ -7,6 +7,10 @@
   the smallest singular value of the curve's derivatives by the logarithms of the parameters.
 - levels: an axis takes fewer than six values, on which three parameters rest.
 
+`end_range` says how far the upper end of a law (E of size and data, a sigmoid's asymptote) can be moved with next to no
+loss of fit: the end is held at a value and everything else is fitted again. Resampling does not show this, since at a
+bound of the search all resamples may agree.
+
 A law can predict well between its runs and have no determined parameter: curves are to be compared, not constants.
 """
 
@@ -18,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from fullrank.scaling.forms import Form
-from fullrank.scaling.solve import Solution
+from fullrank.scaling.forms import Form, Solution, centre_of, solve
+from fullrank.scaling.points import Points
 
 RATIO = 3.0
 """Ends of an interval that still count as one value."""
@@ -88,3 +92,30 @@ def condition(form: Form, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P
 
 def _wide(name: str, low: float, high: float, why: str) -> Doubt:
     return Doubt((name,), "interval", f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}")
+
+
+RISE = 1.1
+"""Of the rmse, that counts as next to none."""
+HALVINGS = 14
+
+
+def end_range(form: Form, points: Points, found: Solution) -> tuple[float, float] | None:
+    """Between which values the end may lie; None for a form without one. `found` is the law's own solution."""
+    if form.name == "linear":
+        return None
+    centre, best = centre_of(points.x), float(found.u[0])
+    low, high = form.bounds(points.x - centre, points.y)
+
+    def fits(end: float) -> bool:
+        return solve(form, points.x, points.y, centre, known=found.u, end=end).rmse <= RISE * found.rmse
+
+    def edge(outside: float) -> float:
+        if fits(outside):
+            return outside
+        inside = best
+        for _ in range(HALVINGS):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if fits(middle) else (inside, middle)
+        return inside
+
+    return edge(float(low[0])), edge(float(high[0]))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
@@ -95,10 +94,3 @@ class Ladder:
             value = getattr(trace, name)
             if value is not None and not (np.isfinite(value) and value > 0):
                 raise UserError(f"{where}: {name} is {value:g}; it must be a number above 0: correct it in the file")
-
-
-def as_ladder(source: Ladder | str | Path) -> Ladder:
-    """A ladder, or the file that holds one."""
-    from fullrank.scaling.read import read_ladder
-
-    return source if isinstance(source, Ladder) else read_ladder(source)

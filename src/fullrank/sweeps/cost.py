@@ -24,8 +24,7 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import build_model
 from fullrank.sweeps.jobs import Job
 from fullrank.training.data_module import Batches, DataModule, data_module_of
-from fullrank.training.module import make_optimizer
-from fullrank.training.optim import clip
+from fullrank.training.optim import clip, make_optimizer
 
 SECONDS = 3.0
 """Time spent on measuring one cell's steps; as much again at most on its evaluation."""

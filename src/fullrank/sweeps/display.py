@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -19,11 +19,7 @@ from rich.table import Table
 from fullrank.core.progress import clock
 from fullrank.run import Run
 from fullrank.sweeps.jobs import Job
-from fullrank.sweeps.records import Row
-
-if TYPE_CHECKING:
-    from fullrank.sweeps.runner import Outcome
-
+from fullrank.sweeps.records import Outcome, Row
 
 TOO_LONG = "less is left of the time allowed"
 

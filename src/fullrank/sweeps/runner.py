@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,41 +13,13 @@ from typing import Any
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.data.open import AnyStore
-from fullrank.sweeps.cost import Cost, measure_costs
+from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Board
-from fullrank.sweeps.engine import Engine, Local, Work
+from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_run_folder, steps_done
 from fullrank.sweeps.jobs import Job
-from fullrank.sweeps.records import Row, Rows
-from fullrank.sweeps.run_job import CELLS, check_run_folder, steps_done
+from fullrank.sweeps.records import Outcome, Rows
 
 HOUR = 3600.0
-
-
-@dataclass
-class Outcome:
-    """What became of the jobs, so far or at the end."""
-
-    jobs: Sequence[Job]
-    fingerprint: str
-    rows: Rows
-    costs: dict[str, Cost | None] = field(default_factory=dict)
-    """By `Job.cost_key`; jobs that were finished before are not in it."""
-    estimate: list[dict[str, Any]] = field(default_factory=list)
-    """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
-    not_run: list[dict[str, Any]] = field(default_factory=list)
-    """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
-    hours: float = 0.0
-    """Spent by this call, the measurement included."""
-
-    @property
-    def newest(self) -> list[Row]:
-        """The row of each job that has one, in the order of the jobs."""
-        found = [self.rows.last(job, self.fingerprint) for job in self.jobs]
-        return [row for row in found if row is not None]
-
-    @property
-    def failed(self) -> list[Row]:
-        return [row for row in self.newest if row.get("error")]
 
 
 def run_jobs(

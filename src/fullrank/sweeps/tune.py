@@ -10,11 +10,10 @@ from fullrank.core.files import write_text
 from fullrank.data.open import AnyStore
 from fullrank.evaluation.ranking_spec import sign
 from fullrank.sweeps.engine import Engine, Local
-from fullrank.sweeps.environment import code, machine
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell
-from fullrank.sweeps.records import write_results
-from fullrank.sweeps.runner import Outcome, run_jobs
+from fullrank.sweeps.records import Outcome, code, machine, write_results
+from fullrank.sweeps.runner import run_jobs
 from fullrank.sweeps.search import Search, trial_name
 from fullrank.sweeps.sweep import describe_data
 

@@ -22,13 +22,10 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
-from fullrank.training.checkpoint import Checkpoint, read_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_module_of, describe
-from fullrank.training.folder import check, clear, first_source
-from fullrank.training.loop import TrainingLoop
-from fullrank.training.metrics_log import MetricsLog, make_loggers
-from fullrank.training.module import FitModule
-from fullrank.training.progress import TrainingProgress
+from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
+from fullrank.training.loop import FitModule, TrainingLoop
+from fullrank.training.state import Checkpoint, check, clear, first_source, read_checkpoint
 
 
 def train(

@@ -1,4 +1,9 @@
-"""What happens between optimizer steps: rows in the journal, validation, best weights, patience, checkpoints."""
+"""One optimizer step, and what happens between steps: log rows, validation, best weights, patience, checkpoints.
+
+`FitModule` is the LightningModule: one forward of named terms, AdamW, and the place that randomness is a function of.
+`TrainingLoop` is the Lightning callback around it. Epochs are ours, not Lightning's: the batches are one stream from
+the first step to the last.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,97 @@ from typing import Any
 
 import lightning
 import torch
+from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.evaluation.ranking_spec import sign
-from fullrank.experiment import Experiment
+from fullrank.experiment import Experiment, Training
+from fullrank.models.ranking.model import RankingModule
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import write_weights
 from fullrank.training import Callback, TrainState
-from fullrank.training.checkpoint import write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
 from fullrank.training.distributed import Place, sum_over_ranks
-from fullrank.training.metrics_log import MetricsLog
-from fullrank.training.module import FitModule, dump_optimizer
-from fullrank.training.progress import TrainingProgress
+from fullrank.training.log import MetricsLog, TrainingProgress
+from fullrank.training.optim import clip, dump_optimizer, load_optimizer, make_optimizer
+from fullrank.training.schedule import after_cuts, factor
+from fullrank.training.state import write_checkpoint
+
+_STRIDE = 1_000_003
+
+
+class FitModule(lightning.LightningModule):
+    """Holds a model while it is trained. `first` is the optimizer step that this process starts at."""
+
+    def __init__(
+        self,
+        model: RecommenderModel | RankingModule,
+        training: Training,
+        seed: int,
+        *,
+        first: int,
+        total: int,
+        cuts: int = 0,
+    ):
+        super().__init__()
+        self.model, self.training_spec, self.seed = model, training, seed
+        self.first, self.total, self.penalties = first, total, set(model.penalties)
+        self.cuts = cuts
+        """How often the learning rate was cut (schedule `plateau`)."""
+        self.optimizer_state: dict[str, Tensor] | None = None
+        self.terms: dict[str, Tensor] = {}
+        self.micro = 0
+
+    def training_step(self, batch: AnyBatch, index: int) -> Tensor:
+        shards = self.training_spec.accumulate * self.trainer.world_size
+        place = (batch.step * self.training_spec.accumulate + self.micro) * self.trainer.world_size
+        torch.manual_seed((self.seed * _STRIDE + place + self.global_rank) % 2**63)
+        total: Tensor | float = 0.0
+        for name, value in self.model(batch).items():
+            value = value * 0.0 if batch.empty_shard else value
+            value = value / shards if name in self.penalties else value
+            self.terms[name] = self.terms.get(name, torch.zeros((), device=value.device)) + value.detach()
+            total = total + value
+        self.micro = (self.micro + 1) % self.training_spec.accumulate
+        # DDP averages over processes and Lightning over micro-batches; the terms are shares of one sum
+        assert isinstance(total, Tensor)
+        return total * shards
+
+    def take_terms(self) -> dict[str, Tensor]:
+        """The terms summed over micro-batches since they were last taken."""
+        taken, self.terms = self.terms, {}
+        return taken
+
+    def transfer_batch_to_device(self, batch: AnyBatch, device: torch.device, dataloader_idx: int) -> AnyBatch:
+        return batch.to(device)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = make_optimizer(self.model, self.training_spec)
+        if self.optimizer_state is not None:
+            load_optimizer(optimizer, self.optimizer_state)
+        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._factor(self.first + step))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """By norm. Lightning's own refuses fused optimizers under bf16, for the sake of a scaler that bf16 has not."""
+        if gradient_clip_val is not None:
+            clip(self.model.parameters(), float(gradient_clip_val))
+
+    def cut(self, step: int) -> None:
+        """Cut the learning rate, from optimizer step `step` on."""
+        self.cuts += 1
+        optimizer: Any = self.trainer.optimizers[0]
+        for group in optimizer.param_groups:
+            group["lr"] = self.training_spec.lr * self._factor(step)
+
+    def _factor(self, step: int) -> float:
+        return factor(self.training_spec, step, self.total) * after_cuts(self.training_spec, self.cuts)
+
 
 LOG_EVERY = 50
 """Optimizer steps between step rows."""

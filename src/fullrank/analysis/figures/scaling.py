@@ -10,11 +10,11 @@ import numpy as np
 from fullrank.analysis.report import Figure, Missing, listed
 from fullrank.analysis.report.draw import GREY, legend, look, panel, plain_powers
 from fullrank.core.errors import UserError
-from fullrank.scaling.envelope import envelope
 from fullrank.scaling.fit import Law
 from fullrank.scaling.frontier import frontier
 from fullrank.scaling.holdout import HeldOut
 from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.points import envelope
 
 BEYOND = 100.0
 """How many times the largest FLOPs are drawn beyond the runs."""
