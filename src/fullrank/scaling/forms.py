@@ -30,7 +30,7 @@ Vector = Float[np.ndarray, "Q"]
 
 
 @dataclass(frozen=True)
-class Form(ABC):
+class LawForm(ABC):
     """A family of curves. `u` are parameters around a centre, `theta` those that are reported."""
 
     name: str
@@ -52,7 +52,7 @@ class Form(ABC):
         """The same from parameters around a centre, at points less that centre."""
 
     @abstractmethod
-    def slopes(self, u: Vector, x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "P Q"]:
+    def jacobian(self, u: Vector, x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "P Q"]:
         """Derivatives of `local` by `u`."""
 
     @abstractmethod
@@ -72,14 +72,14 @@ class Form(ABC):
         return {}
 
 
-class Linear(Form):
+class Linear(LawForm):
     def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         return theta[..., :1] * x[:, 0] + theta[..., 1:]
 
     def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         return self.value(u, x)
 
-    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.stack([x[:, 0], np.ones(len(x))], 1)
 
     def reported(self, u: np.ndarray, centre: np.ndarray) -> np.ndarray:
@@ -89,10 +89,10 @@ class Linear(Form):
         return np.full(2, -np.inf), np.full(2, np.inf)
 
     def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
-        yield np.linalg.lstsq(self.slopes(np.zeros(2), x), y, rcond=None)[0]
+        yield np.linalg.lstsq(self.jacobian(np.zeros(2), x), y, rcond=None)[0]
 
 
-class Sigmoid(Form):
+class Sigmoid(LawForm):
     """u = asymptote, a, k, x0."""
 
     def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ class Sigmoid(Form):
     def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         return u[0] - u[1] * _logistic(-u[2] * (x[:, 0] - u[3]))
 
-    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         at = x[:, 0] - u[3]
         below = _logistic(-u[2] * at)
         bend = u[1] * below * (1 - below)
@@ -127,7 +127,7 @@ class Sigmoid(Form):
         return {"asymptote": theta[..., 0] + theta[..., 3]}
 
 
-class Power(Form):
+class Power(LawForm):
     """u = E, A / N0^alpha, alpha, B / T0^beta, beta; N0 and T0 are the centre."""
 
     def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -138,7 +138,7 @@ class Power(Form):
     def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         return self.value(u, x)
 
-    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         n, t = np.exp(-u[2] * x[:, 0]), np.exp(-u[4] * x[:, 1])
         lost = np.stack([n, -u[1] * x[:, 0] * n, t, -u[3] * x[:, 1] * t], 1)
         return np.concatenate([np.ones((len(x), 1)), lost if self.lower else -lost], 1)
@@ -153,7 +153,7 @@ class Power(Form):
     def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
         for alpha in EXPONENTS:
             for beta in EXPONENTS:
-                columns = self.slopes(np.array([0, 0, alpha, 0, beta]), x)[:, [0, 1, 3]]
+                columns = self.jacobian(np.array([0, 0, alpha, 0, beta]), x)[:, [0, 1, 3]]
                 e, a, b = np.linalg.lstsq(columns, y, rcond=None)[0]
                 yield np.array([e, a, alpha, b, beta])
 
@@ -161,7 +161,7 @@ class Power(Form):
 EXPONENTS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5)
 LAW = ("E", "A", "alpha", "B", "beta")
 SCALES = frozenset(LAW[1:])
-FORMS: dict[str, Form] = {
+FORMS: dict[str, LawForm] = {
     "sigmoid": Sigmoid("sigmoid", ("a", "k", "x0", "c"), ("flops",), positive=frozenset({"a", "k"})),
     "linear": Linear("linear", ("slope", "intercept"), ("flops",)),
     "power": Power("power", LAW, ("parameters", "data"), positive=SCALES),
@@ -196,7 +196,7 @@ def centre_of(x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "X"]:
 
 
 def solve(
-    form: Form,
+    form: LawForm,
     x: Float[np.ndarray, "P X"],
     y: Float[np.ndarray, "P"],
     centre: Float[np.ndarray, "X"],
@@ -220,7 +220,8 @@ def solve(
     scale = max(float(np.ptp(y)), 1e-12)  # the tolerances of scipy know nothing of a metric's size
     found = [
         least_squares(
-            lambda u: (form.local(u, at) - y) / scale, u, jac=lambda u: form.slopes(u, at) / scale, bounds=(low, high),
+            lambda u: (form.local(u, at) - y) / scale, u, jac=lambda u: form.jacobian(u, at) / scale,
+            bounds=(low, high),
             method="trf", x_scale="jac", ftol=1e-9, xtol=1e-9, gtol=1e-9, max_nfev=400,
         )
         for u in chosen
@@ -230,7 +231,7 @@ def solve(
     return Solution(best.x, form.reported(best.x, centre), rmse, _at_bound(form, best.x, low, high))
 
 
-def _at_bound(form: Form, u: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[str, ...]:
+def _at_bound(form: LawForm, u: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[str, ...]:
     names = ("asymptote", "a", "k", "x0") if form.name == "sigmoid" else form.parameters
     near = 1e-6 * np.maximum(1e-3, np.abs(u))
     return tuple(name for name, v, lo, hi, e in zip(names, u, low, high, near, strict=True) if v - lo < e or hi - v < e)

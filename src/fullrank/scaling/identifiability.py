@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from fullrank.scaling.forms import Form, Solution, centre_of, solve
-from fullrank.scaling.points import Points
+from fullrank.scaling.forms import LawForm, Solution, centre_of, solve
+from fullrank.scaling.points import FitPoints
 
 RATIO = 3.0
 """Ends of an interval that still count as one value."""
@@ -36,19 +36,21 @@ LEVELS = 6
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Unidentified:
     parameters: tuple[str, ...]
     ground: str
     """`bound`, `interval`, `condition` or `levels`."""
     text: str
 
 
-def doubts(
-    form: Form, found: Solution, intervals: Mapping[str, tuple[float, float]], x: Float[np.ndarray, "P X"]
-) -> tuple[Doubt, ...]:
+def unidentified(
+    form: LawForm, found: Solution, intervals: Mapping[str, tuple[float, float]], x: Float[np.ndarray, "P X"]
+) -> tuple[Unidentified, ...]:
     """What is not determined."""
     made = [
-        Doubt((name,), "bound", f"{name} ended at a bound of the search: its value is the bound's, not the data's")
+        Unidentified(
+            (name,), "bound", f"{name} ended at a bound of the search: its value is the bound's, not the data's"
+        )
         for name in found.at_bound
     ]
     for name, value in zip(form.parameters, found.theta, strict=True):
@@ -66,17 +68,19 @@ def doubts(
             f"{', '.join(together)} can move together with next to no change of the curve (condition {number:.2g}): "
             "compare curves, not these constants"
         )
-        made.append(Doubt(together, "condition", text))
+        made.append(Unidentified(together, "condition", text))
     if len(form.axes) > 1:
         for place, axis in enumerate(form.axes):
             levels, on = len(np.unique(x[:, place])), ("E", *(("A", "alpha"), ("B", "beta"))[place])
             if levels < LEVELS:
                 text = f"{axis} takes {levels} values, on which {', '.join(on)} rest"
-                made.append(Doubt(on, "levels", text))
+                made.append(Unidentified(on, "levels", text))
     return tuple(made)
 
 
-def condition(form: Form, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P X"]) -> tuple[float, tuple[str, ...]]:
+def condition(
+    form: LawForm, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P X"]
+) -> tuple[float, tuple[str, ...]]:
     """How much less the curve tells of the least determined direction than of the best, and who takes part in it."""
     step = 1e-6
     columns = []
@@ -90,8 +94,8 @@ def condition(form: Form, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P
     return float(s[0] / s[-1]) if s[-1] > 0 else float("inf"), names
 
 
-def _wide(name: str, low: float, high: float, why: str) -> Doubt:
-    return Doubt((name,), "interval", f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}")
+def _wide(name: str, low: float, high: float, why: str) -> Unidentified:
+    return Unidentified((name,), "interval", f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}")
 
 
 RISE = 1.1
@@ -99,7 +103,7 @@ RISE = 1.1
 HALVINGS = 14
 
 
-def end_range(form: Form, points: Points, found: Solution) -> tuple[float, float] | None:
+def end_range(form: LawForm, points: FitPoints, found: Solution) -> tuple[float, float] | None:
     """Between which values the end may lie; None for a form without one. `found` is the law's own solution."""
     if form.name == "linear":
         return None

@@ -56,7 +56,7 @@ class Ladder:
         for trace in self.traces:
             self._check(trace)
 
-    def need(self, *names: str) -> None:
+    def require(self, *names: str) -> None:
         """Raises `UserError` where a run does not have one of these."""
         for name in names:
             without = [trace.run for trace in self.traces if getattr(trace, name) is None]
@@ -66,7 +66,7 @@ class Ladder:
                     + (self.missing or f"give them as `{name}` of each trace")
                 )
 
-    def some(self, places: Sequence[int]) -> Ladder:
+    def subset(self, places: Sequence[int]) -> Ladder:
         """The runs at these places; a place may stand several times."""
         return Ladder(tuple(self.traces[i] for i in places), self.metric, self.source, self.missing)
 

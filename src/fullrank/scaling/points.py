@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
-from fullrank.scaling.forms import Form
+from fullrank.scaling.forms import LawForm
 from fullrank.scaling.ladder import Ladder
 
 
@@ -36,7 +36,7 @@ class Envelope:
 
 def envelope(ladder: Ladder, *, lower: bool = False) -> Envelope:
     """The envelope of runs that know their FLOPs; `lower` where a smaller metric is better."""
-    ladder.need("flops")
+    ladder.require("flops")
     sign = -1.0 if lower else 1.0
     traces = ladder.traces
     grid = np.unique(np.concatenate([trace.flops for trace in traces if trace.flops is not None]))
@@ -62,7 +62,7 @@ def envelope(ladder: Ladder, *, lower: bool = False) -> Envelope:
 
 
 @dataclass(frozen=True)
-class Points:
+class FitPoints:
     x: Float[np.ndarray, "P X"]
     """Logarithms of FLOPs, or of parameters and data."""
     y: Float[np.ndarray, "P"]
@@ -70,19 +70,19 @@ class Points:
     """Place of the run that each point is of."""
 
 
-def points_of(form: Form, ladder: Ladder) -> Points:
+def form_points(form: LawForm, ladder: Ladder) -> FitPoints:
     """The points that a form is fitted to."""
-    ladder.need(*form.axes)
+    ladder.require(*form.axes)
     if form.axes == ("flops",):
         records = envelope(ladder, lower=form.lower)
-        return Points(np.log(records.flops)[:, None], records.metric, records.run)
+        return FitPoints(np.log(records.flops)[:, None], records.metric, records.run)
     traces = ladder.traces
     x = np.log([[float(getattr(trace, axis)) for axis in form.axes] for trace in traces])
     y = np.array([trace.metric[trace.best(lower=form.lower)] for trace in traces])
-    return Points(x, y, np.arange(len(traces)))
+    return FitPoints(x, y, np.arange(len(traces)))
 
 
-def check(form: Form, ladder: Ladder) -> Points:
+def require_points(form: LawForm, ladder: Ladder) -> FitPoints:
     """The points of a ladder that can be fitted. Raises `UserError` where it cannot."""
     least = len(form.parameters)
     if len(ladder) < least:
@@ -90,7 +90,7 @@ def check(form: Form, ladder: Ladder) -> Points:
             f"{ladder.source} holds {len(ladder)} runs and the form {form.name!r} has {least} parameters "
             f"({', '.join(form.parameters)}): give at least {least} runs that differ, or another form"
         )
-    points = points_of(form, ladder)
+    points = form_points(form, ladder)
     if np.ptp(points.y) == 0 and np.ptp(np.concatenate([trace.metric for trace in ladder.traces])) == 0:
         raise UserError(
             f"{ladder.source}: {ladder.metric} is {points.y[0]:g} everywhere, so there is no growth to fit; "

@@ -30,7 +30,7 @@ EPOCH = re.compile(r"(.+)_ep(\d+)")
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnNames:
     """Names of a table's columns; None takes the usual one where it is there."""
 
     run: str | None = None
@@ -46,17 +46,17 @@ class Columns:
         ]
 
 
-WIDE = Columns("run", "epoch_flops", None, "n_total_params", "interactions")
-TIDY = Columns("run", "flops", "metric", "parameters", "data")
+WIDE = ColumnNames("run", "epoch_flops", None, "n_total_params", "interactions")
+TIDY = ColumnNames("run", "flops", "metric", "parameters", "data")
 SIZES = ("n_nonemb_params", "non_embedding_parameters")
 """Columns with the parameters of a model without its tables."""
 GROUP = "dataset"
 
 
-def read_ladder(path: str | Path, *, metric: str | None = None, columns: Columns | None = None) -> Ladder:
+def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnNames | None = None) -> Ladder:
     """The runs of a file. `metric` is a name of it: `valid_ndcg5` of the columns `valid_ndcg5_epN`, or `ndcg@10` of a
     sweep; `columns` are those of a CSV."""
-    file, named = Path(path), columns or Columns()
+    file, named = Path(path), columns or ColumnNames()
     if not file.is_file():
         raise UserError(f"there is no file {file}; give a CSV of runs, or rows.jsonl or the --results of a sweep")
     if file.suffix in (".json", ".jsonl"):
@@ -95,7 +95,7 @@ def _read_csv(file: Path) -> pl.DataFrame:
     return frame
 
 
-def _wide(frame: pl.DataFrame, file: Path, metric: str | None, named: Columns, series: list[str]) -> Ladder:
+def _wide(frame: pl.DataFrame, file: Path, metric: str | None, named: ColumnNames, series: list[str]) -> Ladder:
     if metric is None and len(series) > 1:
         raise UserError(f"{file} holds {', '.join(series)} by epochs; choose one with --metric")
     if metric is not None and metric not in series:
@@ -118,7 +118,7 @@ def _wide(frame: pl.DataFrame, file: Path, metric: str | None, named: Columns, s
     return Ladder(tuple(traces), base, str(file), _how(file, named, WIDE, "of one epoch"))
 
 
-def _tidy(frame: pl.DataFrame, file: Path, named: Columns) -> Ladder:
+def _tidy(frame: pl.DataFrame, file: Path, named: ColumnNames) -> Ladder:
     name = named.metric or str(TIDY.metric)
     if name not in frame.columns:
         raise UserError(
@@ -163,7 +163,7 @@ def _every_run_named(frame: pl.DataFrame, file: Path, column: str | None) -> Non
         )
 
 
-def _common(frame: pl.DataFrame, file: Path, named: Columns, usual: Columns) -> dict[str, Sequence[Any]]:
+def _common(frame: pl.DataFrame, file: Path, named: ColumnNames, usual: ColumnNames) -> dict[str, Sequence[Any]]:
     """What both layouts have for each row: run, parameters, data, size, group."""
     many = len(frame)
     parameters = _optional(frame, file, named.parameters, usual.parameters)
@@ -208,7 +208,7 @@ def _list(values: np.ndarray | None, many: int) -> list[float | None]:
     return [None] * many if values is None else [float(v) for v in values]
 
 
-def _how(file: Path, named: Columns, usual: Columns, which: str) -> str:
+def _how(file: Path, named: ColumnNames, usual: ColumnNames, which: str) -> str:
     return (
         f"name the columns with --params-col (usual: {usual.parameters}), --data-col ({usual.data}) and --flops-col "
         f"({usual.flops}: FLOPs {which})"

@@ -26,12 +26,12 @@ from fullrank.evaluation.ranking_spec import sign
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 from fullrank.scaling.sequence_size import sequence_size
-from fullrank.sweeps.cost import Cost
+from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
-from fullrank.sweeps.records import Row, code, machine
+from fullrank.sweeps.records import Row, code_version, environment
 from fullrank.training.data_module import data_module_of
-from fullrank.training.fit import train
-from fullrank.training.state import clear, differing
+from fullrank.training.fit import fit
+from fullrank.training.state import clear_run, first_difference
 
 CELLS = "cells"
 """Folder of the run folders."""
@@ -42,18 +42,18 @@ def run_job(
     store: AnyStore,
     out: Path,
     *,
-    cost: Cost | None = None,
+    cost: JobCost | None = None,
     progress: bool = False,
     device: str = "auto",
 ) -> Row:
     """Train, evaluate, and say so in one row. A run folder that was cut off is continued from its last checkpoint."""
     folder = out / CELLS / job.folder
     resume = (folder / "manifest.json").is_file()
-    first, earlier = steps_done(folder), journal_seconds(folder) if resume else 0.0
+    first, earlier = steps_done(folder), logged_seconds(folder) if resume else 0.0
     if not resume:
-        clear(folder)  # a process killed before the manifest was written leaves files that make no run
+        clear_run(folder)  # a process killed before the manifest was written leaves files that make no run
     begun = time.perf_counter()
-    run = train(job.experiment, store, folder, resume=resume, overwrite=not resume, device=device, progress=progress)
+    run = fit(job.experiment, store, folder, resume=resume, overwrite=not resume, device=device, progress=progress)
     trained = time.perf_counter()
     spec = job.experiment.evaluation
     spec = spec.for_selection() if job.selection_only else spec
@@ -63,7 +63,7 @@ def run_job(
     found = {split: evaluate(model, store, split, spec, device=place).dump() for split in job.splits}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     return {
-        **identity(job, store),
+        **job_fields(job, store),
         "metrics": {split: result["metrics"] for split, result in found.items()},
         "stderr": {split: result["stderr"] for split, result in found.items()},
         **_beside(found),
@@ -82,10 +82,10 @@ def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> R
     """The row of a job that ended with an error."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     spent = {"train": round(seconds, 2), "evaluate": 0.0}
-    return {**identity(job, store), "error": text, "metrics": {}, "seconds": spent, **_stamp()}
+    return {**job_fields(job, store), "error": text, "metrics": {}, "seconds": spent, **_stamp()}
 
 
-def identity(job: Job, store: AnyStore) -> Row:
+def job_fields(job: Job, store: AnyStore) -> Row:
     """What a row is about."""
     return {
         "cell": job.cell,
@@ -129,7 +129,7 @@ def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
     return {"size": sequence_size(model.cpu(), loader, store).dump()}
 
 
-def check_run_folder(job: Job, store: AnyStore, out: Path) -> None:
+def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
     """Raises `UserError` where the job's folder holds a run of another spec or other data."""
     folder = out / CELLS / job.folder
     if not (folder / "manifest.json").is_file():
@@ -137,7 +137,7 @@ def check_run_folder(job: Job, store: AnyStore, out: Path) -> None:
     old = Run.open(folder)
     if old.spec.dump() != job.experiment.dump():
         raise UserError(
-            f"{folder} holds a run of another spec ({differing(old.spec.dump(), job.experiment.dump())}); "
+            f"{folder} holds a run of another spec ({first_difference(old.spec.dump(), job.experiment.dump())}); "
             "rename the cell, choose another --out, or delete that folder"
         )
     if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
@@ -153,7 +153,7 @@ def steps_done(folder: Path) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def journal_seconds(folder: Path) -> float:
+def logged_seconds(folder: Path) -> float:
     """Seconds of the whole epochs that a run folder has behind it."""
     rows = Run.open(folder).rows()
     done = [row for row in rows if row.get("event") == "epoch" and row.get("step", 0) <= steps_done(folder)]
@@ -163,7 +163,7 @@ def journal_seconds(folder: Path) -> float:
 def _stamp() -> Row:
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"machine": machine(), "load_average": load, "code": code(), "finished": finished}
+    return {"machine": environment(), "load_average": load, "code": code_version(), "finished": finished}
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Work:
     store: AnyStore
     out: Path
     """Folder of the sweep, which the process that runs the job must see too: the run folder is made in it."""
-    cost: Cost | None = None
+    cost: JobCost | None = None
     """What the job was expected to take; None where it was not measured."""
     progress: bool = False
     """Print the progress of the training to stderr."""

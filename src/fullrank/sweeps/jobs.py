@@ -24,7 +24,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """Names of cells are names of folders."""
 
 
-def called(recipe: str) -> str:
+def recipe_label(recipe: str) -> str:
     """A recipe's name in tables: of a function its own name, of a file that of the file."""
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
 
@@ -47,7 +47,7 @@ class Cell(Spec):
         if isinstance(given, str):
             given = {"recipe": given}
         if isinstance(given, dict) and isinstance(given.get("recipe"), str):
-            return {"name": called(given["recipe"]), **given}
+            return {"name": recipe_label(given["recipe"]), **given}
         return given
 
     @model_validator(mode="after")
@@ -80,12 +80,12 @@ class Job:
 
     @cached_property
     def spec_hash(self) -> str:
-        return digest(self.experiment.dump())
+        return tree_hash(self.experiment.dump())
 
     @cached_property
     def cost_key(self) -> str:
         """Equal for jobs that differ in the seed alone."""
-        return digest(self.experiment.model_copy(update={"seed": 0}).dump())
+        return tree_hash(self.experiment.model_copy(update={"seed": 0}).dump())
 
 
 def make_jobs(
@@ -100,7 +100,7 @@ def make_jobs(
 
     Raises `UserError` naming the cell where its recipe is unknown or a setting does not fit.
     """
-    settings = numbers(cell.set)
+    settings = parse_exponents(cell.set)
     try:
         experiment = named(cell.recipe).override(*as_settings(settings))
     except UserError as error:
@@ -123,7 +123,7 @@ def as_settings(settings: Mapping[str, Any]) -> list[str]:
     return [f"{path}={json.dumps(value)}" for path, value in settings.items()]
 
 
-def numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
+def parse_exponents(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same settings with `1e-3`, which YAML reads as text, as the number that was meant."""
     meant = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
     return {k: float(v) if isinstance(v, str) and meant.fullmatch(v) else v for k, v in settings.items()}
@@ -145,7 +145,7 @@ def check_seeds(seeds: Iterable[int]) -> None:
         raise ValueError(f"seeds must be different numbers of at least 0, not {given}")
 
 
-def check_folders(jobs: Iterable[Job]) -> None:
+def check_distinct_folders(jobs: Iterable[Job]) -> None:
     """Raises `UserError` where two jobs would share a run folder (also on disks that ignore case)."""
     seen: set[str] = set()
     for job in jobs:
@@ -154,6 +154,6 @@ def check_folders(jobs: Iterable[Job]) -> None:
         seen.add(job.folder.lower())
 
 
-def digest(tree: Any) -> str:
+def tree_hash(tree: Any) -> str:
     """A hash of plain data that does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]

@@ -23,11 +23,11 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import write_json, write_jsonl
 from fullrank.core.readers import read_jsonl
 from fullrank.ops.plain import plain
-from fullrank.sweeps.cost import Cost
+from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 
 
-def machine() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Processor, cores this process may use, threads, accelerator, torch."""
     return {
         "cpu": cpu_model(),
@@ -41,7 +41,7 @@ def machine() -> dict[str, Any]:
 
 
 @cache
-def code() -> dict[str, Any]:
+def code_version() -> dict[str, Any]:
     """Version of fullrank; where it runs from a git checkout, the commit and whether its source was edited since.
 
     As it was at the first call: what a process has loaded does not change with the files.
@@ -76,7 +76,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 Row = dict[str, Any]
 
 
-class Rows:
+class RowsFile:
     """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts."""
 
     def __init__(self, out: Path):
@@ -99,7 +99,7 @@ class Rows:
     def last(self, job: Job, fingerprint: str) -> Row | None:
         """The newest row of this job on these data: same cell, seed and spec."""
         for row in reversed(self.all):
-            if matches(row, job, fingerprint):
+            if is_row_of(row, job, fingerprint):
                 return row
         return None
 
@@ -111,7 +111,7 @@ class Rows:
         return row
 
 
-def matches(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
+def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
     mine = (job.cell, job.seed, job.spec_hash, fingerprint)
     return (row["cell"], row["seed"], row["spec_hash"], row["data_fingerprint"]) == mine
 
@@ -122,8 +122,8 @@ class Outcome:
 
     jobs: Sequence[Job]
     fingerprint: str
-    rows: Rows
-    costs: dict[str, Cost | None] = field(default_factory=dict)
+    rows: RowsFile
+    costs: dict[str, JobCost | None] = field(default_factory=dict)
     """By `Job.cost_key`; jobs that were finished before are not in it."""
     estimate: list[dict[str, Any]] = field(default_factory=list)
     """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""

@@ -20,7 +20,16 @@ from fullrank.data.open import AnyStore
 from fullrank.ops.plain import plain
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.records import Outcome, Row, Rows, code, machine, results_file, summarise_seeds, write_results
+from fullrank.sweeps.records import (
+    Outcome,
+    Row,
+    RowsFile,
+    code_version,
+    environment,
+    results_file,
+    summarise_seeds,
+    write_results,
+)
 from fullrank.sweeps.runner import HOUR, run_jobs
 
 
@@ -83,8 +92,8 @@ def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | 
         "name": grid.name,
         "command": command,
         "data": describe_data(store),
-        "machine": machine(),
-        "code": code(),
+        "machine": environment(),
+        "code": code_version(),
         "summary": summarise_seeds(outcome.newest),
         "failed": [f"{row['cell']}-seed{row['seed']}" for row in outcome.failed],
         "not_run": outcome.not_run,
@@ -122,7 +131,7 @@ def run_ladder(
     results: str | Path | None = None,
     command: str | None = None,
     progress: bool = True,
-    told: Callable[[AnyStore], None] | None = None,
+    on_store: Callable[[AnyStore], None] | None = None,
     engine: Engine = Local(),
 ) -> list[Rung]:
     """Run the grid on each store in turn, within `max_hours` for all of them; `results` and `engine` as in `sweep`.
@@ -135,17 +144,17 @@ def run_ladder(
             raise UserError(f"two of the stores are called {name!r}, and each has a folder of its name: rename one")
     folder, begun, place = Path(out), time.perf_counter(), results_file(results)
     jobs = grid.jobs()
-    rungs = [Rung(store, Outcome(jobs, store.fingerprint, Rows(folder / store.path.name))) for store in stores]
+    rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]
 
     def keep(rung: Rung, outcome: Outcome) -> None:
         rung.outcome = outcome
-        write_jsonl(folder / "rows.jsonl", (plain(row) for row in rows_of(rungs)))
+        write_jsonl(folder / "rows.jsonl", (plain(row) for row in ladder_rows(rungs)))
         if place is not None:
             write_results(place, _results(grid, rungs, command))
 
     for rung in rungs:
-        if told is not None:
-            told(rung.store)
+        if on_store is not None:
+            on_store(rung.store)
         left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
         rung.outcome = run_sweep(
             grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
@@ -154,7 +163,7 @@ def run_ladder(
     return rungs
 
 
-def rows_of(rungs: Sequence[Rung]) -> list[Row]:
+def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
     """The newest rows of all stores, one store after another."""
     return [row for rung in rungs for row in rung.outcome.newest]
 
@@ -173,4 +182,4 @@ def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str
     same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
     own = ("data", "failed", "not_run", "hours_this_call", "estimate")
     stores = [{key: one[key] for key in own} for one in each]
-    return {**same, "command": command, "stores": stores, "summary": summarise_rungs(rungs), "rows": rows_of(rungs)}
+    return {**same, "command": command, "stores": stores, "summary": summarise_rungs(rungs), "rows": ladder_rows(rungs)}

@@ -12,7 +12,7 @@ from fullrank.evaluation.ranking_spec import sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell
-from fullrank.sweeps.records import Outcome, code, machine, write_results
+from fullrank.sweeps.records import Outcome, code_version, environment, write_results
 from fullrank.sweeps.runner import run_jobs
 from fullrank.sweeps.search import Search, trial_name
 from fullrank.sweeps.sweep import describe_data
@@ -62,8 +62,8 @@ def tuned(space: Search, store: AnyStore, outcome: Outcome, command: str | None)
         "best": best,
         "budget": _budget(space, trials, rounds, outcome),
         "data": describe_data(store),
-        "machine": machine(),
-        "code": code(),
+        "machine": environment(),
+        "code": code_version(),
         "search": space.dump(),
         "trials": trials,
         "estimate": outcome.estimate,

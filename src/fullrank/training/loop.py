@@ -24,10 +24,10 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import write_weights
 from fullrank.training import Callback, TrainState
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
-from fullrank.training.distributed import Place, sum_over_ranks
+from fullrank.training.distributed import ProcessRank, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress
-from fullrank.training.optim import clip, dump_optimizer, load_optimizer, make_optimizer
-from fullrank.training.schedule import after_cuts, factor
+from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimizer, make_optimizer
+from fullrank.training.schedule import lr_factor, plateau_factor
 from fullrank.training.state import write_checkpoint
 
 _STRIDE = 1_000_003
@@ -93,7 +93,7 @@ class FitModule(lightning.LightningModule):
     ) -> None:
         """By norm. Lightning's own refuses fused optimizers under bf16, for the sake of a scaler that bf16 has not."""
         if gradient_clip_val is not None:
-            clip(self.model.parameters(), float(gradient_clip_val))
+            clip_gradients(self.model.parameters(), float(gradient_clip_val))
 
     def cut(self, step: int) -> None:
         """Cut the learning rate, from optimizer step `step` on."""
@@ -103,7 +103,7 @@ class FitModule(lightning.LightningModule):
             group["lr"] = self.training_spec.lr * self._factor(step)
 
     def _factor(self, step: int) -> float:
-        return factor(self.training_spec, step, self.total) * after_cuts(self.training_spec, self.cuts)
+        return lr_factor(self.training_spec, step, self.total) * plateau_factor(self.training_spec, self.cuts)
 
 
 LOG_EVERY = 50
@@ -119,13 +119,13 @@ class TrainingLoop(lightning.Callback):
         data: DataModule,
         loader: Batches,
         out: Path,
-        journal: MetricsLog,
+        log: MetricsLog,
         progress: TrainingProgress,
         callbacks: tuple[Callback, ...],
         state: dict[str, Any],
     ):
         self.experiment, self.data, self.loader, self.out = experiment, data, loader, out
-        self.journal, self.progress, self.callbacks = journal, progress, callbacks
+        self.log, self.progress, self.callbacks = log, progress, callbacks
         self.validates = data.validates
         self.best: float | None = state.get("best")
         self.best_epoch: int | None = state.get("best_epoch")
@@ -140,7 +140,7 @@ class TrainingLoop(lightning.Callback):
     def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
         now = time.perf_counter()
         self.spent, self.begun = self.spent + now - self.begun, now
-        held, computed = self.data.pace(batch)
+        held, computed = self.data.batch_sizes(batch)
         self.held += 0 if batch.empty_shard else held
         self.computed += computed
         if module.micro:
@@ -156,11 +156,11 @@ class TrainingLoop(lightning.Callback):
             )
         epoch, inside = divmod(step, self.loader.steps_per_epoch)
         if trainer.is_global_zero:
-            self.progress.advance(step, f"epoch {epoch + 1}  {_told(loss, penalty, module.penalties)}")
+            self.progress.advance(step, f"epoch {epoch + 1}  {_loss_text(loss, penalty, module.penalties)}")
             if step % LOG_EVERY == 0:
                 rate = trainer.optimizers[0].param_groups[0]["lr"]
                 figures = {"loss": loss, **terms, "lr": rate}
-                self.journal.add("step", step, step / self.loader.steps_per_epoch, figures)
+                self.log.add("step", step, step / self.loader.steps_per_epoch, figures)
             if inside:  # an epoch's end has a row of its own
                 self._watch(module, step, epoch)
         if inside == 0:
@@ -180,7 +180,7 @@ class TrainingLoop(lightning.Callback):
         held, computed = (
             sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.held, self.computed)
         )
-        pace = self.data.figures(held, computed, self.spent)
+        pace = self.data.throughput(held, computed, self.spent)
         figures |= {**pace, "seconds": round(self.spent, 3)}
         self.sums, self.held, self.computed, self.spent = {}, 0, 0, 0.0
         final = step >= module.total
@@ -188,16 +188,16 @@ class TrainingLoop(lightning.Callback):
             figures |= self._validate(module, step, epoch)
         trainer.should_stop = training.patience is not None and self.stale >= training.patience
         if trainer.is_global_zero:
-            moment = TrainState(module.model, self.data.store, self.out, step, epoch)
+            state = TrainState(module.model, self.data.store, self.out, step, epoch)
             for callback in self.callbacks:
-                figures |= callback.on_epoch(moment)
-            self.journal.add("epoch", step, epoch, figures)
+                figures |= callback.on_epoch(state)
+            self.log.add("epoch", step, epoch, figures)
             selection = self.experiment.evaluation.selection
             score = figures.get(f"validation/{selection}")
             shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
             rate = ", ".join(_paced(name, value) for name, value in pace.items())
             shown += "".join(_headline(callback, figures) for callback in self.callbacks)
-            told = f"epoch {epoch}/{training.max_epochs}  {_told(loss, penalty, module.penalties)}"
+            told = f"epoch {epoch}/{training.max_epochs}  {_loss_text(loss, penalty, module.penalties)}"
             self.progress.epoch(step, f"{told}{shown}  {rate}")
             if final and self.best is None:
                 write_weights(self.out, module.model)
@@ -205,17 +205,17 @@ class TrainingLoop(lightning.Callback):
 
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
         """A row for each callback whose turn it is inside an epoch."""
-        moment = TrainState(module.model, self.data.store, self.out, step, epoch)
+        state = TrainState(module.model, self.data.store, self.out, step, epoch)
         for callback in self.callbacks:
             every = getattr(callback, "every", None)
             if every is not None and step % every == 0:
-                self.journal.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(moment))
+                self.log.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(state))
                 self.begun = time.perf_counter()  # watching is not training
 
     def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
         """Validation metrics; the best weights so far are written as the run's weights."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
-        place = Place(module.global_rank, module.trainer.world_size)
+        place = ProcessRank(module.global_rank, module.trainer.world_size)
         score = self.data.score(module.model, module.device, place)
         if self.best is None or sign(spec) * score > sign(spec) * self.best:
             self.best, self.best_epoch, self.stale = score, epoch, 0
@@ -260,5 +260,5 @@ def _paced(name: str, value: float) -> str:
     return f"{value:,.0f} {name.removesuffix('_per_s')}/s" if name.endswith("_per_s") else f"{name} {value:g}"
 
 
-def _told(loss: float, penalty: float, penalties: set[str]) -> str:
+def _loss_text(loss: float, penalty: float, penalties: set[str]) -> str:
     return f"loss {loss:.4f}" + (f"  penalty {penalty:.4f}" if penalties else "")

@@ -94,7 +94,7 @@ class RowOptimizer(torch.optim.Optimizer):
         rows, values = grad.indices()[0], grad.values()
         if group["weight_decay"]:
             table[rows] *= 1 - group["lr"] * group["weight_decay"]
-        move = adagrad if group["rows"] == "rowwise_adagrad" else lazy_adam
+        move = rowwise_adagrad if group["rows"] == "rowwise_adagrad" else lazy_adam
         table.index_add_(0, rows, move(self.state[table], table, rows, values, group), alpha=-group["lr"])
 
 
@@ -112,7 +112,9 @@ def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Ten
     return mean / (1 - low**steps) / ((square / (1 - high**steps)).sqrt() + EPS)
 
 
-def adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]) -> Tensor:
+def rowwise_adagrad(
+    state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]
+) -> Tensor:
     """What the rows move by, at rate 1."""
     if not state:
         state["sum"] = table.new_zeros(len(table))
@@ -120,7 +122,7 @@ def adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tenso
     return values / (state["sum"][rows].sqrt() + EPS)[:, None]
 
 
-def clip(parameters: Iterable[nn.Parameter], largest: float) -> None:
+def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
     """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by row first."""
     some = [p for p in parameters if p.grad is not None]
     if not any(p.grad.is_sparse for p in some if p.grad is not None):

@@ -55,13 +55,13 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
     return read_tensors(folder / "weights.safetensors"), read_tensors(folder / "optimizer.safetensors"), state
 
 
-OWN = (
+RUN_FILES = (
     "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "fields.json",
     "encoder.json", "vocabulary.parquet", "manifest.json", "diagnosis.jsonl",
 )  # fmt: skip
 
 
-def check(
+def check_folder(
     folder: Path, experiment: Experiment, store: AnyStore, *, resume: bool, overwrite: bool, init_from: Run | None
 ) -> None:
     """Raise `UserError` where training into `folder` would destroy or mix up something. Changes nothing."""
@@ -72,7 +72,7 @@ def check(
     if init_from is not None and init_from.path.resolve() == folder.resolve() and not resume:
         raise UserError(f"{folder} is the run to go on from; give another folder for the new run")
     if not is_run(folder):
-        strange = foreign(folder, OWN.__contains__)
+        strange = foreign(folder, RUN_FILES.__contains__)
         if strange:
             raise UserError(f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder")
         return
@@ -84,33 +84,38 @@ def check(
         )
 
 
-def clear(folder: Path) -> None:
+def clear_run(folder: Path) -> None:
     """Remove what an old run left, also half written; files that are not a run's stay."""
-    for name in [*OWN, *(path.name for path in (folder.iterdir() if folder.exists() else ()) if is_litter(path.name))]:
+    for name in [
+        *RUN_FILES,
+        *(path.name for path in (folder.iterdir() if folder.exists() else ()) if is_litter(path.name)),
+    ]:
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)
         else:
             (folder / name).unlink(missing_ok=True)
 
 
-def first_source(folder: Path) -> Run | None:
+def initial_run(folder: Path) -> Run | None:
     """The run that a run was started from, as its manifest says."""
     source = Run.open(folder).manifest.get("init_from")
     return None if source is None else Run.open(source)
 
 
-def differing(a: Any, b: Any, path: str = "") -> str:
+def first_difference(a: Any, b: Any, path: str = "") -> str:
     """The first setting in which two dumped specs differ, as a sentence part."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in [*a, *(k for k in b if k not in a)]:
             if a.get(key) != b.get(key):
-                return differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+                return first_difference(a.get(key), b.get(key), f"{path}.{key}" if path else key)
     return f"{path} was {a!r} and is now {b!r}"
 
 
 def _same(old: Run, experiment: Experiment, store: AnyStore) -> None:
     if old.spec.dump() != experiment.dump():
-        raise UserError(f"{old.path} was started with another spec: {differing(old.spec.dump(), experiment.dump())}")
+        raise UserError(
+            f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}"
+        )
     if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
         raise UserError(
             f"{old.path} was started on other data (the split fingerprints differ); resume with the same store"
