@@ -125,7 +125,7 @@ class TrainingLoop(lightning.Callback):
         state: dict[str, Any],
     ):
         self.experiment, self.data, self.loader, self.out = experiment, data, loader, out
-        self.log, self.progress, self.callbacks = log, progress, callbacks
+        self.metrics_log, self.progress, self.callbacks = log, progress, callbacks
         self.validates = data.validates
         self.best: float | None = state.get("best")
         self.best_epoch: int | None = state.get("best_epoch")
@@ -160,7 +160,7 @@ class TrainingLoop(lightning.Callback):
             if step % LOG_EVERY == 0:
                 rate = trainer.optimizers[0].param_groups[0]["lr"]
                 figures = {"loss": loss, **terms, "lr": rate}
-                self.log.add("step", step, step / self.loader.steps_per_epoch, figures)
+                self.metrics_log.add("step", step, step / self.loader.steps_per_epoch, figures)
             if inside:  # an epoch's end has a row of its own
                 self._watch(module, step, epoch)
         if inside == 0:
@@ -191,7 +191,7 @@ class TrainingLoop(lightning.Callback):
             state = TrainState(module.model, self.data.store, self.out, step, epoch)
             for callback in self.callbacks:
                 figures |= callback.on_epoch(state)
-            self.log.add("epoch", step, epoch, figures)
+            self.metrics_log.add("epoch", step, epoch, figures)
             selection = self.experiment.evaluation.selection
             score = figures.get(f"validation/{selection}")
             shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
@@ -209,7 +209,7 @@ class TrainingLoop(lightning.Callback):
         for callback in self.callbacks:
             every = getattr(callback, "every", None)
             if every is not None and step % every == 0:
-                self.log.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(state))
+                self.metrics_log.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(state))
                 self.begun = time.perf_counter()  # watching is not training
 
     def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
