@@ -112,8 +112,11 @@ class RowsFile:
 
 
 def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
-    mine = (job.cell, job.seed, job.spec_hash, fingerprint)
-    return (row["cell"], row["seed"], row["spec_hash"], row["data_fingerprint"]) == mine
+    """Whether a row is of this job on these data, also by a hash that the job had in an earlier version."""
+    mine = (job.cell, job.seed, fingerprint)
+    if (row["cell"], row["seed"], row["data_fingerprint"]) != mine:
+        return False
+    return row["spec_hash"] == job.spec_hash or row["spec_hash"] in job.earlier_hashes
 
 
 @dataclass
