@@ -26,11 +26,11 @@ from fullrank.evaluation.compare import COMPARE
 from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import find_experiment
 from fullrank.problem import PROBLEMS
-from fullrank.training.data_module import DATA
+from fullrank.training.data_module import DATA_MODULES
 from tests.training.clicks import shop
 
 TABLES: dict[str, Mapping[Any, Any]] = {
-    "evaluation": EVALUATE, "comparison": COMPARE, "training": DATA, "diagnostics": DIAGNOSE, "reports": REPORT,
+    "evaluation": EVALUATE, "comparison": COMPARE, "training": DATA_MODULES, "diagnostics": DIAGNOSE, "reports": REPORT,
     "store formats": FORMATS, "fullrank evaluate": cli_evaluate.EVALUATE, "its tables": show_evaluation.SINGLE,
     "fullrank diagnose": cli_diagnose.PRINT, "fullrank report": cli_report.SUMMARY,
 }  # fmt: skip

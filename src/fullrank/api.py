@@ -89,7 +89,7 @@ def train(
     that was cut off, `init_from` starts from another run's weights (its spec is taken where `what` is "same").
     `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
     """
-    from fullrank.training.fit import train as fit
+    from fullrank.training.fit import fit as fit
 
     source = Run.open(init_from) if isinstance(init_from, str | Path) else init_from
     spec = source.spec.override(*set) if source is not None and what == "same" else recipe(what, *set)

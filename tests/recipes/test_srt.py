@@ -12,7 +12,7 @@ import fullrank as fr
 from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import srt
-from fullrank.training.schedule import factor
+from fullrank.training.schedule import lr_factor
 from tiny import catalog
 
 DRAWN = {srt.srt_10: 10, srt.srt_100: 100, srt.srt_300: 300, srt.srt_1k: 1000}
@@ -56,9 +56,9 @@ def test_the_paper_s_schedule() -> None:
     """From a 25th up to the peak at three tenths, then down to a tenth."""
     training = srt.paper().training
     assert training.lr == 1e-4 and training.max_epochs == 50
-    rates = [factor(training, step, 1000) for step in (0, 300, 999)]
+    rates = [lr_factor(training, step, 1000) for step in (0, 300, 999)]
     assert rates == pytest.approx([1 / 25, 1.0, 0.1], rel=1e-3)
-    assert factor(training, 150, 1000) == pytest.approx((1 + 1 / 25) / 2)
+    assert lr_factor(training, 150, 1000) == pytest.approx((1 + 1 / 25) / 2)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_rows_of_a_sweep_are_a_ladder(tiny: Any, store: Store, out: Path) -> Non
     assert "size" not in rows[1] and [epoch for epoch, _ in rows[0]["validation_curve"]] == [1, 2, 3]
     json.dumps(rows)
     ladder = read_ladder(out / "rows.jsonl")
-    ladder.need("flops", "epochs", "parameters", "data", "size")
+    ladder.require("flops", "epochs", "parameters", "data", "size")
     (trace,) = ladder.traces
     assert trace.flops is not None and trace.flops.tolist() == [
         n * rows[0]["size"]["flops_per_epoch"] for n in (1, 2, 3)

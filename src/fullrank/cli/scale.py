@@ -91,8 +91,7 @@ def fit(
     fullrank scale fit runs/ladder/rows.jsonl --form power --json
     fullrank scale fit points.csv --metric-col ndcg --flops-col spent
     """
-    from fullrank.scaling.fit import fit_law
-    from fullrank.scaling.paper import SRT, gap
+    from fullrank.scaling.fit import SRT, fit_law, srt_distance
 
     screen = Output(as_json)
     begun = time.perf_counter()
@@ -116,7 +115,7 @@ def fit(
         **law.dump(), "source": str(file), "held_out": [one.dump() for one in held], "not_held_out": left_out
     }  # fmt: skip
     if reference is not None:
-        found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": gap(law)}
+        found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": srt_distance(law)}
     _print(screen, law, found)
     if out is not None:
         found["out"] = str(_report(screen, ladder, law, held, found, out, resamples, seed))
@@ -172,9 +171,9 @@ def _ladder(
     file: Path, metric: str | None, metric_col: str | None, flops_col: str | None, params_col: str | None,
     data_col: str | None, run_col: str | None,
 ) -> Ladder:  # fmt: skip
-    from fullrank.scaling.read import Columns, read_ladder
+    from fullrank.scaling.read import ColumnNames, read_ladder
 
-    columns = Columns(run=run_col, flops=flops_col, metric=metric_col, parameters=params_col, data=data_col)
+    columns = ColumnNames(run=run_col, flops=flops_col, metric=metric_col, parameters=params_col, data=data_col)
     return read_ladder(file, metric=metric, columns=columns)
 
 
@@ -205,8 +204,8 @@ def _print(screen: Output, law: Law, found: dict[str, Any]) -> None:
         name = "asymptote" if law.derived else "E"
         low, high = law.end_range
         screen.say(f"{name} fits about as well (rmse at most a tenth more) from {low:.3g} to {high:.3g}")
-    for doubt in law.doubts:
-        screen.say(f"not determined ({doubt.ground}): {doubt.text}")
+    for one in law.unidentified:
+        screen.say(f"not determined ({one.ground}): {one.text}")
     for one in found["held_out"]:
         screen.say(
             f"without the {one['runs']} runs of the largest {one['without_the_largest']}: rmse {one['rmse']:.5f}, "

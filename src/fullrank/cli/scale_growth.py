@@ -59,16 +59,16 @@ def growth(
 def _print(screen: Output, grown: Growth) -> None:
     import numpy as np
 
-    from fullrank.scaling.growth import short, told
+    from fullrank.scaling.growth import growth_sentences, short_number
 
-    models = [f"table + {short(other)}" for other in grown.others]
+    models = [f"table + {short_number(other)}" for other in grown.others]
     rows = np.column_stack([grown.users, grown.interactions, grown.items, grown.parameters]).tolist()
     screen.table(("users", "interactions", "items", *models), rows)
     screen.say()
     bins = [(f"{low:,} to {high:,}", count, count / len(grown.per_item)) for low, high, count in grown.histogram]
     screen.table(("events of an item", "items", "share"), bins)
     screen.say()
-    for sentence in told(grown):
+    for sentence in growth_sentences(grown):
         screen.say(sentence)
 
 

@@ -13,7 +13,7 @@ from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
 
 if TYPE_CHECKING:
-    from fullrank.sweeps.runner import Outcome
+    from fullrank.sweeps.records import Outcome
 
 Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
 Stores = Annotated[
@@ -74,9 +74,8 @@ def sweep(
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
-    from fullrank.sweeps.ladder import Rung, rows_of, run_ladder, summarise_rungs
     from fullrank.sweeps.records import summarise_seeds
-    from fullrank.sweeps.sweep import run_sweep
+    from fullrank.sweeps.sweep import Rung, ladder_rows, run_ladder, run_sweep, summarise_rungs
 
     screen = Output(as_json)
     found = Grid.read(grid)
@@ -89,7 +88,7 @@ def sweep(
         outcome = run_sweep(found, stores[0], out, **how)
         rungs, summary = [Rung(stores[0], outcome)], summarise_seeds(outcome.newest)
     else:
-        rungs = run_ladder(found, stores, out, **how, told=lambda store: screen.say(f"on {store.path}"))
+        rungs = run_ladder(found, stores, out, **how, on_store=lambda store: screen.say(f"on {store.path}"))
         summary = summarise_rungs(rungs)
     _table(screen, summary)
     for rung in rungs:
@@ -97,7 +96,7 @@ def sweep(
     outcomes = [rung.outcome for rung in rungs]
     failed = [row for one in outcomes for row in one.failed]
     screen.finish({
-        "name": found.name, "summary": summary, "rows": rows_of(rungs),
+        "name": found.name, "summary": summary, "rows": ladder_rows(rungs),
         "failed": [f"{row['cell']}-seed{row['seed']}" for row in failed],
         "not_run": [entry for one in outcomes for entry in one.not_run],
         "estimate": [entry for one in outcomes for entry in one.estimate],

@@ -10,7 +10,7 @@ import json
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.overrides import put_setting, read_setting
@@ -18,6 +18,8 @@ from fullrank.core.readers import read_json_text, read_yaml_text
 
 FEW = 5
 """Mistakes that an error sentence tells."""
+BEFORE = "before"
+"""Where a field that `later` declared keeps the value that changes nothing."""
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
 
 
@@ -100,6 +102,17 @@ class Spec(BaseModel):
         if refusal is not None:
             raise refusal
         return type(self).parse(tree)
+
+
+def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:
+    """The `Field` of a setting that joins a Spec after sweeps with it were recorded.
+
+    `before` (left out: the default) is the value with which everything is as it was without the setting. The hash of a
+    spec leaves the setting out while it stands there (`sweeps.jobs.spec_tree`), so recorded rows still count as run.
+    """
+    value = default if before is ... else before
+    extra = {BEFORE: value.dump() if isinstance(value, Spec) else value}
+    return Field(default, json_schema_extra=extra, **limits)
 
 
 def error_sentence(error: ValidationError) -> str:

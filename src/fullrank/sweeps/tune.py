@@ -10,11 +10,10 @@ from fullrank.core.files import write_text
 from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
-from fullrank.sweeps.environment import code, machine
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell
-from fullrank.sweeps.records import write_results
-from fullrank.sweeps.runner import Outcome, run_jobs
+from fullrank.sweeps.records import Outcome, code_version, environment, write_results
+from fullrank.sweeps.runner import run_jobs
 from fullrank.sweeps.search import Search, trial_name
 from fullrank.sweeps.sweep import describe_data
 
@@ -63,8 +62,8 @@ def tuned(space: Search, store: AnyStore, outcome: Outcome, command: str | None)
         "best": best,
         "budget": _budget(space, trials, rounds, outcome),
         "data": describe_data(store),
-        "machine": machine(),
-        "code": code(),
+        "machine": environment(),
+        "code": code_version(),
         "search": space.dump(),
         "trials": trials,
         "estimate": outcome.estimate,

@@ -18,7 +18,7 @@ from fullrank.models.sequential.items import Extending
 from fullrank.models.sequential.items.semantic import Semantic, read
 from fullrank.run import Run, write_run
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
-from fullrank.training.cold_start.like_items import LikeItems
+from fullrank.training.cold_start.fill import LikeItems
 
 
 def grow_catalog(
