@@ -6,8 +6,8 @@ commands on the app (``app.command("train")(train)``). Its rules:
 - Import nothing heavy when the module is imported: `--help` and `list` load no torch. Import inside the command.
 - Take the shared options of `cli.options` by name: `as_json: AsJson = False` (required of every verb) and
   `settings: Settings = None` for ``--set``. `--debug` is taken care of, before and after the verb.
-- Open `screen = Output(as_json)`; talk by `screen.say`, `screen.table`, `screen.progress`; end with
-  `screen.finish({...})`, which prints the one JSON object when `--json` is given.
+- Open `output = Output(as_json)`; talk by `output.say`, `output.table`, `output.progress`; end with
+  `output.finish({...})`, which prints the one JSON object when `--json` is given.
 - Raise `UserError` for what the caller can put right: `main` makes it one sentence and exit code 2.
 - The docstring's first line is the verb's line in `fullrank --help`; a paragraph that starts with a line ``\\b`` keeps
   its line breaks: end with examples that can be pasted.

@@ -79,14 +79,14 @@ def cascade(
     from fullrank.cascade import Cascade
     from fullrank.core.overrides import read_setting
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     made = Cascade(
         retriever, ranker, users=users, items=items, user=user, item=item, store=store, impressions=impressions,
         device=device,
     )  # fmt: skip
     given: Any = contexts if contexts is not None else dict(map(read_setting, context or []))
-    with screen.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
+    with output.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes say the same
         found = made.evaluate(
             which, candidates=candidates, context=given, blend=blend, set=settings or (), progress=tick
@@ -94,21 +94,21 @@ def cascade(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         found.save(out)
-    show(screen, found)
+    show(output, found)
     spent = time.perf_counter() - begun
-    screen.say(f"{found.facts['users']:,} users of the {split} split; in {seconds(spent)}")
-    screen.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": round(spent, 3)})
+    output.say(f"{found.facts['users']:,} users of the {split} split; in {seconds(spent)}")
+    output.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": round(spent, 3)})
 
 
-def show(screen: Output, found: Reranked) -> None:
+def show(output: Output, found: Reranked) -> None:
     """The differences, what a perfect ranker could reach, and the notes."""
     rows = [
         [c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p]
         for c in found.differences.values()
     ]
     level = found.before.protocol["bootstrap"]["level"]
-    screen.table(("metric", "before", "after", "difference", f"{100 * level:g} % interval", "p"), rows)
+    output.table(("metric", "before", "after", "difference", f"{100 * level:g} % interval", "p"), rows)
     count = found.facts["candidates"]
-    screen.say(f"recall of the {count} candidates, which no ranker exceeds: {found.ceiling:.4f}")
+    output.say(f"recall of the {count} candidates, which no ranker exceeds: {found.ceiling:.4f}")
     for note in found.notes:
-        screen.say(f"note: {note}")
+        output.say(f"note: {note}")

@@ -75,11 +75,11 @@ def diagnose(
     from fullrank.analysis.diagnose import NAME
     from fullrank.run import Run
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     opened = Run.open(run)
     store = find_store(opened, data)
-    with screen.progress(f"diagnose {run}") as tick:
+    with output.progress(f"diagnose {run}") as tick:
         found = api.diagnose(
             opened, part, data=store, users=users, impressions=impressions, seed=seed, device=device, progress=tick
         )  # fmt: skip
@@ -88,32 +88,32 @@ def diagnose(
     spent = time.perf_counter() - begun
     about = found.about()
     what = "users" if opened.spec.problem == "retrieval" else "impressions"
-    screen.say(f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {split} split, in {seconds(spent)}")
-    screen.say()
-    PRINT[opened.spec.problem](screen, found)
+    output.say(f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {split} split, in {seconds(spent)}")
+    output.say()
+    PRINT[opened.spec.problem](output, found)
     for diagnostic, why in found.left_out().items():
-        screen.say(f"left out: {diagnostic} ({why})")
-    screen.say(f"rows written to {where}", wrap=False)
-    screen.say(f"as a page: fullrank report {run} --out report.html", wrap=False)
-    screen.finish({
+        output.say(f"left out: {diagnostic} ({why})")
+    output.say(f"rows written to {where}", wrap=False)
+    output.say(f"as a page: fullrank report {run} --out report.html", wrap=False)
+    output.finish({
         "run": opened.path, "recipe": opened.spec.recipe, **about, "out": where, "rows": list(found.rows),
         "left_out": found.left_out(), "seconds": round(spent, 3),
     })  # fmt: skip
 
 
-def _print_lists(screen: Output, found: Diagnosis) -> None:
+def _print_lists(output: Output, found: Diagnosis) -> None:
     scores = _scores(found)
     if scores:
-        screen.table(("scores", "value", "what it says"), scores)
-        screen.say()
+        output.table(("scores", "value", "what it says"), scores)
+        output.say()
     if thoughts := _thoughts(found):
-        screen.table(("thoughts", "value", "what it says"), thoughts)
-        screen.say()
+        output.table(("thoughts", "value", "what it says"), thoughts)
+        output.say()
     for title, headers, rows in (_layers(found), _norms(found), _ablation(found)):
         if rows:
-            screen.table(headers, rows)
-            screen.say(title)
-            screen.say()
+            output.table(headers, rows)
+            output.say(title)
+            output.say()
 
 
 def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:
@@ -204,12 +204,12 @@ def _largest(found: Diagnosis, layer: int, name: str, label: str) -> float | Non
     return max((value for value in values if value is not None), default=None)
 
 
-def _print_clicks(screen: Output, found: Diagnosis) -> None:
+def _print_clicks(output: Output, found: Diagnosis) -> None:
     for headers, rows, said in (_trajectory(found), _feed_forwards(found), _transposes(found)):
         if rows:
-            screen.table(headers, rows)
-            screen.say(said)
-            screen.say()
+            output.table(headers, rows)
+            output.say(said)
+            output.say()
 
 
 def _trajectory(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:

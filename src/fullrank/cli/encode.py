@@ -76,7 +76,7 @@ def encode(  # long: one parameter for each option
     from fullrank.semantic_ids.encode import encode as make
     from fullrank.semantic_ids.grow import grow_codes
 
-    screen = Output(as_json)
+    output = Output(as_json)
     source = {"kind": "file", "path": str(vectors)} if vectors is not None else None
     changes = shortcuts(
         {
@@ -87,17 +87,17 @@ def encode(  # long: one parameter for each option
         settings,
     )  # fmt: skip
     begun = time.perf_counter()
-    with screen.stages() as tell:
+    with output.stages() as tell:
         if grow is None:
             made = make(data, out, set=changes, cache=cache or CACHE, tell=tell)
         else:
             if [change for change in changes if not change.startswith("vectors={")]:
                 raise UserError("--grow keeps the settings of the codes that it adds to: give --vectors at most")
             made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, tell=tell)
-    _report(screen, made, time.perf_counter() - begun)
+    _report(output, made, time.perf_counter() - begun)
 
 
-def _report(screen: Output, made: Codes, spent: float) -> None:
+def _report(output: Output, made: Codes, spent: float) -> None:
     found: dict[str, Any] = made.manifest
     report, counts = found["report"], found["counts"]
     clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]
@@ -113,18 +113,18 @@ def _report(screen: Output, made: Codes, spent: float) -> None:
         ["reconstruction error", rebuilt["error"], "1 is no better than the mean vector"],
         ["neighbour agreement", near["recall"], f"recall of the nearest {near['k']}, {near['items']:,} items"],
     ]  # fmt: skip
-    screen.table(("", "", ""), rows)
+    output.table(("", "", ""), rows)
     grown = found.get("grown")
     if grown:
-        screen.say(
+        output.say(
             f"{grown['items']:,} new items: reconstruction error {grown['error']:.4f}, of the items learned from "
             f"{grown['error_before']:.4f} (ratio {grown['ratio']:.2f})"
         )
     for note in found["notes"]:
-        screen.say(f"note: {note}")
-    screen.say(
+        output.say(f"note: {note}")
+    output.say(
         f"{made.path}: {counts['items']:,} items, {made.levels} codes each ({made.spec.learner.kind_of()}), learned "
         f"from {counts['learned_from']:,}, in {seconds(spent)}"
     )
     facts = {key: value for key, value in found.items() if key not in ("files", "format")}
-    screen.finish({"codes": made.path, **facts, "seconds": round(spent, 3)})
+    output.finish({"codes": made.path, **facts, "seconds": round(spent, 3)})

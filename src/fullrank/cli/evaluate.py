@@ -105,7 +105,7 @@ def evaluate(
     chosen("--split", split, ("validation", "test"))
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
-    screen = Output(as_json)
+    output = Output(as_json)
     dial = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
     changes = shortcuts({f"reasoning.{name}": value for name, value in dial.items()}, settings)
     from fullrank.run import Run
@@ -113,14 +113,14 @@ def evaluate(
     runs = [Run.open(path) for path in (run, other) if path is not None]
     _check_problems(runs)
     asked = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": whole_dial}
-    call = Call(screen, runs, split, data, metrics or [], changes, out, device)
+    call = Call(output, runs, split, data, metrics or [], changes, out, device)
     if runs[0].spec.problem == "ranking" and (any(asked.values()) or any(value for value in dial.values())):
         raise UserError(f"{run} is a click model: it has no histories to drop and no steps; leave these options out")
     if any(asked.values()):
         from fullrank.cli.studies import study
 
         study(
-            screen, asked, [one.path for one in runs], shares=drop, split=split, data=data,
+            output, asked, [one.path for one in runs], shares=drop, split=split, data=data,
             changes=_with_metrics(call), device=call.device, out=out,
         )  # fmt: skip
         return
@@ -131,7 +131,7 @@ def evaluate(
 class Call:
     """What `fullrank evaluate` was asked for."""
 
-    screen: Output
+    output: Output
     runs: list[Run]
     split: Any
     data: Path | None
@@ -150,11 +150,11 @@ def _evaluate_lists(call: Call) -> None:
         check_alike(*(run.spec.lists.override(*changes) for run in call.runs))
     found = _measured(call, changes)
     if len(found) == 1:
-        single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)
+        single(call.output, call.runs[0], found[0], time.perf_counter() - begun)
         return
     whole = any(change.startswith(("metrics", "ks")) for change in changes)
     rows = compared(found[0], found[1], _split(call.metrics)[1], all_of_them=whole)
-    pair(call.screen, call.runs, found, rows, time.perf_counter() - begun)
+    pair(call.output, call.runs, found, rows, time.perf_counter() - begun)
 
 
 def _evaluate_clicks(call: Call) -> None:
@@ -167,10 +167,10 @@ def _evaluate_clicks(call: Call) -> None:
         raise UserError("a click model always gets all of its metrics: leave out --metric")
     found = _measured(call, call.changes)
     if len(found) == 1:
-        single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)
+        single(call.output, call.runs[0], found[0], time.perf_counter() - begun)
         return
     rows = [compare(found[0], found[1], name) for name in call.metrics or RESAMPLED]
-    pair(call.screen, call.runs, found, rows, time.perf_counter() - begun)
+    pair(call.output, call.runs, found, rows, time.perf_counter() - begun)
 
 
 EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_lists, "ranking": _evaluate_clicks}
@@ -190,7 +190,7 @@ def _measured(call: Call, changes: list[str]) -> list[EvaluationResult]:
     found = []
     for run in call.runs:
         store = find_store(run, call.data)
-        with call.screen.progress(f"evaluate {run.path}") as tick:
+        with call.output.progress(f"evaluate {run.path}") as tick:
             found.append(
                 api.evaluate(run, call.split, data=store, set=changes, device=call.device, progress=tick)
             )  # fmt: skip

@@ -35,17 +35,17 @@ def list_(
     """
     from fullrank.core.registry import ROOMS, kinds
 
-    screen = Output(as_json)
+    output = Output(as_json)
     if room is None:
         rows = [(name, len(kinds(name)), what) for name, what in ROOMS.items()]
-        screen.table(("room", "kinds", "what"), rows)
-        screen.say("\nfullrank list ROOM names the kinds of one room.")
-        screen.finish({"rooms": [{"room": name, "kinds": kinds(name), "what": what} for name, what in ROOMS.items()]})
+        output.table(("room", "kinds", "what"), rows)
+        output.say("\nfullrank list ROOM names the kinds of one room.")
+        output.finish({"rooms": [{"room": name, "kinds": kinds(name), "what": what} for name, what in ROOMS.items()]})
         return
     full = full_room(room)
     lines = {kind: first_line(full, kind) for kind in kinds(full)}
-    screen.table(("kind", "what"), list(lines.items()))
-    screen.finish({"room": full, "what": ROOMS[full], "kinds": [{"kind": k, "what": t} for k, t in lines.items()]})
+    output.table(("kind", "what"), list(lines.items()))
+    output.finish({"room": full, "what": ROOMS[full], "kinds": [{"kind": k, "what": t} for k, t in lines.items()]})
 
 
 def full_room(given: str) -> str:

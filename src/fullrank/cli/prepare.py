@@ -103,7 +103,7 @@ def prepare(  # long: one parameter for each option
     fullrank prepare movielens --k-core 5 --set source.variant=1m --out data/ml-1m
     fullrank prepare planted --set source.users=500 --out data/toy
     """
-    screen = Output(as_json)
+    output = Output(as_json)
     named = {
         "columns.user": user, "columns.item": item, "columns.time": when, "columns.time_unit": time_unit,
         "columns.rating": rating, "columns.weight": weight, "columns.type": kind, "event_types": types or None,
@@ -118,7 +118,7 @@ def prepare(  # long: one parameter for each option
     except UserError as error:
         raise UserError(_in_options(str(error))) from error
     spent = time.perf_counter() - begun
-    _report(screen, store, spent)
+    _report(output, store, spent)
 
 
 def _prepare(
@@ -163,25 +163,25 @@ def _in_options(sentence: str) -> str:
     return sentence.replace("--time-col None", "--time-col none")
 
 
-def _report(screen: Output, store: Store, spent: float) -> None:
+def _report(output: Output, store: Store, spent: float) -> None:
     found = store.manifest
     filters = found.get("filters", [])
     if len(filters) > 1:
-        screen.table(
+        output.table(
             ("after", "events", "users", "items"),
             [[f[k] for k in ("filter", "events", "users", "items")] for f in filters],
         )
-    screen.say(
+    output.say(
         f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
         f"in {seconds(spent)}"
     )
     split = found["split"]
     parts = ", ".join(f"{part} {split[part]['events']:,} events" for part in ("train", "validation", "test"))
-    screen.say(f"split {split['kind']}: {parts}")
+    output.say(f"split {split['kind']}: {parts}")
     if split.get("leak"):
-        screen.say(f"note: {split['leak']}")
+        output.say(f"note: {split['leak']}")
     for note in found.get("notes", []):
-        screen.say(f"note: {note}")
-    screen.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
+        output.say(f"note: {note}")
+    output.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
-    screen.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})
+    output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})

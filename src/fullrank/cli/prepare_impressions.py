@@ -58,12 +58,12 @@ def prepare_impressions(
     fullrank prepare-impressions criteo downloads/criteo --out data/criteo
     fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
     """
-    screen = Output(as_json)
+    output = Output(as_json)
     if out is None:
         raise UserError("--out is missing: name the folder of the store to write")
     begun = time.perf_counter()
     store = _prepare(impressions, folder, out, schema, settings or [])
-    _report(screen, store, time.perf_counter() - begun)
+    _report(output, store, time.perf_counter() - begun)
 
 
 def _prepare(
@@ -99,18 +99,18 @@ def _prepare(
     return make(found.table, out, schema=spec, progress=True, notes=found.notes)
 
 
-def _report(screen: Output, store: ImpressionStore, spent: float) -> None:
+def _report(output: Output, store: ImpressionStore, spent: float) -> None:
     found = store.manifest
-    screen.table(
+    output.table(
         ("field", "kind", "ids", "missing"),
         [(f.name, f.kind, f.size or "", found["counts"]["missing"][f.name]) for f in store.fields],
     )
-    screen.table(
+    output.table(
         ("part", "rows", "positive"),
         [(name, part["rows"], part["positive"]) for name, part in found["counts"]["parts"].items()],
     )
-    screen.say(f"{store.path}: {len(store):,} rows, {len(store.fields)} fields, in {seconds(spent)}")
+    output.say(f"{store.path}: {len(store):,} rows, {len(store.fields)} fields, in {seconds(spent)}")
     for note in found["notes"]:
-        screen.say(f"note: {note}")
+        output.say(f"note: {note}")
     facts = {key: value for key, value in found.items() if key not in ("files", "format", "fitted")}
-    screen.finish({"store": store.path, **facts, "seconds": round(spent, 3)})
+    output.finish({"store": store.path, **facts, "seconds": round(spent, 3)})

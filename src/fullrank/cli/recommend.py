@@ -123,7 +123,7 @@ def recommend(
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Output(as_json)
+    output = Output(as_json)
     opened = Run.open(run)
     predictor = api.load(opened, device=device)
     catalog = predictor.catalog
@@ -135,7 +135,7 @@ def recommend(
         time_unit=unit, titles=True, budget=dial, decoding=search, **policies,
     )  # fmt: skip
     if missing:
-        screen.say(
+        output.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
         )
     result: dict[str, Any] = {
@@ -148,11 +148,11 @@ def recommend(
     }
     if out is not None:
         write_table(answers, out)
-        screen.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {out}")
-        screen.finish({**result, "out": out, "rows": len(answers)})
+        output.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {out}")
+        output.finish({**result, "out": out, "rows": len(answers)})
         return
-    _print(screen, answers, named=histories is not None)
-    screen.finish({**result, "recommendations": answers.to_dicts()})
+    _print(output, answers, named=histories is not None)
+    output.finish({**result, "recommendations": answers.to_dicts()})
 
 
 def _ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
@@ -201,12 +201,12 @@ def _unknown(asked: Any, item: str, catalog: Catalog) -> list[Any]:
     return flat.filter(pl.Series(catalog.lookup(flat) < 0)).unique(maintain_order=True).head(100).to_list()
 
 
-def _print(screen: Output, answers: pl.DataFrame, *, named: bool) -> None:
+def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
     groups = answers.partition_by("user", maintain_order=True)
     names = [name for name in ("rank", "item", "score", "steps", "title") if name in answers.columns]
     for group in groups[:SHOWN]:
         title = None if len(groups) == 1 and not named else f"user {group['user'][0]}"
         cells = [[row["rank"], str(row["item"]), *(row[name] for name in names[2:])] for row in group.to_dicts()]
-        screen.table(names, cells, title=title)
+        output.table(names, cells, title=title)
     if len(groups) > SHOWN:
-        screen.say(f"... and {len(groups) - SHOWN:,} more; --out FILE keeps them all")
+        output.say(f"... and {len(groups) - SHOWN:,} more; --out FILE keeps them all")

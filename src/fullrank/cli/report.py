@@ -65,14 +65,14 @@ def report(
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; the page is written as .html")
     from fullrank import api
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
-    with screen.stages() as tell:
+    with output.stages() as tell:
         found = api.report(
             runs, out, data=data, split=part, users=users, impressions=impressions,
             set=settings or (), evaluations=_loaded(evaluations or []), tell=tell, device=device,
         )  # fmt: skip
-    _print(screen, found, out, time.perf_counter() - begun)
+    _print(output, found, out, time.perf_counter() - begun)
 
 
 def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
@@ -89,21 +89,21 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
     return found
 
 
-def _print(screen: Output, found: Report | RankingReport, out: Path, spent: float) -> None:
+def _print(output: Output, found: Report | RankingReport, out: Path, spent: float) -> None:
     from fullrank.analysis.report import Figure, Missing, plural
 
-    rows = SUMMARY[found.problem](screen, found)
+    rows = SUMMARY[found.problem](output, found)
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
     for figure in missing:
-        screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    screen.say(f"{out}: {plural(len(found.figures) - len(missing), 'figure')}, in {seconds(spent)}", wrap=False)
-    screen.finish({
+        output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
+    output.say(f"{out}: {plural(len(found.figures) - len(missing), 'figure')}, in {seconds(spent)}", wrap=False)
+    output.finish({
         "out": out, "runs": rows, "figures": [figure.name for figure in found.figures if isinstance(figure, Figure)],
         "left_out": {figure.name: figure.why for figure in missing}, "seconds": round(spent, 3),
     })  # fmt: skip
 
 
-def _clicks(screen: Output, found: RankingReport) -> list[dict[str, Any]]:
+def _clicks(output: Output, found: RankingReport) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "key": one.key,
@@ -120,11 +120,11 @@ def _clicks(screen: Output, found: RankingReport) -> list[dict[str, Any]]:
         [row["key"], one.name, *(one.metric(name) for name in names), row["stable_rank"]]
         for one, row in zip(found.findings, rows, strict=True)
     ]
-    screen.table(("", "run", *names, "stable rank"), cells)
+    output.table(("", "run", *names, "stable rank"), cells)
     return rows
 
 
-def _lists(screen: Output, found: Report) -> list[dict[str, Any]]:
+def _lists(output: Output, found: Report) -> list[dict[str, Any]]:
     from fullrank.analysis.ablation import FAIRNESS
 
     rows: list[dict[str, Any]] = [
@@ -142,7 +142,7 @@ def _lists(screen: Output, found: Report) -> list[dict[str, Any]]:
         for one, row in zip(found.findings, rows, strict=True)
     ]
     accuracies = {one.accuracy for one in found.findings}
-    screen.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
+    output.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
     return rows
 
 

@@ -94,7 +94,7 @@ def fit(
     from fullrank.scaling.fit import fit_law
     from fullrank.scaling.paper import SRT, gap
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     if reference is not None and reference not in REFERENCES:
         raise UserError(f"--reference {reference!r} is unknown (allowed: {', '.join(REFERENCES)})")
@@ -109,19 +109,19 @@ def fit(
         if out.exists() and not out.is_dir():
             raise UserError(f"{out} is a file; name a folder for the report")
     ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
-    with screen.progress(f"fit {form}") as tick:
+    with output.progress(f"fit {form}") as tick:
         law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tick)
-    held, left_out = _held(screen, ladder, form, resamples, seed)
+    held, left_out = _held(output, ladder, form, resamples, seed)
     found: dict[str, Any] = {
         **law.dump(), "source": str(file), "held_out": [one.dump() for one in held], "not_held_out": left_out
     }  # fmt: skip
     if reference is not None:
         found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": gap(law)}
-    _print(screen, law, found)
+    _print(output, law, found)
     if out is not None:
-        found["out"] = str(_report(screen, ladder, law, held, found, out, resamples, seed))
-    screen.say(f"in {seconds(time.perf_counter() - begun)}")
-    screen.finish(found)
+        found["out"] = str(_report(output, ladder, law, held, found, out, resamples, seed))
+    output.say(f"in {seconds(time.perf_counter() - begun)}")
+    output.finish(found)
 
 
 def advise(
@@ -154,18 +154,18 @@ def advise(
     """
     from fullrank.scaling.advise import advise as _advise
 
-    screen = Output(as_json)
+    output = Output(as_json)
     ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
-    with screen.progress("fit") as tick:
+    with output.progress("fit") as tick:
         found = _advise(ladder, flops, form=form, data=data, resamples=resamples, seed=seed, tell=tick)
     named = {"parameters N": found.parameters, "interactions T": found.data, "epochs": found.epochs}
-    _readings(screen, f"{flops:g} FLOPs", {**named, ladder.metric: found.metric})
-    screen.say()
+    _readings(output, f"{flops:g} FLOPs", {**named, ladder.metric: found.metric})
+    output.say()
     words = {"parameters": "parameters N", "data": "interactions T", "metric": ladder.metric}
-    _readings(screen, f"by the {form} law", {words[name]: reading for name, reading in found.by_law.items()})
+    _readings(output, f"by the {form} law", {words[name]: reading for name, reading in found.by_law.items()})
     for note in found.notes:
-        screen.say(f"note: {note}")
-    screen.finish({**found.dump(), "source": str(file)})
+        output.say(f"note: {note}")
+    output.finish({**found.dump(), "source": str(file)})
 
 
 def _ladder(
@@ -178,7 +178,7 @@ def _ladder(
     return read_ladder(file, metric=metric, columns=columns)
 
 
-def _held(screen: Output, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
+def _held(output: Output, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
     """The largest data set and the largest size, each predicted from the rest; why one could not be."""
     from fullrank.scaling.holdout import By, hold_out
 
@@ -187,40 +187,40 @@ def _held(screen: Output, ladder: Ladder, form: str, resamples: int, seed: int) 
     both: tuple[By, By] = ("data", "size")
     for by in both:
         try:
-            with screen.progress(f"hold out the largest {by}") as tick:
+            with output.progress(f"hold out the largest {by}") as tick:
                 held.append(hold_out(ladder, form, by, resamples=resamples, seed=seed, tell=tick))
         except UserError as error:
             left_out[by] = str(error)
     return held, left_out
 
 
-def _print(screen: Output, law: Law, found: dict[str, Any]) -> None:
+def _print(output: Output, law: Law, found: dict[str, Any]) -> None:
     named = {**law.parameters, **law.derived}
-    screen.table(
+    output.table(
         (law.form.name, "value", "from", "to"),
         [[name, _short(value), *map(_short, law.intervals[name])] for name, value in named.items()],
     )
-    screen.say(f"rmse {law.rmse:.5f} on {len(law.residuals)} points of {law.runs} runs")
+    output.say(f"rmse {law.rmse:.5f} on {len(law.residuals)} points of {law.runs} runs")
     if law.end_range is not None:
         name = "asymptote" if law.derived else "E"
         low, high = law.end_range
-        screen.say(f"{name} fits about as well (rmse at most a tenth more) from {low:.3g} to {high:.3g}")
+        output.say(f"{name} fits about as well (rmse at most a tenth more) from {low:.3g} to {high:.3g}")
     for doubt in law.doubts:
-        screen.say(f"not determined ({doubt.ground}): {doubt.text}")
+        output.say(f"not determined ({doubt.ground}): {doubt.text}")
     for one in found["held_out"]:
-        screen.say(
+        output.say(
             f"without the {one['runs']} runs of the largest {one['without_the_largest']}: rmse {one['rmse']:.5f}, "
             f"largest error {one['largest_error']:.5f}, {one['inside_interval']:.0%} inside the interval "
             f"(nearest point: {one['rmse_of_nearest']:.5f})"
         )
     for by, why in found["not_held_out"].items():
-        screen.say(f"the largest {by} was not held out: {why}")
+        output.say(f"the largest {by} was not held out: {why}")
     if paper := found.get("reference"):
-        screen.say(f"largest distance from the law of {paper['name']}: {paper['largest_gap']:.5f}")
+        output.say(f"largest distance from the law of {paper['name']}: {paper['largest_gap']:.5f}")
 
 
 def _report(
-    screen: Output, ladder: Ladder, law: Law, held: list[HeldOut], found: dict[str, Any], out: Path, resamples: int,
+    output: Output, ladder: Ladder, law: Law, held: list[HeldOut], found: dict[str, Any], out: Path, resamples: int,
     seed: int,
 ) -> Path:  # fmt: skip
 
@@ -229,19 +229,19 @@ def _report(
     from fullrank.core.files import write_json
     from fullrank.ops.plain import plain
 
-    with screen.progress("report") as tick:
+    with output.progress("report") as tick:
         page = scaling_report(ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick)
     page.save(out / "report.html")
     write_json(out / "fit.json", plain(found))
     for figure in page.figures:
         if isinstance(figure, Missing):
-            screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    screen.say(f"{out / 'report.html'} and fit.json", wrap=False)
+            output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
+    output.say(f"{out / 'report.html'} and fit.json", wrap=False)
     return out
 
 
-def _readings(screen: Output, title: str, found: dict[str, tuple[float, float, float]]) -> None:
-    screen.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in found.items()])
+def _readings(output: Output, title: str, found: dict[str, tuple[float, float, float]]) -> None:
+    output.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in found.items()])
 
 
 def _short(value: float) -> str:

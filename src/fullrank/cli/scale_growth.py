@@ -39,7 +39,7 @@ def growth(
     """
     from fullrank.scaling.growth import catalogue_growth
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     if out is not None:
         from fullrank.analysis.report.page import check_extra
@@ -48,36 +48,36 @@ def growth(
         if out.exists() and not out.is_dir():
             raise UserError(f"{out} is a file; name a folder for the report")
     grown = catalogue_growth(store, seed=seed, dim=dim)
-    _print(screen, grown)
+    _print(output, grown)
     found: dict[str, Any] = grown.dump()
     if out is not None:
-        found["out"] = str(_report(screen, grown, found, out))
-    screen.say(f"in {seconds(time.perf_counter() - begun)}")
-    screen.finish(found)
+        found["out"] = str(_report(output, grown, found, out))
+    output.say(f"in {seconds(time.perf_counter() - begun)}")
+    output.finish(found)
 
 
-def _print(screen: Output, grown: Growth) -> None:
+def _print(output: Output, grown: Growth) -> None:
     import numpy as np
 
     from fullrank.scaling.growth import short, told
 
     models = [f"table + {short(other)}" for other in grown.others]
     rows = np.column_stack([grown.users, grown.interactions, grown.items, grown.parameters]).tolist()
-    screen.table(("users", "interactions", "items", *models), rows)
-    screen.say()
+    output.table(("users", "interactions", "items", *models), rows)
+    output.say()
     bins = [(f"{low:,} to {high:,}", count, count / len(grown.per_item)) for low, high, count in grown.histogram]
-    screen.table(("events of an item", "items", "share"), bins)
-    screen.say()
+    output.table(("events of an item", "items", "share"), bins)
+    output.say()
     for sentence in told(grown):
-        screen.say(sentence)
+        output.say(sentence)
 
 
-def _report(screen: Output, grown: Growth, found: dict[str, Any], out: Path) -> Path:
+def _report(output: Output, grown: Growth, found: dict[str, Any], out: Path) -> Path:
     from fullrank.analysis.report.growth_report import growth_report
     from fullrank.core.files import write_json
     from fullrank.ops.plain import plain
 
     growth_report(grown).save(out / "report.html")
     write_json(out / "growth.json", plain(found))
-    screen.say(f"{out / 'report.html'} and growth.json", wrap=False)
+    output.say(f"{out / 'report.html'} and growth.json", wrap=False)
     return out

@@ -44,7 +44,7 @@ def schema(
     fullrank schema --out experiment.schema.json
     fullrank schema --kind transformer
     """
-    screen = Output(as_json)
+    output = Output(as_json)
     if room is not None and kind is None:
         raise UserError("--room says which --kind is meant: give both or neither")
     tree = spec_of(kind, room).model_json_schema()
@@ -52,12 +52,12 @@ def schema(
     text = json.dumps(tree, indent=2)
     if out is not None:
         write_json(out, tree)
-        screen.say(f"written to {out}")
-        screen.finish({"out": out, "title": tree.get("title")})
+        output.say(f"written to {out}")
+        output.finish({"out": out, "title": tree.get("title")})
         return
     if not as_json:
-        screen.say(text, wrap=False)
-    screen.finish(tree)
+        output.say(text, wrap=False)
+    output.finish(tree)
 
 
 def spec_of(kind: str | None, room: str | None) -> type[Spec]:

@@ -42,20 +42,20 @@ def show(
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Output(as_json)
+    output = Output(as_json)
     if not Path(what).is_dir():
         spec = api.recipe(what, *(settings or ()))
         size = None if data is None else size_of(spec, data)
-        screen.say(spec.to_yaml().rstrip() + said(size), wrap=False)
-        screen.finish({"spec": spec.dump()} | ({} if size is None else {"size": size}))
+        output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
+        output.finish({"spec": spec.dump()} | ({} if size is None else {"size": size}))
         return
     run = Run.open(what)
     spec = run.spec.override(*(settings or ()))
     size = run.manifest.get("size") if data is None and not settings else size_of(spec, data or run.path)
-    screen.say(spec.to_yaml().rstrip() + said(size), wrap=False)
+    output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
     last = run.rows()[-1] if run.rows() else None
     told = {"spec": spec.dump(), "manifest": run.manifest, "last": last}
-    screen.finish(told if size is None else told | {"size": size})
+    output.finish(told if size is None else told | {"size": size})
 
 
 def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ SHOWN = 10
 
 
 def study(
-    screen: Output, asked: dict[str, bool], paths: list[Path], *, shares: str | None, split: Any, data: Path | None,
+    output: Output, asked: dict[str, bool], paths: list[Path], *, shares: str | None, split: Any, data: Path | None,
     changes: list[str], device: str, out: Path | None,
 ) -> None:  # fmt: skip
     """Measure the one thing that is asked for, print it, and save it below `out`."""
@@ -37,17 +37,17 @@ def study(
     how = {"split": split, "device": device}
     begun = time.perf_counter()
     if parts is not None:
-        found = _dropped(screen, runs, stores, parts, changes, how, out)
+        found = _dropped(output, runs, stores, parts, changes, how, out)
     elif given == ["--oracle-step"]:
-        found = _oracle(screen, runs[0], stores[0], changes, how)
+        found = _oracle(output, runs[0], stores[0], changes, how)
     else:
-        found = _curve(screen, runs[0], stores[0], changes, how, every=given == ["--dial"])
+        found = _curve(output, runs[0], stores[0], changes, how, every=given == ["--dial"])
     if out is not None and parts is None:
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / f"{given[0].strip('-').replace('-', '_')}.json", plain(found))
     spent = time.perf_counter() - begun
-    screen.say(f"{split} split; in {seconds(spent)}")
-    screen.finish({"runs": [str(run.path) for run in runs], **found, "seconds": round(spent, 3)})
+    output.say(f"{split} split; in {seconds(spent)}")
+    output.finish({"runs": [str(run.path) for run in runs], **found, "seconds": round(spent, 3)})
 
 
 def read_shares(text: str, changes: list[str]) -> list[float]:
@@ -67,7 +67,7 @@ def read_shares(text: str, changes: list[str]) -> list[float]:
 
 
 def _dropped(
-    screen: Output, runs: list[Run], stores: list[Path], shares: list[float], changes: list[str], how: dict[str, Any],
+    output: Output, runs: list[Run], stores: list[Path], shares: list[float], changes: list[str], how: dict[str, Any],
     out: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     from fullrank import api
@@ -76,7 +76,7 @@ def _dropped(
     for share in shares:
         both: list[Any] = []
         for place, (run, store) in enumerate(zip(runs, stores, strict=True)):
-            with screen.progress(f"evaluate {run.path}, {share:.0%} hidden") as tick:
+            with output.progress(f"evaluate {run.path}, {share:.0%} hidden") as tick:
                 both.append(api.evaluate(run, data=store, set=[*changes, f"drop={share}"], progress=tick, **how))
             if out is not None:
                 both[-1].save(out / f"drop-{share:g}" / ("ab"[place] if len(runs) > 1 else ""))
@@ -88,32 +88,32 @@ def _dropped(
             named = any(change.startswith(("metrics", "ks")) for change in changes)
             made = compared(both[0], both[1], [], all_of_them=named)
             rows.append({"drop": share, "metrics": {c.metric: c.dump() for c in made}, "protocol": both[0].protocol})
-    (_print_dropped if len(runs) == 1 else _print_pairs)(screen, runs, rows, changes)
+    (_print_dropped if len(runs) == 1 else _print_pairs)(output, runs, rows, changes)
     return {"shares": rows}
 
 
-def _print_dropped(screen: Output, runs: list[Run], rows: list[dict[str, Any]], changes: list[str]) -> None:
+def _print_dropped(output: Output, runs: list[Run], rows: list[dict[str, Any]], changes: list[str]) -> None:
     every = list(rows[0]["metrics"])
     names = [name for name in every if name.endswith(f"@{SHOWN}")] or every
-    screen.table(("hidden", *names[:5]), [[f"{r['drop']:.0%}", *(r["metrics"][n] for n in names[:5])] for r in rows])
-    screen.say("Share of each history's events that the model did not see; the same events for every run.")
+    output.table(("hidden", *names[:5]), [[f"{r['drop']:.0%}", *(r["metrics"][n] for n in names[:5])] for r in rows])
+    output.say("Share of each history's events that the model did not see; the same events for every run.")
 
 
-def _print_pairs(screen: Output, runs: list[Run], rows: list[dict[str, Any]], changes: list[str]) -> None:
-    screen.say(f"A {runs[0].path}\nB {runs[1].path}")
+def _print_pairs(output: Output, runs: list[Run], rows: list[dict[str, Any]], changes: list[str]) -> None:
+    output.say(f"A {runs[0].path}\nB {runs[1].path}")
     cells = [
         [f"{row['drop']:.0%}", c["metric"], c["a"], c["b"], f"{c['difference']:+.4f}", c["p"]]
         for row in rows
         for c in row["metrics"].values()
     ]
-    screen.table(("hidden", "metric", "A", "B", "B - A", "p"), cells)
+    output.table(("hidden", "metric", "A", "B", "B - A", "p"), cells)
 
 
-def _oracle(screen: Output, run: Run, store: Path, changes: list[str], how: dict[str, Any]) -> dict[str, Any]:
+def _oracle(output: Output, run: Run, store: Path, changes: list[str], how: dict[str, Any]) -> dict[str, Any]:
     from fullrank import api
     from fullrank.evaluation.oracle import LABEL
 
-    with screen.progress(f"evaluate {run.path} after every step") as tick:
+    with output.progress(f"evaluate {run.path} after every step") as tick:
         found = api.oracle_step(run, data=store, set=changes, progress=tick, **how)
     shown = [one for one in found if one.metric.endswith(f"@{SHOWN}")] or found
     most = len(found[0].steps) - 1
@@ -121,13 +121,13 @@ def _oracle(screen: Output, run: Run, store: Path, changes: list[str], how: dict
         [one.metric, one.fixed, one.best, f"{one.gap:+.4f}", f"{one.interval[0]:+.4f} {one.interval[1]:+.4f}"]
         for one in shown
     ]
-    screen.table(("metric", f"after {most}", "at each user's best step", "gap", "interval"), cells)
-    screen.say(f"Oracle ({LABEL}): every user is stopped at the step, 0 to {most}, that finds their target best.")
+    output.table(("metric", f"after {most}", "at each user's best step", "gap", "interval"), cells)
+    output.say(f"Oracle ({LABEL}): every user is stopped at the step, 0 to {most}, that finds their target best.")
     return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
 
 
 def _curve(
-    screen: Output, run: Run, store: Path, changes: list[str], how: dict[str, Any], *, every: bool
+    output: Output, run: Run, store: Path, changes: list[str], how: dict[str, Any], *, every: bool
 ) -> dict[str, Any]:
     """Over the steps, in the streams that are set; with `every` in one stream, in two, and so on to those trained."""
     from fullrank import api
@@ -137,11 +137,11 @@ def _curve(
     names = [str(name) for name in own.names()] if named else [own.selection]
     found: list[Any] = []
     for counted in _streams(run, changes) if every else [[]]:
-        with screen.progress(f"evaluate {run.path} over its steps{', '.join(['', *counted])}") as tick:
+        with output.progress(f"evaluate {run.path} over its steps{', '.join(['', *counted])}") as tick:
             asked = [*changes, *counted]
             found += api.step_curve(run, data=store, set=asked, metrics=names, progress=tick, **how)
     cells = [[one.streams, one.label, one.steps, *(one.metrics[name] for name in names), one.seconds] for one in found]
-    screen.table(("streams", "steps", "taken", *names, "s / 1,000 users"), cells)
+    output.table(("streams", "steps", "taken", *names, "s / 1,000 users"), cells)
     return {"curve": [one.dump() | {"label": one.label} for one in found]}
 
 
