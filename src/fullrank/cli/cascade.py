@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Settings, chosen
+from fullrank.cli.options import AsJson, Device, Settings, Split, chosen
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
@@ -23,10 +23,8 @@ def add(app: typer.Typer) -> None:
 
 def cascade(
     retriever: Annotated[Path, typer.Argument(metavar="RETRIEVER", help="A run that recommends items.")],
-    ranker: Annotated[Path, typer.Argument(metavar="RANKER", help="A run of a click model.")],
-    split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")
-    ] = "test",
+    ranker: Annotated[Path, typer.Argument(metavar="RANKER", help="A run of a ranking model.")],
+    split: Split = "test",
     candidates: Annotated[
         int, typer.Option("--candidates", metavar="N", help="Items of each user that the ranker puts in order.")
     ] = 100,
@@ -63,7 +61,7 @@ def cascade(
 ) -> None:
     """Let a ranker order a retriever's candidates.
 
-    Measured is what that brings: recall and nDCG of the retriever's lists and of the re-ranked ones, on the same users,
+    What that brings is measured: recall and nDCG of the retriever's lists and of the re-ranked ones, on the same users,
     with the paired difference and its interval. Split the events and the impressions at the same moments, or the ranker
     may have been trained on the targets; where the times say so, a note does. Recommendations by a cascade:
     fr.Cascade(...).recommend in Python.
@@ -75,7 +73,10 @@ def cascade(
     """
     which = chosen("--split", split, ("validation", "test"))
     if context and contexts is not None:
-        raise UserError("give the context by --context NAME=VALUE or by --context-table FILE, one of the two")
+        raise UserError(
+            "give the context by --context NAME=VALUE or by --context-table FILE, one of the two",
+            code="options-exclude-each",
+        )
     from fullrank.cascade import Cascade
     from fullrank.core.overrides import read_setting
 

@@ -79,13 +79,16 @@ def _claim(out: Path) -> None:
     """An empty folder for the demo, in place of its former one. `UserError` where it holds what others wrote."""
     if out.exists():
         if not out.is_dir() or (foreign(out) and not (out / MARK).is_file()):
-            raise UserError(f"{out} is not the demo's: it has no {MARK}; choose another folder by --out")
+            raise UserError(
+                f"{out} is not the demo's: it has no {MARK}; choose another folder by --out", code="folder-of-others"
+            )
         entries = sorted(out.iterdir())
         others = foreign(out, _own)
         if others:
             raise UserError(
                 f"{out} holds what the demo did not write: {', '.join(others)}; move it away or choose another "
-                "folder by --out"
+                "folder by --out",
+                code="folder-of-others",
             )
         for entry in entries:
             if entry.is_dir() and not entry.is_symlink():

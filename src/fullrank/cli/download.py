@@ -68,5 +68,7 @@ def named_source(name: str, settings: list[str]) -> Source | ImpressionSource:
         raise unknown("source", name, kinds("data.sources"))
     spec: Any = find(name, "data.sources")
     if any(field.is_required() for field in spec.model_fields.values()):
-        raise UserError(f"the source {name!r} has settings without a default; choose them in Python")
+        raise UserError(
+            f"the source {name!r} has settings without a default; choose them in Python", code="missing-setting"
+        )
     return spec().override(*settings)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, chosen, find_store
+from fullrank.cli.options import AsJson, Device, MovedStore, Split, chosen, find_store
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 
@@ -28,12 +28,8 @@ def attention(
     user: Annotated[
         str | None, typer.Option("--user", metavar="ID", help="A user of the store.  [default: one that tells much]")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
-    ] = None,
-    split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Which of the user's choices is the next one.")
-    ] = "test",
+    data: MovedStore = None,
+    split: Split = "test",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +50,7 @@ def attention(
     output = Output(as_json)
     opened = [Run.open(run) for run in runs]
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
-        raise UserError("the runs were trained on different splits; give runs of one store")
+        raise UserError("the runs were trained on different splits; give runs of one store", code="different-splits")
     cases: list[Case] = [api.explain(run, user, part, data=find_store(run, data), device=device) for run in opened]
     longest = max(cases, key=lambda one: len(one.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]

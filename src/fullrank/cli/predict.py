@@ -48,7 +48,9 @@ def predict(
     from fullrank.core.tables import SUFFIXES
 
     if out is not None and out.suffix not in SUFFIXES:
-        raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
+        )
     from fullrank import api
     from fullrank.run import Run
 
@@ -58,9 +60,7 @@ def predict(
     where = find_store(opened, data) if opened.needs_store else data
     with output.progress(f"predict {impressions}") as tick:
         if out is not None:
-            done = api.predict_file(
-                opened, impressions, out, data=where, column=column, device=device, progress=tick
-            )  # fmt: skip
+            done = api.predict_file(opened, impressions, out, data=where, column=column, device=device, progress=tick)
         else:
             found = api.predict(opened, impressions, data=where, column=column, device=device, progress=tick)
     if out is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Impressions, Settings, chosen
+from fullrank.cli.options import AsJson, Device, Impressions, MovedStore, Sample, Settings, Split, chosen
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
@@ -27,15 +27,9 @@ def add(app: typer.Typer) -> None:
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, as `fullrank train` writes them.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write (.html).")],
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
-    ] = None,
-    split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")
-    ] = "test",
-    users: Annotated[
-        int | None, typer.Option("--users", metavar="N", help="Users that the diagnosis reads.  [default: 4096]")
-    ] = None,
+    data: MovedStore = None,
+    split: Split = "test",
+    users: Sample = None,
     impressions: Impressions = None,
     evaluations: Annotated[
         list[str] | None,
@@ -51,9 +45,9 @@ def report(
 ) -> None:
     """Draw runs on one HTML page: accuracy, fairness, bias.
 
-    Of click models: accuracy, calibration and effective rank. The page needs no network and runs no script. What a run
-    folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the runs
-    are evaluated. Needs the extra: pip install 'fullrank[report]'.
+    Of ranking models: accuracy, calibration and effective rank. The page needs no network and runs no script. What a
+    run folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the
+    runs are evaluated. Needs the extra: pip install 'fullrank[report]'.
 
     \b
     fullrank report runs/sasrec --out report.html
@@ -62,7 +56,9 @@ def report(
     """
     part = chosen("--split", split, ("validation", "test"))
     if out.suffix not in (".html", ".htm"):
-        raise UserError(f"--out {out} has the suffix {out.suffix!r}; the page is written as .html")
+        raise UserError(
+            f"--out {out} has the suffix {out.suffix!r}; the page is written as .html", code="unknown-suffix"
+        )
     from fullrank import api
 
     output = Output(as_json)
@@ -82,9 +78,12 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
     for word in words:
         name, equals, folder = word.partition("=")
         if not equals or not name or not folder:
-            raise UserError(f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec")
+            raise UserError(
+                f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec",
+                code="not-name-and-value",
+            )
         if name in found:
-            raise UserError(f"--evaluation is given twice for {name!r}; keep one")
+            raise UserError(f"--evaluation is given twice for {name!r}; keep one", code="setting-given-twice")
         found[name] = EvaluationResult.load(folder)
     return found
 
@@ -103,7 +102,7 @@ def _print(output: Output, found: Report | RankingReport, out: Path, spent: floa
     })  # fmt: skip
 
 
-def _clicks(output: Output, found: RankingReport) -> list[dict[str, Any]]:
+def _print_ranking(output: Output, found: RankingReport) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "key": one.key,
@@ -124,7 +123,7 @@ def _clicks(output: Output, found: RankingReport) -> list[dict[str, Any]]:
     return rows
 
 
-def _lists(output: Output, found: Report) -> list[dict[str, Any]]:
+def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
     from fullrank.analysis.ablation import FAIRNESS
 
     rows: list[dict[str, Any]] = [
@@ -146,4 +145,7 @@ def _lists(output: Output, found: Report) -> list[dict[str, Any]]:
     return rows
 
 
-SUMMARY: Mapping[Problem, Callable[[Output, Any], list[dict[str, Any]]]] = {"retrieval": _lists, "ranking": _clicks}
+SUMMARY: Mapping[Problem, Callable[[Output, Any], list[dict[str, Any]]]] = {
+    "retrieval": _print_retrieval,
+    "ranking": _print_ranking,
+}

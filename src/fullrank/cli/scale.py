@@ -1,4 +1,7 @@
-"""`fullrank scale`: laws of runs that are there, for runs that are not (fit, advise); the growth of a catalogue."""
+"""`fullrank scale`: laws of runs that are there, for runs that are not (fit, advise); the growth of a catalogue.
+
+`scale growth` loads no torch.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import typer
 
 from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.scale_growth import growth
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from fullrank.scaling.fit import Law
+    from fullrank.scaling.growth import Growth
     from fullrank.scaling.holdout import HeldOut
     from fullrank.scaling.ladder import Ladder
 
@@ -97,17 +100,13 @@ def fit(
     output = Output(as_json)
     begun = time.perf_counter()
     if reference is not None and reference not in REFERENCES:
-        raise UserError(f"--reference {reference!r} is unknown (allowed: {', '.join(REFERENCES)})")
+        raise unknown("reference", reference, REFERENCES)
     if reference is not None and form not in SRT:
         raise UserError(
-            f"--reference srt has no constants of the form {form!r} (allowed: {', '.join(SRT)}); leave it out"
+            f"--reference srt has no constants of the form {form!r} (allowed: {', '.join(SRT)}); leave it out",
+            code="option-without-effect",
         )
-    if out is not None:
-        from fullrank.analysis.report.page import check_extra
-
-        check_extra()
-        if out.exists() and not out.is_dir():
-            raise UserError(f"{out} is a file; name a folder for the report")
+    _check_report(out)
     ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
     with output.progress(f"fit {form}") as tick:
         law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tick)
@@ -119,7 +118,17 @@ def fit(
         found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": gap(law)}
     _print(output, law, found)
     if out is not None:
-        found["out"] = str(_report(output, ladder, law, held, found, out, resamples, seed))
+        from fullrank.analysis.report import Missing
+        from fullrank.analysis.report.scaling_report import scaling_report
+
+        with output.progress("report") as tick:
+            page = scaling_report(
+                ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick
+            )
+        found["out"] = _save(output, page, found, out, "fit.json")
+        for figure in page.figures:
+            if isinstance(figure, Missing):
+                output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
     output.say(f"in {seconds(time.perf_counter() - begun)}")
     output.finish(found)
 
@@ -166,6 +175,64 @@ def advise(
     for note in found.notes:
         output.say(f"note: {note}")
     output.finish({**found.dump(), "source": str(file)})
+
+
+def growth(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store of events, as `fullrank prepare` makes it.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and growth.json there.")
+    ] = None,
+    dim: Annotated[
+        int, typer.Option("--dim", metavar="D", min=1, max=1_000_000, help="Numbers in the vector of an item.")
+    ] = 64,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Order in which users are added.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show how the catalogue grows with users and events.
+
+    Users are added in the order in which `fullrank subset` takes them, so the numbers at a share are those of that
+    subset. Then the parameters of models with a table of item vectors, and how events are spread over items: Figures 1
+    and 3 of SRT for your data. Needs the extra fullrank[report] for --out alone.
+
+    \b
+    fullrank scale growth data/shop
+    fullrank scale growth data/shop --dim 128 --out reports/growth --json
+    """
+    from fullrank.scaling.growth import catalogue_growth
+
+    output = Output(as_json)
+    begun = time.perf_counter()
+    _check_report(out)
+    grown = catalogue_growth(store, seed=seed, dim=dim)
+    _print_growth(output, grown)
+    found: dict[str, Any] = grown.dump()
+    if out is not None:
+        from fullrank.analysis.report.growth_report import growth_report
+
+        found["out"] = _save(output, growth_report(grown), found, out, "growth.json")
+    output.say(f"in {seconds(time.perf_counter() - begun)}")
+    output.finish(found)
+
+
+def _check_report(out: Path | None) -> None:
+    """Before minutes are spent on what could not be written."""
+    if out is not None:
+        from fullrank.analysis.report.page import check_extra
+
+        check_extra()
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file; name a folder for the report", code="not-a-folder")
+
+
+def _save(output: Output, page: Any, found: dict[str, Any], out: Path, name: str) -> str:
+    """The page and what was found, in a folder; returns the folder's name."""
+    from fullrank.core.files import write_json
+    from fullrank.ops.plain import plain
+
+    page.save(out / "report.html")
+    write_json(out / name, plain(found))
+    output.say(f"{out / 'report.html'} and {name}", wrap=False)
+    return str(out)
 
 
 def _ladder(
@@ -219,30 +286,25 @@ def _print(output: Output, law: Law, found: dict[str, Any]) -> None:
         output.say(f"largest distance from the law of {paper['name']}: {paper['largest_gap']:.5f}")
 
 
-def _report(
-    output: Output, ladder: Ladder, law: Law, held: list[HeldOut], found: dict[str, Any], out: Path, resamples: int,
-    seed: int,
-) -> Path:  # fmt: skip
-
-    from fullrank.analysis.report import Missing
-    from fullrank.analysis.report.scaling_report import scaling_report
-    from fullrank.core.files import write_json
-    from fullrank.ops.plain import plain
-
-    with output.progress("report") as tick:
-        page = scaling_report(ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick)
-    page.save(out / "report.html")
-    write_json(out / "fit.json", plain(found))
-    for figure in page.figures:
-        if isinstance(figure, Missing):
-            output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    output.say(f"{out / 'report.html'} and fit.json", wrap=False)
-    return out
-
-
 def _readings(output: Output, title: str, found: dict[str, tuple[float, float, float]]) -> None:
     output.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in found.items()])
 
 
 def _short(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _print_growth(output: Output, grown: Growth) -> None:
+    import numpy as np
+
+    from fullrank.scaling.growth import short, told
+
+    models = [f"table + {short(other)}" for other in grown.others]
+    rows = np.column_stack([grown.users, grown.interactions, grown.items, grown.parameters]).tolist()
+    output.table(("users", "interactions", "items", *models), rows)
+    output.say()
+    bins = [(f"{low:,} to {high:,}", count, count / len(grown.per_item)) for low, high, count in grown.histogram]
+    output.table(("events of an item", "items", "share"), bins)
+    output.say()
+    for sentence in told(grown):
+        output.say(sentence)

@@ -27,9 +27,9 @@ MaxHours = Annotated[
     float | None, typer.Option("--max-hours", metavar="H", help="Do not start runs that would not fit into this time.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, measure the cost, run nothing.")]
-LISTS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
-CLICKS = ("auc", "logloss", "gauc", "ece")
-"""Metrics of the closing table, where they were computed: of models that rank items, and of click models."""
+RETRIEVAL = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
+RANKING = ("auc", "logloss", "gauc", "ece")
+"""Metrics of the closing table, where they were computed: of recommenders, and of ranking models."""
 
 
 def add(app: typer.Typer) -> None:
@@ -119,7 +119,7 @@ def tune(
 ) -> None:
     """Search for good settings, at equal budgets.
 
-    Trials are judged on the validation split. Trial 0 of a cell is its defaults. A trial gets a third of the cell's
+    Trials are evaluated on the validation split. Trial 0 of a cell is its defaults. A trial gets a third of the cell's
     epochs unless `epochs_share` says otherwise. FOLDER/tuned.json holds the best settings, all trials and what they
     cost; FOLDER/grid.yaml is ready for `fullrank sweep`. The test split is not looked at. --set changes every cell.
 
@@ -172,8 +172,8 @@ def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, An
 def _table(output: Output, summary: dict[str, Any]) -> None:
     """Mean and standard deviation over seeds of a few metrics, one row per cell and split."""
     rows = []
-    clicks = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
-    columns = CLICKS if clicks else LISTS
+    ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
+    columns = RANKING if ranking else RETRIEVAL
     for cell, splits in summary.items():
         for split, metrics in splits.items():
             n = max((entry["n"] for entry in metrics.values()), default=0)

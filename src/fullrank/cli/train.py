@@ -50,7 +50,7 @@ def train(
         bool,
         typer.Option(
             "--watch",
-            help="Measure popularity collapse after each epoch, and raise an alarm when it comes; of a click model, "
+            help="Measure popularity collapse after each epoch, and raise an alarm when it comes; of a ranking model, "
             "the effective rank behind each layer.",
         ),
     ] = False,
@@ -73,9 +73,14 @@ def train(
     fullrank train rankelastor --data data/ctr --out runs/rankelastor
     """
     if recipe is None and source is None:
-        raise UserError("name a recipe (`fullrank list recipes`), a YAML file, or a run by --from")
+        raise UserError(
+            "name a recipe (`fullrank list recipes`), a YAML file, or a run by --from", code="missing-argument"
+        )
     if resume and overwrite:
-        raise UserError("--resume goes on with the run and --overwrite throws it away: give one of them")
+        raise UserError(
+            "--resume goes on with the run and --overwrite throws it away: give one of them",
+            code="options-exclude-each",
+        )
     from fullrank import api
 
     output = Output(as_json)

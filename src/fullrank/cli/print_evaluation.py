@@ -1,4 +1,4 @@
-"""The printed form of an evaluation, of either problem: of one run, or of two on the same users or impressions."""
+"""What `fullrank evaluate` prints: one result of either problem, the differences of two, and the studies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from fullrank.cli.output import Output, seconds
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.evaluation import Comparison, EvaluationResult
+    from fullrank.evaluation import Ceiling, Comparison, EvaluationResult, Point
     from fullrank.run import Run
+
+
+SHOWN = 10
+"""List length of the metrics that a study prints where none are named."""
 
 
 def grid(metrics: dict[str, float]) -> tuple[list[str], list[list[Any]]]:
@@ -20,12 +24,12 @@ def grid(metrics: dict[str, float]) -> tuple[list[str], list[list[Any]]]:
     return ["metric", *(f"@{k}" for k in ks)], [[base, *(metrics.get(f"{base}@{k}") for k in ks)] for base in bases]
 
 
-def single(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
+def print_single(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
     """The metrics of one run, and how they were measured."""
     SINGLE[found.problem](output, run, found, spent)
 
 
-def pair(
+def print_pair(
     output: Output, runs: Sequence[Run], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float
 ) -> None:
     """The differences between two runs, row by row of `rows`."""
@@ -47,7 +51,7 @@ def pair(
     })  # fmt: skip
 
 
-def _single_lists(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
+def _print_retrieval(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
     output.table(*grid(found.metrics))
     protocol = found.protocol
     output.say(
@@ -83,7 +87,7 @@ def _say_bands(output: Output, found: EvaluationResult, main: str) -> None:
         output.say(f"{name} where training never saw the target: {cold[name]:.4f} ({cold['count']:,} users)")
 
 
-def _single_clicks(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
+def _print_ranking(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
     rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
     boot = found.protocol["bootstrap"]
     output.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
@@ -101,8 +105,8 @@ def _single_clicks(output: Output, run: Run, found: EvaluationResult, spent: flo
 
 
 SINGLE: Mapping[Problem, Callable[[Output, Run, EvaluationResult, float], None]] = {
-    "retrieval": _single_lists,
-    "ranking": _single_clicks,
+    "retrieval": _print_retrieval,
+    "ranking": _print_ranking,
 }
 
 
@@ -110,3 +114,37 @@ def _span(pair: tuple[float, float] | None, sign: str = "") -> str:
     if pair is None or pair[0] != pair[0]:
         return ""
     return f"{pair[0]:{sign}.4f} {pair[1]:{sign}.4f}"
+
+
+def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[dict[str, Any]]) -> None:
+    """Metrics by the share of events that is hidden; of two runs their differences."""
+    if len(runs) == 1:
+        every = list(rows[0]["metrics"])
+        names = ([name for name in every if name.endswith(f"@{SHOWN}")] or every)[:5]
+        output.table(("hidden", *names), [[f"{row['drop']:.0%}", *(row["metrics"][n] for n in names)] for row in rows])
+        output.say("Share of each history's events that the model did not see; the same events for every run.")
+        return
+    output.say(f"A {runs[0].path}\nB {runs[1].path}")
+    cells = [
+        [f"{row['drop']:.0%}", c["metric"], c["a"], c["b"], f"{c['difference']:+.4f}", c["p"]]
+        for row in rows
+        for c in row["metrics"].values()
+    ]
+    output.table(("hidden", "metric", "A", "B", "B - A", "p"), cells)
+
+
+def print_oracle(output: Output, found: Sequence[Ceiling]) -> None:
+    """What stopping every user at their best step would bring."""
+    from fullrank.evaluation.oracle import LABEL
+
+    shown = [one for one in found if one.metric.endswith(f"@{SHOWN}")] or found
+    most = len(found[0].steps) - 1
+    cells = [[one.metric, one.fixed, one.best, f"{one.gap:+.4f}", _span(one.interval, "+")] for one in shown]
+    output.table(("metric", f"after {most}", "at each user's best step", "gap", "interval"), cells)
+    output.say(f"Oracle ({LABEL}): every user is stopped at the step, 0 to {most}, that finds their target best.")
+
+
+def print_curve(output: Output, found: Sequence[Point], names: Sequence[str]) -> None:
+    """Accuracy and time by reasoning steps."""
+    cells = [[one.streams, one.label, one.steps, *(one.metrics[name] for name in names), one.seconds] for one in found]
+    output.table(("streams", "steps", "taken", *names, "s / 1,000 users"), cells)
