@@ -13,8 +13,8 @@ from fullrank.analysis.report.ranking_report import RankingReport
 from fullrank.analysis.report.report import REPORT, Report
 from fullrank.cli import diagnose as cli_diagnose
 from fullrank.cli import evaluate as cli_evaluate
+from fullrank.cli import print_evaluation
 from fullrank.cli import report as cli_report
-from fullrank.cli import show_evaluation
 from fullrank.core.registry import kinds
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
@@ -26,12 +26,11 @@ from fullrank.evaluation.compare import COMPARE
 from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import find_experiment
 from fullrank.problem import PROBLEMS
-from fullrank.training.data_module import DATA_MODULES
 from tests.training.clicks import shop
 
 TABLES: dict[str, Mapping[Any, Any]] = {
-    "evaluation": EVALUATE, "comparison": COMPARE, "training": DATA_MODULES, "diagnostics": DIAGNOSE, "reports": REPORT,
-    "store formats": FORMATS, "fullrank evaluate": cli_evaluate.EVALUATE, "its tables": show_evaluation.SINGLE,
+    "evaluation": EVALUATE, "comparison": COMPARE, "training": DATA, "diagnostics": DIAGNOSE, "reports": REPORT,
+    "store formats": FORMATS, "fullrank evaluate": cli_evaluate.EVALUATE, "its tables": print_evaluation.SINGLE,
     "fullrank diagnose": cli_diagnose.PRINT, "fullrank report": cli_report.SUMMARY,
 }  # fmt: skip
 
