@@ -226,13 +226,12 @@ def _report(
 
     from fullrank.analysis.report import Missing
     from fullrank.analysis.report.scaling_report import scaling_report
-    from fullrank.core.files import write_json
-    from fullrank.ops.plain import plain
+    from fullrank.core.files import jsonable, write_json
 
     with screen.progress("report") as tick:
         page = scaling_report(ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick)
     page.save(out / "report.html")
-    write_json(out / "fit.json", plain(found))
+    write_json(out / "fit.json", jsonable(found))
     for figure in page.figures:
         if isinstance(figure, Missing):
             screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")

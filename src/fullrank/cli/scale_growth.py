@@ -74,10 +74,9 @@ def _print(screen: Output, grown: Growth) -> None:
 
 def _report(screen: Output, grown: Growth, found: dict[str, Any], out: Path) -> Path:
     from fullrank.analysis.report.growth_report import growth_report
-    from fullrank.core.files import write_json
-    from fullrank.ops.plain import plain
+    from fullrank.core.files import jsonable, write_json
 
     growth_report(grown).save(out / "report.html")
-    write_json(out / "growth.json", plain(found))
+    write_json(out / "growth.json", jsonable(found))
     screen.say(f"{out / 'report.html'} and growth.json", wrap=False)
     return out

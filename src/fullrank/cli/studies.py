@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fullrank.cli.options import find_store
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
+from fullrank.core.files import jsonable, write_json
 from fullrank.metrics.names import PAIRED
-from fullrank.ops.plain import plain
 
 if TYPE_CHECKING:
     from fullrank.run import Run
@@ -45,7 +44,7 @@ def study(
         found = _curve(screen, runs[0], stores[0], changes, how, every=given == ["--dial"])
     if out is not None and parts is None:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / f"{given[0].strip('-').replace('-', '_')}.json", plain(found))
+        write_json(out / f"{given[0].strip('-').replace('-', '_')}.json", jsonable(found))
     spent = time.perf_counter() - begun
     screen.say(f"{split} split; in {seconds(spent)}")
     screen.finish({"runs": [str(run.path) for run in runs], **found, "seconds": round(spent, 3)})

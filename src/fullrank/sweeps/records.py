@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json, write_jsonl
+from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.readers import read_jsonl
-from fullrank.ops.plain import plain
 from fullrank.sweeps.jobs import Job
 
 Row = dict[str, Any]
@@ -34,7 +33,7 @@ class Rows:
 
     def add(self, row: Row) -> None:
         """Append one row; the file is replaced whole, so that it never ends in half a line."""
-        write_jsonl(self.path, (plain(r) for r in [*self.all, row]))
+        write_jsonl(self.path, (jsonable(r) for r in [*self.all, row]))
         self.all.append(row)
 
     def last(self, job: Job, fingerprint: str) -> Row | None:
@@ -89,4 +88,4 @@ def results_file(results: str | Path | None) -> Path | None:
 
 def write_results(path: Path, tree: Mapping[str, Any]) -> None:
     """A JSON file that is replaced whole."""
-    write_json(path, plain(tree))
+    write_json(path, jsonable(tree))
