@@ -31,6 +31,7 @@ CORE = (
     "safetensors",
     "pyyaml",
     "jaxtyping",
+    "urllib3",
 )
 """Distributions that every installation has."""
 
