@@ -387,7 +387,7 @@ def test_a_disk_that_fills_up_on_the_way(shelf: Shelf, tmp_path: Path, waits: li
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
     try:
-        with refused("file-not-written", tmp_path / "a.bin.part"):
+        with refused("not-written", tmp_path / "a.bin.part"):
             download(one(shelf), tmp_path, progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -457,7 +457,7 @@ def test_a_source_by_name(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with refused("file-not-written", tmp_path / "file" / "sub"):
+    with refused("not-written", tmp_path / "file" / "sub"):
         download("planted", tmp_path / "file" / "sub", progress=False)
 
 

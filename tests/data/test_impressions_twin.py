@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from fullrank.core.random import uniform_of_rows
-from fullrank.data import chunks
+from fullrank.data import frames
 from fullrank.data.impressions import prepare as prepare_impressions
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.impressions.vocabulary import bucket
+from fullrank.data.impressions.vocabulary import hash_bucket
 
 Row = dict[str, Any]
 SCHEMA: dict[str, Any] = {
@@ -110,7 +110,7 @@ class Twin:
         return [part.strip() for part in (text or "").split("|") if part.strip()][:3]
 
     def categorical(self, row: Row) -> list[int]:
-        device = 0 if row["device"] in (None, "") else 2 + bucket(row["device"], 3)
+        device = 0 if row["device"] in (None, "") else 2 + hash_bucket(row["device"], 3)
         age = 0 if row["age"] is None else 2 + bisect.bisect_right(self.edges, row["age"])
         item = 0 if row["item"] is None else self.item.get(row["item"], 1)
         return [self.user.get(row["user"], 1), item, device, age]
@@ -124,7 +124,7 @@ class Twin:
         return [
             [self.tags.get(tag, 1) for tag in self.split(row["tags"])],
             [self.item.get(value, 1) for value in history],
-            [2 + bucket(str(value), 2) for value in row["colours"]],
+            [2 + hash_bucket(str(value), 2) for value in row["colours"]],
         ]
 
 
@@ -157,7 +157,7 @@ def check(store: ImpressionStore, rows: list[Row]) -> None:
 
 @pytest.mark.parametrize(("rows", "chunk"), [(37, 1 << 17), (211, 50), (211, 7), (1000, 333)])
 def test_the_store_is_that_of_the_twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, chunk: int) -> None:
-    monkeypatch.setattr(chunks, "CHUNK", chunk)
+    monkeypatch.setattr(frames, "CHUNK", chunk)
     given = table(rows, seed=rows)
     store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=SCHEMA)
     check(store, given)

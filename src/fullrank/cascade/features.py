@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from fullrank.cascade.tables import constant
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.impressions.tensors import tensors
+from fullrank.data.impressions.encoding import FieldEncoder, to_tensors
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Side:
     """Bag number -> the ids of each row."""
 
 
-def encoded(encoder: Encoder, columns: Sequence[pl.Series], rows: int, what: str) -> Side:
+def encoded(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int, what: str) -> Side:
     """The fields that these columns hold, of `rows` rows. Raises `UserError` for values that the schema refuses."""
     own = {column.name: column for column in columns}
     names = [field.name for field in encoder.schema.fields]
@@ -48,7 +47,7 @@ def encoded(encoder: Encoder, columns: Sequence[pl.Series], rows: int, what: str
 class Pairs:
     """All fields of any user with any item."""
 
-    encoder: Encoder
+    encoder: FieldEncoder
     users: Side
     items: Side
 
@@ -63,4 +62,4 @@ class Pairs:
             numeric[:, side.numeric_at] = side.numeric[rows]
             for number, bag in side.bags.items():
                 bags[number] = bag.take(rows)
-        return tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))
+        return to_tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fullrank.data.events.store import Store
-from fullrank.data.values import dated
+from fullrank.data.values import with_date
 
 
 def overlap(store: Store, split: str, last: int | None) -> tuple[dict[str, Any], str | None]:
@@ -40,6 +40,6 @@ def overlap(store: Store, split: str, last: int | None) -> tuple[dict[str, Any],
         return facts, None
     return facts, (
         f"{early:,} of {targets:,} targets of the {split} split are not later than the ranker's last training "
-        f"impression ({dated(last)}), so it may have been trained on them: split both stores at the same moments "
+        f"impression ({with_date(last)}), so it may have been trained on them: split both stores at the same moments "
         "(split=global_time for events, split=temporal for impressions, both with validation_from and test_from)"
     )

@@ -28,7 +28,7 @@ from fullrank.core.files import reason_of, write_json
 from fullrank.core.progress import Reporter
 from fullrank.core.readers import read_json
 from fullrank.core.registry import find
-from fullrank.data.sources import ImpressionSource, RemoteFile, Source
+from fullrank.data.sources import EventSource, ImpressionSource, RemoteFile
 
 CHUNK = 1 << 18
 """Bytes read at once."""
@@ -42,7 +42,7 @@ _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def download(
-    source: Source | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
+    source: EventSource | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
 ) -> list[Path]:
     """Fetch what `source` needs into `folder` and return the paths of its files; what is complete is kept.
 
@@ -67,7 +67,7 @@ def download(
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {target}: {error.strerror}", code="file-not-written") from None
+        raise UserError(f"cannot make the folder {target}: {error.strerror}", code="not-written") from None
     found: list[Path] = []
     missing: list[RemoteFile] = []
     with Reporter(progress, sizes=True) as shown:
@@ -209,7 +209,7 @@ def _fetch(part: _Part, target: Path, shown: Reporter, attempts: int) -> Path:
         part.note.unlink(missing_ok=True)
     except OSError as error:
         sentence = f"cannot write {part.path}: {error.strerror or error}; make room and run it again"
-        raise UserError(sentence, code="file-not-written") from None
+        raise UserError(sentence, code="not-written") from None
     return target
 
 

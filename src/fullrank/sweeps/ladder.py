@@ -15,7 +15,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_jsonl
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.records import Row, Rows, results_file, summarise_seeds, write_results

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
-from fullrank.data.values import moment, refuse
+from fullrank.data.values import iso_seconds, refuse
 
 PARTS = ("train", "validation", "test")
 _ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
@@ -33,7 +33,9 @@ class _Shared(Spec):
     @classmethod
     def _whole(cls, given: Shares) -> Shares:
         if min(given) < 0 or given[0] <= 0 or abs(sum(given) - 1) > 1e-9:
-            raise ValueError(f"shares {given} must be at least 0, with something to train on, and sum to 1")
+            raise UserError(
+                f"shares {given} must be at least 0, with something to train on, and sum to 1", code="wrong-shares"
+            )
         return given
 
 
@@ -71,14 +73,20 @@ class TemporalSplit(_Shared):
     @model_validator(mode="after")
     def _sound(self) -> TemporalSplit:
         if (self.validation_from is None) != (self.test_from is None):
-            raise ValueError("validation_from and test_from go together: give both moments, or neither")
+            raise UserError(
+                "validation_from and test_from go together: give both moments, or neither", code="missing-setting"
+            )
         if self.moments is not None:
             if self.shares != type(self).model_fields["shares"].default:
-                raise ValueError("shares has no effect with validation_from and test_from; leave it out")
+                raise UserError(
+                    "shares has no effect with validation_from and test_from; leave it out",
+                    code="setting-without-effect",
+                )
             if self.moments[0] >= self.moments[1]:
-                raise ValueError(
+                raise UserError(
                     f"validation_from={self.validation_from!r} is not before test_from={self.test_from!r}; the test "
-                    "must begin later than validation"
+                    "must begin later than validation",
+                    code="moments-out-of-order",
                 )
         return self
 
@@ -87,7 +95,7 @@ class TemporalSplit(_Shared):
         """The first seconds of validation and of the test, where they are given."""
         if self.validation_from is None or self.test_from is None:
             return None
-        first, second = (moment(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
+        first, second = (iso_seconds(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
         return first, second
 
 
@@ -103,9 +111,17 @@ class GivenSplit(Spec):
         if isinstance(column.dtype, (pl.Categorical, pl.Enum)):
             column = column.cast(pl.String)
         if column.dtype != pl.String:
-            raise UserError(f"{what} is of type {column.dtype}; a split column says {', '.join(PARTS)}")
+            raise UserError(
+                f"{what} is of type {column.dtype}; a split column says {', '.join(PARTS)}", code="wrong-column-type"
+            )
         found = column.str.strip_chars().str.to_lowercase().replace_strict(_ALIASES, default=None, return_dtype=pl.Int8)
-        refuse(found.is_null(), column, what, f"values other than {', '.join(PARTS)} (or valid, val, dev)")
+        refuse(
+            found.is_null(),
+            column,
+            what,
+            f"values other than {', '.join(PARTS)} (or valid, val, dev)",
+            code="unknown-split",
+        )
         return found.to_numpy()
 
 
@@ -115,7 +131,7 @@ def _named(given: Any) -> Any:
         given = {"kind": given}
     if isinstance(given, dict):
         if given.get("kind") not in rules:
-            raise ValueError(str(unknown("split", str(given.get("kind")), rules)))
+            raise unknown("split", str(given.get("kind")), rules)
         return rules[given["kind"]].model_validate(given)
     return given
 
@@ -142,7 +158,9 @@ class Cuts:
     def add(self, times: np.ndarray, what: str) -> None:
         """More times, in input order. Raises `UserError` where their form changes between chunks."""
         if self._dtype not in (None, times.dtype):
-            raise UserError(f"{what} mixes forms of times (whole numbers, decimals, dates); convert it to one")
+            raise UserError(
+                f"{what} mixes forms of times (whole numbers, decimals, dates); convert it to one", code="mixed-times"
+            )
         self._dtype = times.dtype
         self._rows += len(times)
         self._file.write(_sortable(times).tobytes())
