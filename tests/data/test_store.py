@@ -169,6 +169,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an empty array file": (lambda f: put_bytes(f, "items.npy", b""), "damaged"),
     "a header alone": (lambda f: put_bytes(f, "items.npy", header("(8,)")), "damaged"),
     "a huge shape": (lambda f: put_bytes(f, "items.npy", header(f"({2**62},)", 32)), "damaged"),
+    "a shape that wraps around": (
+        lambda f: put_bytes(f, "items.npy", header(f"({2**40}, {2**40})", 32)),
+        "damaged",
+    ),
+    "a shape beyond 64 bits": (lambda f: put_bytes(f, "items.npy", header(f"({2**70},)", 32)), "damaged"),
+    "a shape of truths": (lambda f: put_bytes(f, "items.npy", header("(True,)", 32)), "damaged"),
+    "a deep header": (lambda f: put_bytes(f, "items.npy", header("(" * 20 + "8" + ",)" * 20, 32)), "damaged"),
+    "columns first": (
+        lambda f: put(f, "bounds.npy", np.asfortranarray(np.array([[2, 3], [5, 6], [8, 8]]))),
+        "by columns",
+    ),
     "a negative shape": (lambda f: put_bytes(f, "items.npy", header("(-8,)", 32)), "damaged"),
     "code in a header": (lambda f: put_bytes(f, "items.npy", header("__import__('os')", 32)), "damaged"),
     "an archive": (lambda f: put_bytes(f, "items.npy", npz()), "damaged"),
