@@ -88,7 +88,7 @@ class Shown:
     def warm_start(self, model: RankingModule, source: Run) -> None:
         copy_ranking_weights(model, self.store, source)
 
-    def predict_rows(self, model: Any, device: torch.device, place: Place) -> float:
+    def score(self, model: Any, device: torch.device, place: Place) -> float:
         rows = split_rows(self.store, "validation")[place.rank :: place.world]
         found = predict_rows(model, self.store, rows, self._spec.batch_size, device=device)
         parts = [found.probabilities, found.labels, found.groups]
