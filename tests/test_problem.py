@@ -16,11 +16,10 @@ from fullrank.cli import evaluate as cli_evaluate
 from fullrank.cli import report as cli_report
 from fullrank.cli import show_evaluation
 from fullrank.core.registry import kinds
-from fullrank.data.events.manifest import FORMATS, is_store
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import open_store
+from fullrank.data.impressions.store import ImpressionStore, open_store
+from fullrank.data.manifest import FORMATS, is_store
 from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
 from fullrank.evaluation.compare import COMPARE

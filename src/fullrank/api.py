@@ -13,7 +13,7 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
-from fullrank.data.open import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, open_store
 from fullrank.data.values import Unit
 from fullrank.evaluation import (
     EVALUATE,

@@ -59,13 +59,18 @@ def test_two_runs_are_compared_on_the_same_users(call: Call, shop: Path) -> None
     assert list(said.json["metrics"]) == ["ndcg@10", "hit@5"]
     out = call("evaluate", shop / "popularity", shop / "item_to_item").out
     assert "B - A" in out and "fair0.8@1" in out and "ndcg@20" not in out
-    assert "bqs_like@10" in out and "a stand-in, not BQS" in out
+    assert "bqs_like" not in out, "printed on request only"
+    hidden = call("evaluate", shop / "popularity", shop / "item_to_item", "--drop", "0.1").out
+    assert "ndcg@10" in hidden and "bqs_like" not in hidden
 
 
 def test_the_stand_in_for_bqs_compares_two_runs(call: Call, shop: Path) -> None:
     words = ("evaluate", shop / "popularity", shop / "item_to_item", "--metric", "bqs_like@5", "--json")
     rows = call(*words).json["metrics"]
     assert list(rows) == ["ndcg@5", "bqs_like@5"] and rows["bqs_like@5"]["a"] == 0.5
+    asked = call(*words[:-1]).out
+    assert "bqs_like@5" in asked and "a stand-in, not BQS" in asked
+    assert "bqs_like@10" in call(*words[:3], "--json").json["metrics"], "programs get it always"
     alone = call("evaluate", shop / "popularity", "--metric", "bqs_like@5")
     assert alone.code == 2 and "bqs_like compares two runs" in alone.err
 

@@ -24,10 +24,10 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import (
     append_line,
     copy_file,
-    foreign,
+    foreign_files,
     is_litter,
     open_whole,
-    replaceable,
+    require_replaceable,
     whole_file,
     whole_folder,
     write_array,
@@ -153,7 +153,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, name: str, function
     assert (tmp_path / name).read_text() == "old"
     litter = [entry for entry in left(tmp_path) if entry != name]
     assert len(litter) == 1 and is_litter(litter[0]), "one hidden entry, whatever the writer makes of its own"
-    assert foreign(tmp_path, {name}.__contains__) == []
+    assert foreign_files(tmp_path, {name}.__contains__) == []
     WRITERS[name](tmp_path / name)
     assert left(tmp_path) == [name] and (tmp_path / name).read_bytes() != b"old"
 
@@ -220,12 +220,12 @@ def test_litter(name: str, litter: bool) -> None:
 
 def test_litter_is_nobodys_file(tmp_path: Path) -> None:
     (tmp_path / f".manifest.json.{DEAD}.part").write_text("{")
-    replaceable(tmp_path, "store", lambda folder: False, lambda name: False)
+    require_replaceable(tmp_path, "store", lambda folder: False, lambda name: False)
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="holds other files and is no store"):
-        replaceable(tmp_path, "store", lambda folder: False, lambda name: False)
+        require_replaceable(tmp_path, "store", lambda folder: False, lambda name: False)
     with pytest.raises(UserError, match=r"would delete \(thesis.tex\)"):
-        replaceable(tmp_path, "store", lambda folder: True, lambda name: False)
+        require_replaceable(tmp_path, "store", lambda folder: True, lambda name: False)
 
 
 def test_a_folder_names_itself_where_a_file_in_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

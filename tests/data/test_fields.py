@@ -15,10 +15,10 @@ import torch
 import fullrank as fr
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo, Schema
-from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.numeric import Moments, Quantiles
+from fullrank.data.impressions.prepare import infer, summary
 from fullrank.data.impressions.splits import Cuts
-from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, bucket, canonical
+from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, canonical, hash_bucket
 
 ROWS = 60
 FRAME = pl.DataFrame(
@@ -202,11 +202,11 @@ def test_vocabulary_of_other_fields(tmp_path: Path) -> None:
 
 
 def test_the_hash_is_the_same_everywhere() -> None:
-    assert [bucket(text, 1_000) for text in ("", "a", "42", "é")] == [756, 928, 983, 963], "stores hold them"
+    assert [hash_bucket(text, 1_000) for text in ("", "a", "42", "é")] == [756, 928, 983, 963], "stores hold them"
     values = pl.Series(["a", None, "42", "a"])
     ids = Hashed(10).ids(values)
-    assert ids.tolist() == [2 + bucket("a", 10), 0, 2 + bucket("42", 10), 2 + bucket("a", 10)]
-    assert Hashed(10).ids(pl.Series([42])).tolist() == [2 + bucket("42", 10)]
+    assert ids.tolist() == [2 + hash_bucket("a", 10), 0, 2 + hash_bucket("42", 10), 2 + hash_bucket("a", 10)]
+    assert Hashed(10).ids(pl.Series([42])).tolist() == [2 + hash_bucket("42", 10)]
 
 
 def test_lookup_compares_as_text() -> None:
@@ -281,13 +281,13 @@ def test_inference(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         ("when", "categorical"),
     ]  # fmt: skip
     FRAME.drop("split").rename({"label": "click", "when": "timestamp"}).write_csv(tmp_path / "t.csv")
-    from fullrank.data.frames import Source
+    from fullrank.data.frames import InputTable
 
-    found = infer(Source(tmp_path / "t.csv", "impressions"))
+    found = infer(InputTable(tmp_path / "t.csv", "impressions"))
     assert (found.label, found.time, found.split.kind, found.group) == ("click", "timestamp", "temporal", "user")
     assert "numeric: price" in summary(found)
     lists = FRAME.with_columns(pl.col("tags").str.split("|"), pl.col("user").cast(pl.Float64)).drop("split", "when")
-    found = infer(Source(lists, "impressions"))
+    found = infer(InputTable(lists, "impressions"))
     assert [field.kind for field in found.fields] == ["categorical", "categorical", "numeric", "bag"]
     with pytest.raises(UserError, match="name the label in a schema"):
         fr.prepare_impressions(FRAME.drop("label"), tmp_path / "none")

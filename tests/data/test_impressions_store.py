@@ -19,9 +19,9 @@ import pytest
 
 import fullrank as fr
 from fullrank.core.errors import UserError
-from fullrank.data.events.manifest import describe
 from fullrank.data.impressions import write as impression_write
 from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.manifest import describe_files
 
 FRAME = pl.DataFrame(
     {
@@ -193,7 +193,7 @@ def test_other_files_are_not_replaced(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["append", "close"])
 def test_a_full_disk_leaves_the_old_store(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    before = describe(folder)
+    before = describe_files(folder)
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -201,14 +201,14 @@ def test_a_full_disk_leaves_the_old_store(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(impression_write._Array, where, full)
     with pytest.raises(UserError, match=r"No space left on device.*unchanged"):
         fr.prepare_impressions(FRAME.head(30), folder, schema=SCHEMA)
-    assert describe(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
+    assert describe_files(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
 
 
 def test_an_error_in_the_second_pass_leaves_the_old_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = describe(folder)
+    before = describe_files(folder)
     with pytest.raises(UserError, match="labels"):
         fr.prepare_impressions(FRAME.with_columns(label=pl.lit(7)), folder, schema=SCHEMA)
-    assert describe(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
+    assert describe_files(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
 
 
 KILLED = """
@@ -228,13 +228,13 @@ prepare.prepare_impressions(frame, sys.argv[2], schema={"fields": ["user"], "spl
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_killed_process_loses_nothing(folder: Path) -> None:
-    before = describe(folder)
+    before = describe_files(folder)
     source = str(Path(fr.__file__).parents[1])
     child = subprocess.Popen([sys.executable, "-c", KILLED, source, str(folder)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline().strip() == "hangs"
     child.send_signal(signal.SIGKILL)
     child.wait()
-    assert describe(folder) == before
+    assert describe_files(folder) == before
     assert len(list(folder.parent.glob(".store.*.part"))) == 1
     fr.prepare_impressions(FRAME, folder, schema=SCHEMA)
     assert [p.name for p in folder.parent.iterdir()] == ["store"], "the next writer removes what was left"

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fullrank.core.errors import UserError
-from fullrank.data.sources import Source
+from fullrank.data.sources import EventSource
 from fullrank.data.sources._marketplace import TIERS, Market
 from fullrank.data.sources.planted import Planted
 
@@ -66,7 +66,7 @@ def test_tables_have_the_promised_form() -> None:
     assert events.group_by("user_id").len()["len"].min() >= 5
     assert {items[name].null_count() for name in items.columns} == {0}
     assert dict(tables.columns)["rating"] == "rating"
-    assert isinstance(SMALL, Source) and SMALL.files() == ()
+    assert isinstance(SMALL, EventSource) and SMALL.files() == ()
 
 
 def test_the_same_spec_gives_the_same_tables_and_another_seed_others() -> None:

@@ -77,7 +77,7 @@ KILLED = """
 
 
 @pytest.mark.parametrize(
-    ("module", "function"), [("data.events.manifest", "describe"), ("core.files", "_flush"), ("core.files", "_swap")]
+    ("module", "function"), [("data.manifest", "describe_files"), ("core.files", "_flush"), ("core.files", "_swap")]
 )
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_killed_writer_loses_nothing(tmp_path: Path, module: str, function: str, existing: bool) -> None:

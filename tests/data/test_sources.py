@@ -18,7 +18,7 @@ import pytest
 from fullrank.core.errors import UserError
 from fullrank.core.registry import discover, find, kinds
 from fullrank.core.spec import Spec
-from fullrank.data.sources import ImpressionSource, Source, Tables
+from fullrank.data.sources import EventSource, ImpressionSource, Tables
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources.gowalla import Gowalla
 from fullrank.data.sources.movielens import MovieLens
@@ -67,7 +67,7 @@ def test_the_room_holds_these_sources() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_contract(kind: str) -> None:
     spec = find(kind, "data.sources")()
-    assert isinstance(spec, ImpressionSource if kind in CLICKS else Source)
+    assert isinstance(spec, ImpressionSource if kind in CLICKS else EventSource)
     assert isinstance(spec, Spec)
     assert type(spec).parse(spec.dump()) == spec
     names = [file.name for file in spec.files()]
@@ -78,7 +78,7 @@ def test_contract(kind: str) -> None:
         assert file.md5 is None or (len(file.md5) == 32 and file.md5 == file.md5.lower())
     if names:
         moved = spec.override("base_url=http://127.0.0.1:9/mirror/")
-        assert isinstance(moved, Source | ImpressionSource)
+        assert isinstance(moved, EventSource | ImpressionSource)
         assert all(file.url.startswith("http://127.0.0.1:9/mirror/") and not file.manual for file in moved.files())
 
 

@@ -10,9 +10,8 @@ import polars as pl
 import pytest
 
 from fullrank.core.errors import UserError
-from fullrank.data.sources._categories import CATEGORIES
-from fullrank.data.sources._parse import number, parse, records
-from fullrank.data.sources.amazon import Amazon
+from fullrank.data.sources._parse import number, parse_line, records
+from fullrank.data.sources.amazon import CATEGORIES, Amazon
 
 REVIEWS: list[dict[str, object]] = [
     {
@@ -176,16 +175,16 @@ def test_few_broken_lines_are_left_out_and_counted_many_are_refused(tmp_path: Pa
 def test_a_line_is_never_evaluated(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError):
-        parse(line)
+        parse_line(line)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_lines_in_either_format() -> None:
-    assert parse('{"a": "it\'s"}') == {"a": "it's"}
-    assert parse("{'a': \"it's\", 'b': True, 'c': None}") == {"a": "it's", "b": True, "c": None}
-    assert parse("{u'a': u'\\u00e9'}") == {"a": "\xe9"}
+    assert parse_line('{"a": "it\'s"}') == {"a": "it's"}
+    assert parse_line("{'a': \"it's\", 'b': True, 'c': None}") == {"a": "it's", "b": True, "c": None}
+    assert parse_line("{u'a': u'\\u00e9'}") == {"a": "\xe9"}
     # Valid Python that opens like JSON.
-    assert parse("{\"a\": 'x', 'b': True}") == {"a": "x", "b": True}
+    assert parse_line("{\"a\": 'x', 'b': True}") == {"a": "x", "b": True}
 
 
 def test_rows_come_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_parts_are_a_partition_in_order_of_time(lengths: list[int], seed: int) -
             bounds, _ = rule.bounds(offsets, times)
         except UserError:
             continue
-        part = splits.parts(offsets, bounds)
+        part = splits.event_parts(offsets, bounds)
         assert len(part) == offsets[-1]
         for low, high in zip(offsets[:-1], offsets[1:], strict=True):
             assert (np.diff(part[low:high]) >= 0).all()

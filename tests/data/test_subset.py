@@ -13,7 +13,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.events import splits
 from fullrank.data.events.prepare import Prepare, prepare
 from fullrank.data.events.store import Store
-from fullrank.data.events.subset import gap, gini, subset
+from fullrank.data.events.subset import ks_statistic, popularity_gini, subset
 from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.models.sequential.items.table import Table
@@ -52,7 +52,9 @@ def test_the_whole_catalogue_may_stay(whole: Store, tmp_path: Path) -> None:
     few, all_of_them = (subset(whole, tmp_path / str(k), share=0.02, keep_items=k) for k in (False, True))
     assert few.num_items < all_of_them.num_items == whole.num_items
     assert all_of_them.catalog.ids.equals(whole.catalog.ids) and histories(few) == histories(all_of_them)
-    trained = np.bincount(all_of_them.items[splits.parts(all_of_them.offsets, all_of_them.bounds) == 0], minlength=150)
+    trained = np.bincount(
+        all_of_them.items[splits.event_parts(all_of_them.offsets, all_of_them.bounds) == 0], minlength=150
+    )
     assert all_of_them.catalog.frame["train_count"].to_list() == trained.tolist() and (trained == 0).any()
 
 
@@ -66,7 +68,7 @@ def test_a_store_like_any_other(whole: Store, tmp_path: Path) -> None:
     """Verified by its hashes; counts, popularity, tables and the manifest fit the events."""
     subset(whole, tmp_path / "part", share=0.1)
     part = Store.open(tmp_path / "part", verify=True)
-    trained = splits.parts(part.offsets, part.bounds) == 0
+    trained = splits.event_parts(part.offsets, part.bounds) == 0
     assert part.catalog.popularity.tolist() == np.bincount(part.items[trained], minlength=part.num_items).tolist()
     assert set(part.items.tolist()) == set(range(part.num_items)) and part.num_items < whole.num_items
     own = part.catalog.frame.drop("item", "train_count")
@@ -90,17 +92,19 @@ def test_distributions_drift_little(whole: Store, tmp_path: Path) -> None:
 
 
 def test_gini_and_gap_by_hand() -> None:
-    assert gini(np.array([3, 3, 3])) == pytest.approx(0) and gini(np.array([0, 0, 0, 8])) == pytest.approx(0.75)
+    assert popularity_gini(np.array([3, 3, 3])) == pytest.approx(0) and popularity_gini(
+        np.array([0, 0, 0, 8])
+    ) == pytest.approx(0.75)
     pairs = [abs(a - b) for a in (1, 2, 6) for b in (1, 2, 6)]
-    assert gini(np.array([6, 1, 2])) == pytest.approx(sum(pairs) / (2 * 9 * 3))
-    assert gap(np.array([1, 2, 3]), np.array([3, 2, 1])) == 0
-    assert gap(np.array([1, 1, 5, 5]), np.array([1, 5, 5, 5])) == 0.25
+    assert popularity_gini(np.array([6, 1, 2])) == pytest.approx(sum(pairs) / (2 * 9 * 3))
+    assert ks_statistic(np.array([1, 2, 3]), np.array([3, 2, 1])) == 0
+    assert ks_statistic(np.array([1, 1, 5, 5]), np.array([1, 5, 5, 5])) == 0.25
 
 
 def test_hidden_items_are_never_trained_on_and_stay(whole: Store, tmp_path: Path) -> None:
     part = subset(whole, tmp_path / "cold", hide_items=0.1, seed=2)
     told = part.manifest["subset"]
-    trained = part.items[splits.parts(part.offsets, part.bounds) == 0]
+    trained = part.items[splits.event_parts(part.offsets, part.bounds) == 0]
     hidden = set(range(part.num_items)) - set(trained.tolist())
     assert part.num_items == whole.num_items and len(hidden) >= told["hidden_items"] == 15
     before, after = histories(whole), histories(part)

@@ -137,10 +137,10 @@ def test_dense_codes_are_places_in_the_sorted_ids(series: pl.Series) -> None:
 
 
 def test_numbers() -> None:
-    assert values.numbers(pl.Series(["1.5", "2"]), "n").tolist() == [1.5, 2.0]
+    assert values.finite_numbers(pl.Series(["1.5", "2"]), "n").tolist() == [1.5, 2.0]
     with pytest.raises(UserError, match="has 1 numbers below 0 .* row 1"):
-        values.numbers(pl.Series([0.0, -0.5]), "n", least=0.0)
+        values.finite_numbers(pl.Series([0.0, -0.5]), "n", least=0.0)
     with pytest.raises(UserError, match="has 2 missing or unreadable numbers"):
-        values.numbers(pl.Series([1.0, None, float("inf")]), "n")
+        values.finite_numbers(pl.Series([1.0, None, float("inf")]), "n")
     with pytest.raises(UserError, match="must hold numbers"):
-        values.numbers(pl.Series([[1]]), "n")
+        values.finite_numbers(pl.Series([[1]]), "n")

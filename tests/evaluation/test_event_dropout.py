@@ -10,10 +10,10 @@ import torch
 
 from fakes import Kept, Whole, listed
 from fullrank.core.errors import UserError
+from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.evaluation import Evaluation, compare, evaluate
 from fullrank.evaluation.event_dropout import STEP, EventDropout, drop_events, keep_mask
-from fullrank.ops.place_random import uniform
 from thinker import Thinker
 from tiny import padded
 
@@ -23,7 +23,7 @@ SMALL = Evaluation(bootstrap=0, ks=(5,))
 
 def left(user: int, history: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     """The plain twin: what remains of one history."""
-    draws = uniform(seed, STEP, torch.tensor([user]), len(history))[0].numpy()
+    draws = uniform_draws(seed, STEP, torch.tensor([user]), len(history))[0].numpy()
     stays = draws >= share
     if not stays.any():
         stays[draws.argmax()] = True
@@ -47,7 +47,7 @@ def test_lists_are_those_of_the_thinned_histories(share: float, batch_size: int 
 
 
 def test_a_share_is_dropped_and_smaller_shares_are_part_of_larger() -> None:
-    draws = uniform(5, STEP, torch.arange(3000), 30)
+    draws = uniform_draws(5, STEP, torch.arange(3000), 30)
     valid = torch.ones(3000, 30, dtype=torch.bool)
     few, many = (keep_mask(draws, valid, share) for share in (0.1, 0.3))
     assert (~few).double().mean() == pytest.approx(0.1, abs=0.005)

@@ -22,7 +22,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.run import metrics_rows
 from fullrank.training import TrainState
 from fullrank.training.metrics_log import MetricsLog

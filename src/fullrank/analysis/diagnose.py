@@ -40,8 +40,7 @@ from fullrank.core.progress import Progress
 from fullrank.core.readers import read_jsonl
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split
 from fullrank.models.ranking.model import RankingModule

@@ -16,8 +16,7 @@ from torch import nn
 from fullrank.analysis.ranking_reading import click_readings, drawn
 from fullrank.analysis.token_ranks import FIGURES, NO_TOKENS, TokenRanks
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.models.ranking.model import RankingModule
 from fullrank.training import TrainState
 

@@ -23,8 +23,8 @@ from fullrank.cascade.rerank import (
 from fullrank.cascade.stages import RankingStage, RetrievalStage
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
+from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
-from fullrank.data.open import AnyStore
 from fullrank.data.values import Unit
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import check_settings, long_frame

@@ -23,7 +23,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
-from fullrank.data.values import dated
+from fullrank.data.values import with_date
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.retrieval import longest_list, ranked, rows_of_lists, users_and_protocol, visible_model
@@ -145,6 +145,6 @@ def leakage(store: Store, split: str, last: int | None) -> tuple[dict[str, Any],
         return facts, None
     return facts, (
         f"{early:,} of {targets:,} targets of the {split} split are not later than the ranker's last training "
-        f"impression ({dated(last)}), so it may have been trained on them: split both stores at the same moments "
+        f"impression ({with_date(last)}), so it may have been trained on them: split both stores at the same moments "
         "(split=global_time for events, split=temporal for impressions, both with validation_from and test_from)"
     )

@@ -15,7 +15,7 @@ import polars as pl
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.data.frames import Source
+from fullrank.data.frames import InputTable
 from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
 from fullrank.data.values import refuse
@@ -28,7 +28,7 @@ class KeyedTable:
     """A table with an id column: the first of `keys` that it has. Columns are read when they are first asked for."""
 
     def __init__(self, table: Any, what: str, keys: Sequence[str]):
-        self._source = Source(table, what)
+        self._source = InputTable(table, what)
         self.name = self._source.name
         found = [key for key in keys if key in self._source.columns]
         if not found:
@@ -68,8 +68,8 @@ class KeyedTable:
         what = f"column {self.key!r} of {self.name}"
         column = self._source.read([self.key])[self.key]
         ids = canonical(column, what)
-        refuse(ids.is_null(), column, what, "missing ids")
-        refuse(ids.is_duplicated(), column, what, "repeated ids, where each needs one row,")
+        refuse(ids.is_null(), column, what, "missing ids", code="missing-ids")
+        refuse(ids.is_duplicated(), column, what, "repeated ids, where each needs one row,", code="repeated-ids")
         return Vocabulary(ids.cast(pl.String))
 
 

@@ -20,8 +20,7 @@ from fullrank.cascade.stages import RankingStage
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.impressions.tensors import tensors
+from fullrank.data.impressions.encoding import FieldEncoder, to_tensors
 from fullrank.inference.predict import predict_batch
 from fullrank.models.ranking.model import RankingModule
 
@@ -91,7 +90,7 @@ class EncodedFields:
     """Bag number -> the ids of each row."""
 
 
-def encode_fields(encoder: Encoder, columns: Sequence[pl.Series], rows: int, what: str) -> EncodedFields:
+def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int, what: str) -> EncodedFields:
     """The fields that these columns hold, of `rows` rows. Raises `UserError` for values that the schema refuses."""
     own = {column.name: column for column in columns}
     names = [field.name for field in encoder.schema.fields]
@@ -107,7 +106,7 @@ def encode_fields(encoder: Encoder, columns: Sequence[pl.Series], rows: int, wha
 class PairFeatures:
     """All fields of any user with any item."""
 
-    encoder: Encoder
+    encoder: FieldEncoder
     users: EncodedFields
     items: EncodedFields
 
@@ -122,7 +121,7 @@ class PairFeatures:
             numeric[:, side.numeric_at] = side.numeric[rows]
             for number, bag in side.bags.items():
                 bags[number] = bag.take(rows)
-        return tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))
+        return to_tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))
 
 
 def probabilities(

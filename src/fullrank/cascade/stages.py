@@ -9,8 +9,8 @@ from typing import Any
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run, store_of
@@ -66,7 +66,7 @@ class RankingStage:
     """A ranking model, and the encoder by which it reads impressions."""
 
     model: RankingModule
-    encoder: Encoder
+    encoder: FieldEncoder
     name: str = "the ranker"
     trained_until: int | None = None
     """The time of its last training impression (seconds); None where that is not known. Needed for evaluation."""

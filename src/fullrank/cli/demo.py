@@ -12,7 +12,7 @@ import typer
 from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
-from fullrank.core.files import foreign, write_json
+from fullrank.core.files import foreign_files, write_json
 
 if TYPE_CHECKING:
     from fullrank.data.events.store import Store
@@ -78,10 +78,10 @@ def demo(
 def _claim(out: Path) -> None:
     """An empty folder for the demo, in place of its former one. `UserError` where it holds what others wrote."""
     if out.exists():
-        if not out.is_dir() or (foreign(out) and not (out / MARK).is_file()):
+        if not out.is_dir() or (foreign_files(out) and not (out / MARK).is_file()):
             raise UserError(f"{out} is not the demo's: it has no {MARK}; choose another folder by --out")
         entries = sorted(out.iterdir())
-        others = foreign(out, _own)
+        others = foreign_files(out, _own)
         if others:
             raise UserError(
                 f"{out} holds what the demo did not write: {', '.join(others)}; move it away or choose another "

@@ -13,7 +13,7 @@ from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from fullrank.data.sources import ImpressionSource, Source
+    from fullrank.data.sources import EventSource, ImpressionSource
 
 DOWNLOADS = Path("downloads")
 """Where files lie by default: downloads/SOURCE."""
@@ -60,7 +60,7 @@ def download(
     screen.finish({"source": kept, "folder": folder, "files": files})
 
 
-def named_source(name: str, settings: list[str]) -> Source | ImpressionSource:
+def named_source(name: str, settings: list[str]) -> EventSource | ImpressionSource:
     """A source by kind, with dotted settings; `UserError` with the nearest name where there is none."""
     from fullrank.core.registry import find, kinds
 

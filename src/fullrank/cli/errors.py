@@ -21,15 +21,10 @@ if TYPE_CHECKING:
     import typer
 
 EXTRAS = {
-    "fastapi": "serve",
-    "uvicorn": "serve",
     "sentence_transformers": "text",
     "sentencepiece": "text",
     "faiss": "codes",
-    "ray": "scale",
     "scipy": "scale",
-    "pyspark": "spark",
-    "redis": "redis",
     "matplotlib": "report",
     "jinja2": "report",
 }

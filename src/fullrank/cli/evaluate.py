@@ -85,8 +85,8 @@ def evaluate(
 
     Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20. --set changes how
     they are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users,
-    its interval and p (at k = 10, or those of --metric); runs that were measured differently are refused. bqs_like
-    weighs the difference alike for head, mid and tail targets (a stand-in for the Balanced Quality Score).
+    its interval and p (at k = 10, or those of --metric); runs that were measured differently are refused. --metric
+    bqs_like@10 weighs the difference alike for head, mid and tail targets (a stand-in for the Balanced Quality Score).
 
     A run that reasons can think less or longer than it was trained to (--reasoning-steps, --reasoning-streams), or
     until each user's list has settled (--adaptive).
@@ -153,8 +153,9 @@ def _evaluate_lists(call: Call) -> None:
         single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)
         return
     whole = any(change.startswith(("metrics", "ks")) for change in changes)
-    rows = compared(found[0], found[1], _split(call.metrics)[1], all_of_them=whole)
-    pair(call.screen, call.runs, found, rows, time.perf_counter() - begun)
+    paired = _split(call.metrics)[1]
+    rows = compared(found[0], found[1], paired, all_of_them=whole)
+    pair(call.screen, call.runs, found, rows, time.perf_counter() - begun, stand_in=bool(paired))
 
 
 def _evaluate_clicks(call: Call) -> None:
@@ -210,6 +211,8 @@ def compared(
     one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool, k: int = 10
 ) -> list[Comparison]:
     """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all, and of those that only two runs have.
+
+    Where nothing was asked for, bqs_like@k is among them: in the JSON of a comparison, not in what is printed.
 
     `UserError` where the protocols differ.
     """

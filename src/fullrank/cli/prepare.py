@@ -127,7 +127,7 @@ def _prepare(
     from fullrank.core.registry import kinds
     from fullrank.data.events.prepare import Prepare
     from fullrank.data.events.prepare import prepare as make
-    from fullrank.data.sources import Source
+    from fullrank.data.sources import EventSource
 
     known = kinds("data.sources")
     own = [c.removeprefix("source.") for c in changes if c.startswith("source.")]
@@ -144,7 +144,7 @@ def _prepare(
     if items is not None or users is not None:
         raise UserError(f"the source {events!r} brings its own items and users: leave out --items and --users")
     source = named_source(events, own)
-    if not isinstance(source, Source):
+    if not isinstance(source, EventSource):
         raise UserError(
             f"the source {events!r} holds impressions for rankers: use fullrank prepare-impressions {events}"
         )

@@ -70,9 +70,9 @@ def _prepare(
     impressions: str, folder: Path | None, out: Path, schema: Path | None, settings: list[str]
 ) -> ImpressionStore:
     from fullrank.core.registry import kinds
-    from fullrank.data.frames import Source as Table
+    from fullrank.data.frames import InputTable as Table
     from fullrank.data.impressions.fields import Schema
-    from fullrank.data.impressions.infer import infer
+    from fullrank.data.impressions.prepare import infer
     from fullrank.data.impressions.prepare import prepare_impressions as make
     from fullrank.data.sources import ImpressionSource
 

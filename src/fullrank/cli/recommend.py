@@ -176,9 +176,9 @@ def _table(path: Path | None, columns: tuple[str, str, str], catalog: Catalog, t
     """The table of histories, its item ids in the catalogue's type (a CSV file knows text alone)."""
     import polars as pl
 
-    from fullrank.data.frames import Source
+    from fullrank.data.frames import InputTable
 
-    source = Source(path, "histories")
+    source = InputTable(path, "histories")
     flags = ("--user-col", "--item-col", "--time-col")
     for name, flag in list(zip(columns, flags, strict=True))[: 3 if timed else 2]:
         source.require(name, f"name it with {flag}")

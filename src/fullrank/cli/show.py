@@ -63,7 +63,7 @@ def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:
     import torch
 
     from fullrank.core.errors import UserError
-    from fullrank.data.open import open_store
+    from fullrank.data.impressions.store import open_store
     from fullrank.run import Run, is_run
 
     if is_run(place):

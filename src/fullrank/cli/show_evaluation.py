@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import Output, seconds
+from fullrank.metrics.names import PAIRED
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
@@ -26,18 +27,20 @@ def single(screen: Output, run: Run, found: EvaluationResult, spent: float) -> N
 
 
 def pair(
-    screen: Output, runs: Sequence[Run], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float
-) -> None:
-    """The differences between two runs, row by row of `rows`."""
+    screen: Output, runs: Sequence[Run], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float,
+    *, stand_in: bool = False,
+) -> None:  # fmt: skip
+    """The differences between two runs, row by row of `rows`; `stand_in`: bqs_like was asked for, so it is printed."""
     screen.say(f"A {runs[0].path}\nB {runs[1].path}")
-    cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", _span(c.interval, "+"), c.p] for c in rows]
+    printed = [c for c in rows if stand_in or not c.metric.startswith(PAIRED)]
+    cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", _span(c.interval, "+"), c.p] for c in printed]
     problem = found[0].problem
     # runs of ranking are compared at `compare`'s own level, whatever their own intervals have
     level = found[0].protocol["bootstrap"]["level"] if problem == "retrieval" else 0.95
     screen.table(("metric", "A", "B", "B - A", f"{100 * level:g} % interval", "p"), cells)
     what = "users" if problem == "retrieval" else "impressions"
     screen.say(f"{rows[0].users if rows else 0:,} {what}, paired; in {seconds(spent)}")
-    if any(c.metric.startswith("bqs_like") for c in rows):
+    if any(c.metric.startswith(PAIRED) for c in printed):
         screen.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
     screen.finish({
         "runs": [str(run.path) for run in runs],

@@ -10,6 +10,7 @@ from fullrank.cli.options import find_store
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
+from fullrank.metrics.names import PAIRED
 from fullrank.ops.plain import plain
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def _print_pairs(screen: Output, runs: list[Run], rows: list[dict[str, Any]], ch
         [f"{row['drop']:.0%}", c["metric"], c["a"], c["b"], f"{c['difference']:+.4f}", c["p"]]
         for row in rows
         for c in row["metrics"].values()
+        if not c["metric"].startswith(PAIRED)  # a stand-in, printed on request only; the JSON has it
     ]
     screen.table(("hidden", "metric", "A", "B", "B - A", "p"), cells)
 

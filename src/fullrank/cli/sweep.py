@@ -70,7 +70,7 @@ def sweep(
     fullrank sweep grid.yaml --data data/shop --out runs/grid --dry-run
     fullrank sweep grid.yaml --data data/shop --out runs/grid --max-hours 2 --results results/grid.json
     """
-    from fullrank.data.open import open_store
+    from fullrank.data.impressions.store import open_store
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
@@ -135,7 +135,7 @@ def tune(
     fullrank tune space.yaml --data data/shop --out runs/tuned --max-hours 1
     fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
     """
-    from fullrank.data.open import open_store
+    from fullrank.data.impressions.store import open_store
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.jobs import from_settings
     from fullrank.sweeps.search import Search

@@ -17,12 +17,12 @@ from fullrank.core.files import write_json
 from fullrank.core.progress import Reporter
 from fullrank.core.readers import read_json
 from fullrank.core.registry import find
-from fullrank.data.sources import ImpressionSource, RemoteFile, Source
+from fullrank.data.sources import EventSource, ImpressionSource, RemoteFile
 from fullrank.data.transfer import Lost, Transfer, fetch, patiently
 
 
 def download(
-    source: Source | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
+    source: EventSource | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
 ) -> list[Path]:
     """Fetch what `source` needs into `folder` and return the paths of its files; what is complete is kept.
 

@@ -20,10 +20,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
+from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch, Model, Scorer
 from fullrank.inference.batches import index_of, scorer_of
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.ops.place_random import uniform
 
 STEP = 0x0D12
 """Where in the sequence of random numbers these are: apart from training steps at the same seed."""
@@ -49,7 +49,7 @@ class EventDropout(nn.Module):
 
     def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
         assert batch.rows is not None
-        draws = uniform(self.seed, STEP, batch.rows, batch.items.shape[1])
+        draws = uniform_draws(self.seed, STEP, batch.rows, batch.items.shape[1])
         seen = drop_events(batch, keep_mask(draws, batch.valid, self.share), self.longest)
         return scorer_of(self.model, seen, index, budget)
 

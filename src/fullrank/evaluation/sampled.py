@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
+from fullrank.core.random import uniform_at
 from fullrank.data.batch import Model, Scorer
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation.spec import Evaluation
@@ -34,7 +35,6 @@ from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.exact import block_scorer
 from fullrank.metrics import Table
 from fullrank.metrics.names import ACCURACY
-from fullrank.ops.splitmix import uniform
 
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""
@@ -128,7 +128,7 @@ def negatives(
     found = np.empty(len(rows), dtype=np.int64)
     left = np.arange(len(rows))
     for again in range(ROUNDS):
-        drawn = uniform(seed, place[0][left], place[1][left], np.uint64(again))
+        drawn = uniform_at(seed, place[0][left], place[1][left], np.uint64(again))
         found[left] = np.searchsorted(ends, np.floor(drawn * ends[-1]).astype(np.int64), side="right")
         left = left[_contains(forbidden, rows[left] * size + found[left])]
         if not len(left):
@@ -142,7 +142,7 @@ def negatives(
 def shared_negatives(groups: Int[np.ndarray, "G"], count: int, items: int, seed: int) -> Int[np.ndarray, "G n"]:
     """The draws of each group of users."""
     places = np.repeat(groups, count), np.tile(np.arange(count), len(groups))
-    drawn = (uniform(seed, places[0], places[1].astype(np.uint64)) * items).astype(np.int64)
+    drawn = (uniform_at(seed, places[0], places[1].astype(np.uint64)) * items).astype(np.int64)
     return drawn.reshape(len(groups), count)
 
 

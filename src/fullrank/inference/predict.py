@@ -17,10 +17,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.core.tables import TableWriter
 from fullrank.data.batch import Impressions
-from fullrank.data.chunks import Chunks
-from fullrank.data.frames import Source
-from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.impressions.transform import fresh, require_fields
+from fullrank.data.frames import Chunks, InputTable
+from fullrank.data.impressions.encoding import FieldEncoder, require_fields, transform
 from fullrank.inference.batches import evaluating
 from fullrank.models.ranking.model import RankingModule
 
@@ -52,7 +50,7 @@ def predict_batch(
 
 def predict(
     model: RankingModule,
-    encoder: Encoder,
+    encoder: FieldEncoder,
     impressions: Any,
     *,
     column: str = "probability",
@@ -67,7 +65,7 @@ def predict(
 
 def predict_file(
     model: RankingModule,
-    encoder: Encoder,
+    encoder: FieldEncoder,
     impressions: Any,
     out: str | Path,
     *,
@@ -92,8 +90,8 @@ def predict_file(
     return PredictionFile(place, growing.rows, total / growing.rows if growing.rows else None)
 
 
-def _opened(encoder: Encoder, impressions: Any, column: str, scratch: Path) -> Chunks:
-    source = Source(impressions, "impressions")
+def _opened(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
+    source = InputTable(impressions, "impressions")
     if column in source.columns:
         raise UserError(f"the impressions have a column {column!r} already: name another one for the probabilities")
     require_fields(source, encoder.schema)
@@ -102,7 +100,7 @@ def _opened(encoder: Encoder, impressions: Any, column: str, scratch: Path) -> C
 
 def _predicted(
     model: RankingModule,
-    encoder: Encoder,
+    encoder: FieldEncoder,
     chunks: Chunks,
     column: str,
     device: torch.device | str,
@@ -117,7 +115,7 @@ def _predicted(
             some = frame.slice(low, ROWS)
             last = start + low + len(some) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(predict_batch(model, fresh(encoder, some, what), device))
+            parts.append(predict_batch(model, transform(encoder, some, what), device))
             if progress is not None:
                 progress(start + low + len(some), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

@@ -24,7 +24,7 @@ from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
 from fullrank.data.batch import DenseScorer
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import Unit, take
 from fullrank.inference.batches import BLOCK, index_of, pair_scores, score_batches
 from fullrank.inference.exact import top_k
@@ -62,7 +62,7 @@ class Predictor:
     def __init__(
         self,
         model: Any,
-        known: Catalog | Encoder,
+        known: Catalog | FieldEncoder,
         *,
         device: str | torch.device = "auto",
         budget: Budget | None = None,
@@ -70,7 +70,7 @@ class Predictor:
         name: str = "this model",
     ):
         self.device, self.name = resolve_device(device), name
-        self.problem: Problem = "ranking" if isinstance(known, Encoder) else "retrieval"
+        self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
         self._known = known
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
         self.budget, self.decoding = budget or Budget(), decoding or Decoding()
@@ -81,16 +81,16 @@ class Predictor:
     @property
     def catalog(self) -> Catalog:
         """The items that a recommender knows, in the order of its table."""
-        if isinstance(self._known, Encoder):
+        if isinstance(self._known, FieldEncoder):
             raise UserError(
                 f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender"
             )
         return self._known
 
     @property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> FieldEncoder:
         """How a ranking model reads impressions: schema, vocabularies, scales."""
-        if not isinstance(self._known, Encoder):
+        if not isinstance(self._known, FieldEncoder):
             raise UserError(f"{self.name} recommends items; `predict` is of ranking models, use `recommend`")
         return self._known
 

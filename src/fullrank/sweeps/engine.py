@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from fullrank.core.files import write_text
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.cost import Cost
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Row

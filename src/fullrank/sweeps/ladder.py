@@ -15,7 +15,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_jsonl
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.ops.plain import plain
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid

@@ -12,7 +12,7 @@ from typing import Any
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation import EVALUATE
 from fullrank.evaluation.spec import selection_sign
 from fullrank.models.sequential.model import RecommenderModel

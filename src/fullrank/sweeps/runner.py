@@ -13,7 +13,7 @@ from typing import Any
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.cost import Cost, measure_costs
 from fullrank.sweeps.display import TOO_LONG, Board
 from fullrank.sweeps.engine import Engine, Local, Work

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.environment import code, machine
 from fullrank.sweeps.grid import Grid

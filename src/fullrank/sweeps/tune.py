@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.files import write_text
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.environment import code, machine

@@ -13,7 +13,7 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Impressions
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment
 from fullrank.problem import Problem
 from fullrank.run import CatalogOrEncoder, Run

@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.ranking import predict_rows, ranking_result, selection_value, split_rows
 from fullrank.evaluation.result import PerImpression
@@ -65,7 +65,7 @@ class Shown:
     store: ImpressionStore
 
     @property
-    def known(self) -> Encoder:
+    def known(self) -> FieldEncoder:
         return self.store.encoder
 
     @property

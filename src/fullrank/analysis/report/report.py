@@ -21,7 +21,7 @@ from fullrank.analysis.report.page import Page, check_extra, render
 from fullrank.analysis.report.ranking_report import RankingReport, click_report
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.problem import Problem
 from fullrank.run import Run
 

@@ -18,7 +18,7 @@ from typing import cast
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, open_whole
-from fullrank.data.sources._parse import damaged
+from fullrank.data.sources._parse import damaged_download
 
 
 def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Path]:
@@ -39,7 +39,7 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
                         break
     # RuntimeError: a zip with a password; NotImplementedError: an unknown compression.
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError) as error:
-        raise damaged(archive, error) from None
+        raise damaged_download(archive, error) from None
     missing = [name for name in wanted if name not in found]
     if missing:
         raise UserError(

@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from fullrank.core.errors import UserError, did_you_mean
-from fullrank.core.files import copy_file, foreign
+from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.run import Run, write_run
@@ -43,7 +43,7 @@ def fill_unseen(
     if (like is not None) != (start == "neighbours"):
         raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
     folder = Path(out)
-    if folder.is_file() or foreign(folder):
+    if folder.is_file() or foreign_files(folder):
         raise UserError(f"{folder} is a file, or not empty; choose a new folder for the filled run")
     run = run if isinstance(run, Run) else Run.open(run)
     own = getattr(getattr(run.model(), "items", None), "embedding", None)

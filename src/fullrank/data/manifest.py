@@ -1,4 +1,7 @@
-"""What a store's folder says about itself, and the checks that it is true: no file is trusted, none can run code."""
+"""The manifest of a folder of data: what the folder says of itself, and the checks that it is true.
+
+Stores of events, stores of impressions and folders of semantic ids share these. No file is trusted, none can run code.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,15 @@ from fullrank.problem import PROBLEMS, Problem
 
 FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
 """What a manifest calls the stores of each problem."""
-FORMAT = FORMATS["retrieval"]
-FORMAT_VERSION = 1
 NAME = "manifest.json"
 AGAIN = "prepare the data again"
 
-ARRAYS: Mapping[str, tuple[str, bool]] = {
-    "items": ("<i4", True),
-    "offsets": ("<i8", True),
-    "bounds": ("<i8", True),
-    "times": ("<i8", False),
-    "weights": ("<f4", False),
-    "types": ("<i4", False),
-}
-"""Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
-TABLES = ("items.parquet", "users.parquet")
 
-
-def describe(folder: Path) -> dict[str, dict[str, Any]]:
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
     """Size, hash, dtype and shape of each file of a store that is being written."""
     files: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.iterdir()):
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
         if path.suffix == ".npy":
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             files[path.name] |= {"dtype": array.dtype.str, "shape": list(array.shape)}
@@ -51,7 +41,7 @@ def content(files: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def digest(path: Path) -> str:
+def sha256_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -60,13 +50,13 @@ def digest(path: Path) -> str:
 def is_store(folder: Path, *problems: Problem) -> bool:
     """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
     try:
-        return load(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
+        return load_manifest(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
     except UserError:
         return False
 
 
 @dataclass(frozen=True)
-class Form:
+class FolderFormat:
     """A kind of folder that a manifest can describe."""
 
     what: str
@@ -79,59 +69,28 @@ class Form:
     """What to do where one is damaged or of another version."""
 
 
-def header(folder: Path, form: Form) -> dict[str, Any]:
+def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
     """The manifest of a folder of this form. Raises `UserError` for another folder, form or version."""
     if not folder.exists():
-        raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}")
+        raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
     if not (folder / NAME).is_file():
-        raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}")
-    manifest = load(folder)
+        raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}", code="wrong-folder")
+    manifest = load_manifest(folder)
     where, found = f"{NAME} of {str(folder)!r}", manifest.get("format")
     if found != form.name:
-        raise UserError(f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})")
+        raise UserError(
+            f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})", code="wrong-folder"
+        )
     if manifest.get("format_version") != form.version:
         raise UserError(
             f"{where} has format version {manifest.get('format_version')!r}; this library reads {form.version}: "
-            f"{form.again}, or use the library version that wrote it"
+            f"{form.again}, or use the library version that wrote it",
+            code="wrong-format-version",
         )
     return manifest
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
-    form = Form("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
-    manifest = header(folder, form)
-    where = f"{NAME} of {str(folder)!r}"
-    counts = manifest.get("counts")
-    if not (isinstance(counts, dict) and all(is_count(counts.get(k)) for k in ("users", "items", "events"))):
-        raise UserError(f"{where} lacks the counts of users, items and events")
-    for key in ("fingerprint", "content"):
-        if not isinstance(manifest.get(key), str):
-            raise UserError(f"{where} lacks {key!r}")
-    if not isinstance(manifest.get("spec"), dict) or not isinstance(manifest.get("files"), dict):
-        raise UserError(f"{where} lacks 'spec' or 'files'")
-    split = manifest.get("split")
-    if not (isinstance(split, dict) and isinstance(split.get("kind"), str)):
-        raise UserError(f"{where} lacks 'split'")
-    types = manifest.get("type_names")
-    if not (isinstance(types, list) and all(isinstance(name, str) for name in types)):
-        raise UserError(f"{where} lacks 'type_names'")
-    check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
-    return manifest
-
-
-def array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:
-    """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
-    dtype, needed = ARRAYS[name]
-    path = folder / f"{name}.npy"
-    if path.name not in manifest["files"]:
-        if needed:
-            raise UserError(f"{NAME} of {str(folder)!r} does not list {path.name}")
-        return None
-    return mapped(path, dtype, shape)
-
-
-def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
     wanted = np.dtype(dtype)
     try:
@@ -141,41 +100,43 @@ def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
             given, by_column, kind = np.lib.format.read_array_header_1_0(file)
             start = file.tell()
     except (ValueError, OSError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
-        raise damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+        raise damaged_file(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
     if kind.str != dtype or given != shape or (by_column and len(shape) > 1):
-        raise damaged(path, f"it holds {kind} {given}, expected {wanted} {shape}")
+        raise damaged_file(path, f"it holds {kind} {given}, expected {wanted} {shape}")
     if path.stat().st_size != start + math.prod(shape) * wanted.itemsize:
-        raise damaged(path, "its size does not fit its header")
+        raise damaged_file(path, "its size does not fit its header")
     if math.prod(shape) == 0:  # nothing to map
         return np.empty(shape, wanted)
     return np.memmap(path, dtype=wanted, mode="r", offset=start, shape=shape)
 
 
-def verify(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:
+def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:
     """Read every file and compare its hash. Raises `UserError` for the first that differs."""
     for name, entry in manifest["files"].items():
-        if digest(folder / name) != entry.get("sha256"):
-            raise damaged(folder / name, "its hash is not the one in the manifest", again)
+        if sha256_file(folder / name) != entry.get("sha256"):
+            raise damaged_file(folder / name, "its hash is not the one in the manifest", again)
     if content(manifest["files"]) != manifest["content"]:
-        raise UserError(f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}")
+        raise UserError(
+            f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}", code="file-damaged"
+        )
 
 
-def damaged(path: Path, reason: str, again: str = AGAIN) -> UserError:
+def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:
     """The error for a file of a folder that is not what it should be."""
-    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}")
+    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}", code="file-damaged")
 
 
-def load(folder: Path) -> dict[str, Any]:
+def load_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of any store as JSON; nothing of it is checked."""
     path = folder / NAME
     try:
         tree = read_json_text(read_bytes(path))
     except OSError as error:
-        raise damaged(path, error.strerror or str(error)) from None
+        raise damaged_file(path, error.strerror or str(error)) from None
     except UserError as error:
-        raise damaged(path, f"it is not JSON ({error})") from None
+        raise damaged_file(path, f"it is not JSON ({error})") from None
     if not isinstance(tree, dict):
-        raise damaged(path, "it is not a JSON object")
+        raise damaged_file(path, "it is not a JSON object")
     return tree
 
 
@@ -185,17 +146,19 @@ def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: 
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.
         if name not in allowed:
-            raise UserError(f"{where} lists {name!r}, which is no file of a store")
+            raise UserError(f"{where} lists {name!r}, which is no file of a store", code="foreign-files")
         if not (isinstance(entry, dict) and is_count(entry.get("bytes")) and isinstance(entry.get("sha256"), str)):
-            raise UserError(f"{where} lacks the size or the hash of {name}")
+            raise UserError(f"{where} lacks the size or the hash of {name}", code="manifest-incomplete")
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{str(path)!r} is missing; {again}")
+            raise UserError(f"{str(path)!r} is missing; {again}", code="missing-file")
         if path.stat().st_size != entry["bytes"]:
-            raise damaged(path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again)
+            raise damaged_file(
+                path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again
+            )
     for name in sorted(needed):
         if name not in files:
-            raise UserError(f"{where} does not list {name}")
+            raise UserError(f"{where} does not list {name}", code="manifest-incomplete")
 
 
 def is_count(value: Any) -> bool:
