@@ -79,7 +79,9 @@ class Outer(Spec):
     part: Annotated[Spec, Room("attention")] | None = None
 
 
-REFUSALS = {
+REFUSALS = set(
+    "not-json not-yaml not-text too-large too-deep too-many-values number-too-long endless-alias".split()
+)
     "not-json",
     "not-yaml",
     "not-text",
