@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "experiment run",
         "training cascade",
         "sweeps scaling analysis serving",
-        "recipes",
+        "recipes testing",
         "api",
         "cli",
         "__main__ __init__",  # the facade: it re-exports, lazily, and nothing below may import it

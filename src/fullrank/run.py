@@ -33,7 +33,7 @@ FORMAT = 2
 
 1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
 """
-Known = Catalog | FieldEncoder
+CatalogOrEncoder = Catalog | FieldEncoder
 """What a model is built on: the items of a recommender, the encoder of a ranking model."""
 AGAIN = "take another copy of the run, or train it again"
 
@@ -138,7 +138,7 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short)."""
-        return rows_of(self.path)
+        return metrics_rows(self.path)
 
     def _own_encoder(self) -> FieldEncoder:
         path = self.path / encoder_files.NAME
@@ -149,7 +149,7 @@ class Run:
         return encoder
 
 
-def build_model(experiment: Experiment, known: Known) -> Any:
+def build_model(experiment: Experiment, known: CatalogOrEncoder) -> Any:
     """The untrained model of an experiment."""
     return experiment.model.build(known.fields if isinstance(known, FieldEncoder) else known)  # type: ignore[attr-defined]
 
@@ -178,7 +178,7 @@ def _impressions_of(run: Run, data: AnyStore | str | Path | None, how: str) -> I
     return store
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
+def metrics_rows(folder: Path) -> list[dict[str, Any]]:
     """What `Run.rows` gives, of a folder whose run may still be in training."""
     path = folder / "metrics.jsonl"
     if not path.exists():
@@ -198,7 +198,7 @@ def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
         raise UserError(f"{folder / 'manifest.json'} lacks the run's data or parameters; the folder is damaged")
 
 
-def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[str, Any]) -> None:
+def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: dict[str, Any]) -> None:
     """Everything of a run folder but its weights and metrics; the manifest last, since it makes the folder a run."""
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(known, Catalog):

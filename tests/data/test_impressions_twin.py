@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 import torch
 
+from fullrank.core.random import uniform_of_rows
 from fullrank.data import frames
 from fullrank.data.impressions import prepare as prepare_impressions
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.splits import uniform
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import hash_bucket
 
@@ -170,7 +170,7 @@ def test_the_random_split_is_a_function_of_the_row(tmp_path: Path) -> None:
     schema = SCHEMA | {"split": {"kind": "random", "seed": 5, "shares": [0.5, 0.2, 0.3]}}
     store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=schema)
     train = store.external(store.split("train"))["input_row"].to_list()
-    assert train == [row for row in range(500) if uniform(np.array([row]), 5)[0] < 0.5]
+    assert train == [row for row in range(500) if uniform_of_rows(5, np.array([row]))[0] < 0.5]
     sizes = [len(store.split(name)) for name in ("train", "validation", "test")]
     assert sum(sizes) == 500 and np.allclose(np.array(sizes) / 500, [0.5, 0.2, 0.3], atol=0.06)
     other = schema | {"split": {"kind": "random", "seed": 6}}

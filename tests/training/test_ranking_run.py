@@ -20,7 +20,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.impressions.encoding import FieldEncoder, transform
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run, write_run
-from fullrank.training.folder import OWN
+from fullrank.training.state import RUN_FILES
 from tests.cascade.pieces import BEGIN, SCHEMA, log
 from tests.training.clicks import as_format_1, tiny
 
@@ -81,7 +81,7 @@ def copied(trained: Trained, folder: Path) -> Path:
 
 def test_the_folder_holds_what_the_format_says(trained: Trained) -> None:
     names = {path.name for path in trained.path.iterdir()}
-    assert {"encoder.json", "vocabulary.parquet"} < names <= set(OWN) and "fields.json" not in names
+    assert {"encoder.json", "vocabulary.parquet"} < names <= set(RUN_FILES) and "fields.json" not in names
     run = Run.open(trained.path)
     assert run.manifest["format_version"] == 2 and not run.needs_store
     assert run.fields == trained.encoder.fields

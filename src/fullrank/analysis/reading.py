@@ -21,7 +21,7 @@ from fullrank.data.batch import Batch, Model, Scorer, States
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.retrieval import Split
-from fullrank.inference.batches import answers
+from fullrank.inference.batches import score_batches
 
 BLOCK = 8192
 """Items per block; here it only bounds the users in a batch (`retrieval.batches.SCORES` / BLOCK)."""
@@ -106,7 +106,7 @@ class Reading:
 def readings(model: Model, sample: Sample, progress: Progress | None = None) -> Iterator[Reading]:
     """The sample, batch by batch, longest histories first. Use them before asking for the next."""
     with _listening(model) as heard:
-        batches = answers(model, sample.histories, block=BLOCK, device=device_of(model), progress=progress)
+        batches = score_batches(model, sample.histories, block=BLOCK, device=device_of(model), progress=progress)
         for at, answer in batches:
             yield Reading(at, answer, heard.states, heard.inputs, tuple(heard.attended), dict(heard.given))
             heard.clear()

@@ -19,7 +19,7 @@ from fullrank.analysis.ablation import Chosen
 from fullrank.analysis.reading import Sample, device_of
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
-from fullrank.evaluation import Evaluation, compare, evaluate, frontier, oracle_step
+from fullrank.evaluation import Evaluation, accuracy_by_steps, compare, evaluate, oracle_ceilings
 from fullrank.evaluation.retrieval import Split
 
 USERS = 2048
@@ -52,7 +52,7 @@ def step_curve_rows(
     most = model.reasoner.steps + BEYOND
     longer = spec.override(f"reasoning.steps={most}")
     found = [row("step_curve", "trained", model.reasoner.steps)]
-    points = frontier(model, store, split, longer, rounds=1, device=device_of(model), progress=progress)
+    points = accuracy_by_steps(model, store, split, longer, rounds=1, device=device_of(model), progress=progress)
     for point in points:
         label = "adaptive" if point.adaptive else "fixed"
         figures = point.metrics | {"steps": point.steps, "seconds": point.seconds}
@@ -63,7 +63,7 @@ def step_curve_rows(
 def oracle_rows(model: Any, store: Chosen, split: Split, spec: Evaluation) -> list[Row]:
     """The ceiling; `label` names the metric."""
     found = []
-    for one in oracle_step(model, store, split, spec, device=device_of(model)):
+    for one in oracle_ceilings(model, store, split, spec, device=device_of(model)):
         figures = {"fixed": one.fixed, "best": one.best, "gap": one.gap}
         figures |= {"gap_low": one.interval[0], "gap_high": one.interval[1]}
         found += [row("oracle_step", name, value, label=one.metric) for name, value in figures.items()]

@@ -47,11 +47,11 @@ class WatchRanks:
         if not _ranks(model, store, 1):
             raise UserError(f"there is no rank to watch in this model: {NO_TOKENS}; leave watching out")
 
-    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+    def on_epoch(self, state: TrainState) -> dict[str, Any]:
         """`watch/stable_rank/TAP` and `watch/entropy_rank/TAP`, those of the last layer again, and the seconds."""
         begun = time.perf_counter()
         figures: dict[str, Any] = {}
-        found = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)
+        found = _ranks(cast(RankingModule, state.model), cast(ImpressionStore, state.store), self.impressions)
         for tap, both in found.items():
             for name, value in zip(FIGURES, both, strict=True):
                 figures[f"watch/{name}/{tap}"] = figures[f"watch/last_layer_{name}"] = value

@@ -20,7 +20,7 @@ from typing import Any
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 """File names that `InputTable` reads."""
@@ -65,7 +65,8 @@ class InputTable:
         if column not in self.columns:
             shown = ", ".join(self.columns) or "none"
             raise UserError(
-                f"{self.name} has no column {column!r}{nearest(column, self.columns)} (columns: {shown}); {setting}",
+                f"{self.name} has no column {column!r}{did_you_mean(column, self.columns)} (columns: {shown}); "
+                f"{setting}",
                 code="missing-column",
             )
 

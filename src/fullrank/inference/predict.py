@@ -27,7 +27,7 @@ ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictionFile:
     """What was written."""
 
     out: Path
@@ -37,7 +37,9 @@ class Predicted:
 
 
 @torch.inference_mode()
-def probable(model: RankingModule, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
+def predict_batch(
+    model: RankingModule, batch: Impressions, device: torch.device | str = "cpu"
+) -> Float[np.ndarray, "B"]:
     """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
     with evaluating(model):
         found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
@@ -70,7 +72,7 @@ def predict_file(
     column: str = "probability",
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> Predicted:
+) -> PredictionFile:
     """The same, written to a file (.parquet, .csv or .jsonl) that appears whole or not at all.
 
     Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does, and where the file
@@ -85,7 +87,7 @@ def predict_file(
             for frame in _predicted(model, encoder, chunks, column, device, progress):
                 growing.add(frame)
                 total += float(frame[column].sum())
-    return Predicted(place, growing.rows, total / growing.rows if growing.rows else None)
+    return PredictionFile(place, growing.rows, total / growing.rows if growing.rows else None)
 
 
 def _opened(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
@@ -113,7 +115,7 @@ def _predicted(
             some = frame.slice(low, ROWS)
             last = start + low + len(some) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(probable(model, transform(encoder, some, what), device))
+            parts.append(predict_batch(model, transform(encoder, some, what), device))
             if progress is not None:
                 progress(start + low + len(some), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

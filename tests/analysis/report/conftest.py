@@ -60,9 +60,9 @@ def make(store: Store, path: Path, *settings: str, recipe: str = "sasrec", watch
 
 
 def _recipe(name: str) -> Any:
-    from fullrank.experiment import named
+    from fullrank.experiment import find_experiment
 
-    return named(name).dump()
+    return find_experiment(name).dump()
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +106,7 @@ class Page(HTMLParser):
     def ids(self) -> list[str]:
         return [attributes["id"] or "" for _, attributes in self.elements if "id" in attributes]
 
-    def named(self, tag: str) -> list[dict[str, str | None]]:
+    def find_experiment(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
     def said(self) -> str:

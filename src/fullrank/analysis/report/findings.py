@@ -17,8 +17,8 @@ from fullrank.core.progress import Tell
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.evaluation import EvaluationResult, evaluate
-from fullrank.evaluation.compare import FREE
-from fullrank.evaluation.result import differing, remedy
+from fullrank.evaluation.compare import MAY_DIFFER
+from fullrank.evaluation.result import protocol_difference, setting_to_align
 from fullrank.evaluation.spec import Evaluation
 from fullrank.run import Run, store_of, weights_hash
 
@@ -85,13 +85,13 @@ def comparable(findings: Sequence[Finding]) -> str | None:
         if _protocol(other) != first:
             return (
                 f"runs {findings[0].key} and {other.key} were evaluated differently: "
-                f"{differing(first, _protocol(other))}{remedy(first, _protocol(other))}"
+                f"{protocol_difference(first, _protocol(other))}{setting_to_align(first, _protocol(other))}"
             )
     return None
 
 
 def _protocol(finding: Finding) -> dict[str, Any]:
-    return {key: value for key, value in finding.evaluated.protocol.items() if key not in FREE}
+    return {key: value for key, value in finding.evaluated.protocol.items() if key not in MAY_DIFFER}
 
 
 def _store(run: Run, data: Store | Path | None) -> Store:

@@ -9,7 +9,7 @@ from fullrank.analysis.figures.growth import catalogue, parameters, popularity
 from fullrank.analysis.report import Figure
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Page, check_extra, render
-from fullrank.scaling.growth import TOP, Growth, told
+from fullrank.scaling.growth import TOP, Growth, growth_sentences
 
 WORDS = (
     ("interaction", "One event: a user did something with an item."),
@@ -46,7 +46,7 @@ def growth_report(grown: Growth) -> GrowthReport:
     html = render({
         "title": f"How the catalogue of {grown.source} grows",
         "subtitle": "With users, with interactions; what that does to a model; and how events are spread over items.",
-        "heading": "The data", "one_of": "store", "joint": joint, "blocks": [], "short": list(told(grown)),
+        "heading": "The data", "one_of": "store", "joint": joint, "blocks": [], "short": list(growth_sentences(grown)),
         "summary": _summary(grown),
         "foot": f"Written by fullrank {__version__}. The numbers behind each figure can be unfolded below it.",
     }, WORDS)  # fmt: skip

@@ -16,7 +16,7 @@ from fullrank.core.progress import Tell
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation import EvaluationResult
 from fullrank.evaluation.ranking import evaluate_ranking
-from fullrank.evaluation.ranking_spec import RankingEvaluation
+from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run, store_of, weights_hash
 

@@ -20,7 +20,7 @@ from fullrank.analysis.report.page import Page, render
 from fullrank.analysis.report.ranking_findings import RankingFinding, collect_clicks, comparable_clicks
 from fullrank.core.progress import Tell
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.run import Run
 
 METRICS = ("auc", "logloss", "gauc", "ece", "pcoc")
@@ -113,7 +113,9 @@ def _short(findings: Sequence[RankingFinding]) -> Iterator[str]:
         name = findings[0].selected
         have = [one for one in findings if one.metric(name) is not None]
         if have:
-            best = max(have, key=lambda one: sign(findings[0].run.spec.evaluation) * (one.metric(name) or 0.0))
+            best = max(
+                have, key=lambda one: selection_sign(findings[0].run.spec.evaluation) * (one.metric(name) or 0.0)
+            )
             yield f"Most accurate: {best.key} ({best.name}), {name} {best.metric(name):.4f}."
     for one in findings:
         means = list(one.taps("stable_rank").values())

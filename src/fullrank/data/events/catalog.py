@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int64
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.frames import InputTable, unreadable
@@ -218,7 +218,7 @@ class Catalog:
         for name in raw.columns:
             if name not in self.columns:
                 raise UserError(f"new items have the column {name!r}, which the catalogue has not"
-                                f"{nearest(name, self.columns)}; drop it", code="unknown-column")  # fmt: skip
+                                f"{did_you_mean(name, self.columns)}; drop it", code="unknown-column")  # fmt: skip
         return Catalog(self._append(ids, raw))
 
     def _append(self, ids: pl.Series, raw: pl.DataFrame) -> pl.DataFrame:
@@ -266,7 +266,7 @@ class Catalog:
 
     def _column(self, name: str) -> pl.Series:
         if name not in self.columns:
-            raise UserError(f"the items have no column {name!r}{nearest(name, self.columns)} "
+            raise UserError(f"the items have no column {name!r}{did_you_mean(name, self.columns)} "
                             f"(columns: {', '.join(self.columns) or 'none'})", code="unknown-column")  # fmt: skip
         return self.frame[name]
 

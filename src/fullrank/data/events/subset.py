@@ -18,10 +18,10 @@ from jaxtyping import Bool, Int64
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
+from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
 from fullrank.data.events.store import FORMAT, FORMAT_VERSION, Store, require_replaceable_store
 from fullrank.data.events.write import save_store, store_fingerprint
-from fullrank.ops.splitmix import uniform
 
 _PARTS = ("train", "validation", "test", "users_train_only", "train_share_after_test")
 
@@ -165,7 +165,7 @@ def draw_order(size: int, seed: int, kind: int = 0) -> Int64[np.ndarray, "N"]:
     A share of the users is the first round(share * size) of it.
     """
     places = np.arange(size)
-    return np.argsort(uniform(seed, places, np.uint64(kind)), kind="stable")
+    return np.argsort(uniform_at(seed, places, np.uint64(kind)), kind="stable")
 
 
 def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray, "N"]:

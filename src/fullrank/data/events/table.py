@@ -24,19 +24,19 @@ class Columns(Spec):
     """The names of the event table's columns."""
 
     user: str = "user_id"
-    """Who: whole numbers or strings."""
+    """Column of the user: whole numbers or strings."""
     item: str = "item_id"
-    """What: whole numbers or strings."""
+    """Column of the item: whole numbers or strings."""
     time: str | None = "timestamp"
-    """When: numbers since 1970, ISO 8601 strings, dates or datetimes. None: the rows are in order already."""
+    """Column of the time: numbers since 1970, ISO 8601 strings, dates or datetimes. None: the rows are in order."""
     time_unit: values.Unit = "s"
     """What a number in the time column counts. The store keeps seconds."""
     rating: str | None = None
-    """How much it was liked; read where `min_rating` is set."""
+    """Column of a rating, how much it was liked; read where `min_rating` is set."""
     weight: str | None = None
-    """A factor of at least 0 for each event; stored beside the events."""
+    """Column of a factor of at least 0 for each event; stored beside the events."""
     type: str | None = None
-    """What was done (view, cart, purchase, ...); stored beside the events."""
+    """Column of what was done (view, cart, purchase, ...); stored beside the events."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fullrank.core.errors import UserError, nearest, unknown
+from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
@@ -179,7 +179,7 @@ class Schema(Spec):
             if field.shares is not None and field.shares not in owners:
                 raise UserError(
                     f"field {field.name!r} shares {field.shares!r}, which is no categorical field"
-                    f"{nearest(field.shares, owners)} (categorical: {', '.join(owners) or 'none'})",
+                    f"{did_you_mean(field.shares, owners)} (categorical: {', '.join(owners) or 'none'})",
                     code="unknown-categorical-field",
                 )
         return self

@@ -13,8 +13,8 @@ import polars as pl
 from jaxtyping import Float32, Float64, Int32, Int64
 
 from fullrank.core.errors import UserError
+from fullrank.core.random import bits_of_rows
 from fullrank.data.impressions.fields import BUCKETS, Numeric
-from fullrank.data.impressions.splits import mixed
 from fullrank.data.impressions.vocabulary import FIRST, MISSING
 from fullrank.data.values import refuse
 
@@ -66,7 +66,7 @@ class Quantiles:
 
     def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
         known = ~np.isnan(values)
-        place = np.concatenate([self._place, mixed(rows[known], 0)])
+        place = np.concatenate([self._place, bits_of_rows(0, rows[known])])
         values = np.concatenate([self._values, values[known]])
         if len(place) > self.sample:
             kept = np.argpartition(place, self.sample - 1)[: self.sample]

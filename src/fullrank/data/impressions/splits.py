@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
 from fullrank.data.values import iso_seconds, refuse
 
@@ -47,7 +48,7 @@ class RandomSplit(_Shared):
 
     def parts(self, rows: Int64[np.ndarray, "R"]) -> np.ndarray:
         """The part of each row number: int8 [R]."""
-        place = uniform(rows, self.seed)
+        place = uniform_of_rows(self.seed, rows)
         first, second = self.shares[0], self.shares[0] + self.shares[1]
         return ((place >= first).astype(np.int8) + (place >= second)).astype(np.int8)
 
@@ -139,24 +140,6 @@ ImpressionSplit = Annotated[
     Annotated[RandomSplit | TemporalSplit | GivenSplit, Field(discriminator="kind")], BeforeValidator(_named)
 ]
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
-
-
-def uniform(rows: Int64[np.ndarray, "R"], seed: int) -> np.ndarray:
-    """A number in [0, 1) for each row number: SplitMix64 of (seed, row), float64 [R]."""
-    return (mixed(rows, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def mixed(rows: Int64[np.ndarray, "R"], seed: int) -> np.ndarray:
-    """64 well-mixed bits for each row number: uint64 [R]."""
-    with np.errstate(over="ignore"):
-        start = _mix(np.array([seed % 2**64], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-        return _mix(rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start)
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 class Cuts:

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 BLOCK = 200_000
 """Lines held as Python objects before they become columns: bounds memory."""
@@ -211,7 +211,7 @@ def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
     for column in columns:
         if column not in names:
             raise UserError(
-                f"{path} is not in the publisher's format: it has no column {column!r}{nearest(column, names)} "
+                f"{path} is not in the publisher's format: it has no column {column!r}{did_you_mean(column, names)} "
                 f"(columns: {', '.join(names)})",
                 code="missing-column",
             )

@@ -1,8 +1,12 @@
-"""metrics.jsonl: one JSON row per logged step and per epoch, in the order they happened."""
+"""What is logged of a run: metrics.jsonl, Lightning loggers, and what a person sees (a bar, and a line per epoch).
+
+metrics.jsonl has one JSON row per logged step and per epoch, in the order they happened.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
@@ -10,7 +14,8 @@ from typing import Any
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import append_line, write_jsonl
-from fullrank.run import rows_of
+from fullrank.core.progress import Reporter, clock
+from fullrank.run import metrics_rows
 
 
 class MetricsLog:
@@ -23,7 +28,7 @@ class MetricsLog:
         """Drop the rows behind a step: a resumed run writes them again."""
         if not self.path.exists():
             return
-        write_jsonl(self.path, takewhile(lambda row: row["step"] <= step, rows_of(self.path.parent)))
+        write_jsonl(self.path, takewhile(lambda row: row["step"] <= step, metrics_rows(self.path.parent)))
 
     def add(self, event: str, step: int, epoch: int | float, figures: Mapping[str, Any]) -> None:
         """One row: what happened, where, and its figures."""
@@ -56,3 +61,24 @@ def _make_logger(kind: Any, name: str, out: Path) -> Any:
     if name == "mlflow":
         return kind(experiment_name="fullrank", tracking_uri=f"file:{(out / 'logs' / 'mlflow').absolute()}")
     return kind(project="fullrank") if name in ("wandb", "comet", "neptune") else kind()
+
+
+class TrainingProgress:
+    """A bar on a terminal; where there is none, a line per epoch alone."""
+
+    def __init__(self, enabled: bool, total: int, done: int):
+        self.total, self.first, self.begun = total, done, time.perf_counter()
+        self.reporter = Reporter(enabled, lines=False).__enter__()
+        self.advance(done, "training")
+
+    def advance(self, step: int, text: str) -> None:
+        self.reporter.at("training", step, self.total, text)
+
+    def epoch(self, step: int, text: str) -> None:
+        """One line that stays."""
+        spent = time.perf_counter() - self.begun
+        left = spent / max(1, step - self.first) * (self.total - step)
+        self.reporter.say(f"{text}  [{clock(spent)} gone, at most {clock(left)} left]")
+
+    def close(self) -> None:
+        self.reporter.close()
