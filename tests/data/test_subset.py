@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.data.events import splits
 from fullrank.data.events.prepare import Prepare, prepare
 from fullrank.data.events.store import Store
@@ -18,6 +17,7 @@ from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.model import Recommender
+from refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -137,23 +137,23 @@ def test_cold_targets_have_a_slice_of_their_own(whole: Store, tmp_path: Path) ->
 def test_refusals(whole: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for share in (0.0, -0.1, 1.5, float("nan")):
-        with pytest.raises(UserError, match="above 0 and at most 1"):
+        with refused("setting-out-of-range", f"share={share:g}"):
             subset(whole, out, share=share)
     for hide in (-0.1, 1.0, float("nan")):
-        with pytest.raises(UserError, match="at least 0 and below 1"):
+        with refused("setting-out-of-range", f"hide_items={hide:g}"):
             subset(whole, out, hide_items=hide)
-    with pytest.raises(UserError, match="is the whole store"):
+    with refused("nothing-left-out", "hide_items"):
         subset(whole, out)
-    with pytest.raises(UserError, match="leaves none of 600 users"):
+    with refused("no-users-left", "0.0001", "600 users"):
         subset(whole, out, share=1e-4)
-    with pytest.raises(UserError, match="leave no training events"):
+    with refused("no-events-left", "hide_items=0.999"):
         subset(whole, out, share=1 / 600, hide_items=0.999)
-    with pytest.raises(UserError, match="the store that is read"):
+    with refused("same-folder"):
         subset(whole, whole.path, share=0.5)
-    with pytest.raises(UserError, match="no store at"):
+    with refused("missing-folder", "nowhere", "fullrank prepare"):
         subset(tmp_path / "nowhere", out, share=0.5)
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="holds other files"):
+    with refused("folder-not-empty"):
         subset(whole, out, share=0.5)
     assert (out / "thesis.txt").exists()

@@ -32,7 +32,7 @@ def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
     if series.dtype == pl.String and not typed:
         series = _plain_integers(series)
     if series.dtype == pl.String:
-        refuse(series == "", series, what, "empty ids", code="missing-ids")
+        refuse(series == "", series, what, "empty ids", code="empty-ids")
         return series
     if series.dtype.is_integer():
         return series if series.dtype not in (pl.Int128, pl.UInt128) else _cast(series, pl.Int64, what)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import model_validator
 
-from fullrank.core.errors import unknown
+from fullrank.core.errors import UserError, nearest
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import (
@@ -89,7 +89,12 @@ class Amazon(Spec):
     @model_validator(mode="after")
     def _known_category(self) -> Amazon:
         if self.category not in CATEGORIES[self.year]:
-            raise unknown(f"category of Amazon {self.year}", self.category, CATEGORIES[self.year])
+            known = CATEGORIES[self.year]
+            raise UserError(
+                f"Amazon {self.year} has no category {self.category!r}{nearest(self.category, known)} "
+                f"(allowed: {', '.join(sorted(known))})",
+                code="unknown-category",
+            )
         return self
 
     def files(self) -> tuple[RemoteFile, ...]:
