@@ -15,7 +15,7 @@ from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.analysis.diagnose import Diagnosis
+    from fullrank.analysis.diagnosis import Diagnosis
 
 
 TRAJECTORY = (
@@ -72,7 +72,7 @@ def diagnose(
     if out is not None and out.suffix != ".jsonl":
         raise UserError(f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl")
     from fullrank import api
-    from fullrank.analysis.diagnose import NAME
+    from fullrank.analysis.diagnosis import NAME
     from fullrank.run import Run
 
     screen = Output(as_json)

@@ -225,7 +225,7 @@ def _report(
 ) -> Path:  # fmt: skip
 
     from fullrank.analysis.report import Missing
-    from fullrank.analysis.report.scaling_report import scaling_report
+    from fullrank.analysis.report.scaling import scaling_report
     from fullrank.core.files import write_json
     from fullrank.ops.plain import plain
 

@@ -73,7 +73,7 @@ def _print(screen: Output, grown: Growth) -> None:
 
 
 def _report(screen: Output, grown: Growth, found: dict[str, Any], out: Path) -> Path:
-    from fullrank.analysis.report.growth_report import growth_report
+    from fullrank.analysis.report.growth import growth_report
     from fullrank.core.files import write_json
     from fullrank.ops.plain import plain
 
