@@ -145,7 +145,7 @@ class Streams(Diagnostic):
             "Left, how different the recommendations of two streams would be if each answered alone (Kullback-Leibler "
             "divergence in nats; 0: the same). Right, how the gate that mixes them divides its trust: the mean weight "
             "of each stream, and for how many people it is the heaviest; the dashed line is equal trust. A matrix near "
-            f"0, or a gate that always picks result stream, means that the others add nothing.{worth}"
+            f"0, or a gate that always picks one stream, means that the others add nothing.{worth}"
         )
         alt = f"Divergence between {many} streams, at most {table.max():.3g} nats."
         told = "; ".join(f"{m + 1} {weight[m]:.0%} and {use[m]:.0%}" for m in range(many))

@@ -6,38 +6,44 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import reading as room
-from fullrank.analysis.reading import attention_of, blocks_of, cut, readings, sample, weights_of
-from fullrank.core.errors import UserError
+from fullrank.analysis import activations as room
+from fullrank.analysis.activations import activations, attention_of, blocks_of, sample_users, trim, weights_of
 from fullrank.data.batch import DenseScorer
 from fullrank.models.sequential.encoders.gru import GRU
+from refusals import refused
 from tests.analysis.conftest import DIM, everyone, history, model_of, recommender, shop
 from tiny import close, histories, padded
 
 
 def test_a_sample_is_a_function_of_the_seed() -> None:
     store = shop()
-    one, two, other = sample(store, "test", 9), sample(store, "test", 9), sample(store, "test", 9, seed=1)
+    one, two, other = (
+        sample_users(store, "test", 9),
+        sample_users(store, "test", 9),
+        sample_users(store, "test", 9, seed=1),
+    )
     assert np.array_equal(one.users, two.users) and not np.array_equal(one.users, other.users)
     assert len(one) == 9 and len(np.unique(one.users)) == 9
-    assert np.array_equal(sample(store, "test", 20).first(9).users, one.users), "a smaller sample is its beginning"
+    assert np.array_equal(sample_users(store, "test", 20).first(9).users, one.users), (
+        "a smaller sample is its beginning"
+    )
     assert len(everyone(store)) == len(store.eval_set("test"))
 
 
-@pytest.mark.parametrize(("split", "users", "said"), [("tset", 5, "did you mean 'test'"), ("test", 1, "at least 2")])
+@pytest.mark.parametrize(("split", "users", "said"), [("tset", 5, "unknown-split"), ("test", 1, "sample-too-small")])
 def test_a_sample_that_cannot_be(split: str, users: int, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        sample(shop(), split, users)
+    with refused(said, split if said == "unknown-split" else users):
+        sample_users(shop(), split, users)
 
 
 def test_every_user_is_read_once_with_the_models_answer() -> None:
     store = shop()
     model, some = model_of(recommender(), store), everyone(store)
     seen = []
-    for reading in readings(model, some):
-        seen += reading.at.tolist()
-        assert isinstance(reading.answer, DenseScorer) and reading.states is not None
-        for place, vector in zip(reading.at, reading.answer.vectors, strict=True):
+    for reading in activations(model, some):
+        seen += reading.users.tolist()
+        assert isinstance(reading.scorer, DenseScorer) and reading.states is not None
+        for place, vector in zip(reading.users, reading.scorer.vectors, strict=True):
             alone = model.answer(padded([history(some, place).tolist()])).vectors[0]
             assert close(vector, alone)
     assert sorted(seen) == list(range(len(some)))
@@ -46,14 +52,14 @@ def test_every_user_is_read_once_with_the_models_answer() -> None:
 def test_what_attentions_and_norms_were_given() -> None:
     store = shop()
     model = model_of(recommender(), store)
-    (reading,) = readings(model, everyone(store))
-    assert [attended.layer for attended in reading.attended] == [0, 1]
-    for attended, layer in zip(reading.attended, reading.states.layers, strict=False):
+    (reading,) = activations(model, everyone(store))
+    assert [attended.layer for attended in reading.attentions] == [0, 1]
+    for attended, layer in zip(reading.attentions, reading.states.layers, strict=False):
         block = model.encoder.blocks[attended.layer]
         assert close(attended.x, block.attention_norm(layer))
-        assert torch.equal(reading.given[block.attention_norm], layer)
-        fed = reading.given[block.feed_forward_norm]
-        assert close(reading.given[block.feed_forward], block.feed_forward_norm(fed))
+        assert torch.equal(reading.module_inputs[block.attention_norm], layer)
+        fed = reading.module_inputs[block.feed_forward_norm]
+        assert close(reading.module_inputs[block.feed_forward], block.feed_forward_norm(fed))
 
 
 def test_nothing_stays_behind() -> None:
@@ -61,7 +67,7 @@ def test_nothing_stays_behind() -> None:
     model = model_of(recommender(), store).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = torch.random.get_rng_state()
-    for _ in readings(model, everyone(store)):
+    for _ in activations(model, everyone(store)):
         break
     assert model.training and torch.equal(torch.random.get_rng_state(), state)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
@@ -71,8 +77,8 @@ def test_nothing_stays_behind() -> None:
 def test_weights_come_in_parts_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     store = shop()
     model = model_of(recommender(), store)
-    (reading,) = readings(model, everyone(store))
-    attended = reading.attended[1]
+    (reading,) = activations(model, everyone(store))
+    attended = reading.attentions[1]
     with torch.no_grad():
         ((_, _, whole),) = weights_of(attended)
         monkeypatch.setattr(room, "WEIGHTS", 700)
@@ -88,7 +94,7 @@ def test_weights_come_in_parts_without_padding(monkeypatch: pytest.MonkeyPatch) 
 
 def test_cutting_a_batch_keeps_every_tensor() -> None:
     batch = padded(histories((2, 7, 3)), extra=4)
-    part = cut(batch, slice(0, 1))
+    part = trim(batch, slice(0, 1))
     assert part.items.shape == (1, 2) and part.lengths.tolist() == [2] and part.rows.tolist() == [100]
     assert torch.equal(part.items, batch.items[:1, :2])
 
@@ -97,5 +103,5 @@ def test_models_without_blocks() -> None:
     store = shop()
     model = model_of(recommender(GRU()), store)
     assert blocks_of(model) == [] and attention_of(model.encoder) is None
-    (reading,) = readings(model, everyone(store))
-    assert reading.attended == () and reading.states.tokens.shape[-1] == DIM
+    (reading,) = activations(model, everyone(store))
+    assert reading.attentions == () and reading.states.tokens.shape[-1] == DIM

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import fullrank as fr
-from fullrank.analysis import Row
-from fullrank.analysis.diagnose import NAME, Diagnosis
-from fullrank.analysis.ranking_reading import click_readings, drawn
+from fullrank.analysis.diagnosis import NAME, Diagnosis, Row
+from fullrank.analysis.ranking_activations import ranking_activations, sample_impressions
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.prepare import prepare
@@ -19,6 +18,7 @@ from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.sources.planted import Planted
 from fullrank.run import Run, weights_hash
 from fullrank.training import Callback
+from refusals import refused
 from tests.training.clicks import SCHEMA, shop, table, tiny
 from tests.training.conftest import tiny as tiny_of_lists
 
@@ -41,13 +41,15 @@ def run(store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> Run
 
 def test_a_sample_is_a_function_of_seed_and_split(store: ImpressionStore) -> None:
     test = store.split("test")
-    some = drawn(store, "test", 50)
+    some = sample_impressions(store, "test", 50)
     assert len(set(some)) == 50 and all(row in test for row in some) and (np.diff(some) > 0).all()
-    assert np.array_equal(some, drawn(store, "test", 50)) and not np.array_equal(some, drawn(store, "test", 50, seed=1))
-    assert list(drawn(store, "test", 10**6)) == list(test)
-    for words, hint in ((("tset", 5), "did you mean 'test'"), (("test", 0), "at least 1 impression, not 0")):
-        with pytest.raises(UserError, match=hint):
-            drawn(store, *words)
+    assert np.array_equal(some, sample_impressions(store, "test", 50)) and not np.array_equal(
+        some, sample_impressions(store, "test", 50, seed=1)
+    )
+    assert list(sample_impressions(store, "test", 10**6)) == list(test)
+    for words, hint in ((("tset", 5), "unknown-split"), (("test", 0), "sample-too-small")):
+        with refused(hint, words[0] if hint == "unknown-split" else words[1]):
+            sample_impressions(store, *words)
 
 
 def test_rows_are_those_of_the_whole_split_in_any_batches(
@@ -59,7 +61,7 @@ def test_rows_are_those_of_the_whole_split_in_any_batches(
     assert about["weights"] == weights_hash(run.path) and about["fingerprint"] == store.fingerprint
     found.save(tmp_path / NAME)
     assert Diagnosis.load(tmp_path / NAME) == found
-    monkeypatch.setattr("fullrank.analysis.ranking_reading.ROWS", 7)
+    monkeypatch.setattr("fullrank.analysis.ranking_activations.ROWS", 7)
     again = fr.diagnose(run, impressions=10**6)
     for ours, theirs in zip(_smooth(again), _smooth(found), strict=True):
         assert ours["value"] == pytest.approx(theirs["value"], rel=1e-4, abs=1e-4), ours
@@ -73,13 +75,15 @@ def _smooth(found: Diagnosis) -> list[Row]:
 def test_reading_leaves_the_model_as_it_was(run: Run, store: ImpressionStore) -> None:
     model: Any = run.model().train()
     hooks = [module._forward_pre_hooks for module in model.modules()]
-    for one in click_readings(model, store, drawn(store, "test", 9)):
-        assert list(one.fed) == ["ffn_0", "ffn_1"] and not any(tap.requires_grad for tap in one.taps.values())
+    for one in ranking_activations(model, store, sample_impressions(store, "test", 9)):
+        assert list(one.feed_forward_inputs) == ["ffn_0", "ffn_1"] and not any(
+            tap.requires_grad for tap in one.taps.values()
+        )
     assert model.training and not any(hooks)
 
 
 def test_what_is_refused(run: Run, store: ImpressionStore, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="give impressions, not users"):
+    with refused("sample-of-other-problem", run.path, "impressions"):
         fr.diagnose(run, users=5)
     other = fr.prepare_impressions(table(200), tmp_path / "other", schema=SCHEMA | {"fields": ["user", "item"]})
     with pytest.raises(UserError, match="fingerprints differ"):
@@ -113,19 +117,19 @@ def test_what_cannot_be_watched_is_said_before_anything_is_written(store: Impres
     assert isinstance(fr.WatchRanks(), Callback)
     lr = tiny().override("model={kind: click, ranker: lr}")
     for spec, watch, hint in (
-        (lr, fr.Watch(), "no rank to watch"),
-        (lr, fr.WatchRanks(), "no rank to watch"),
-        (mixing(), fr.Watch(users=30), "users and alarm are of runs that recommend"),
+        (lr, fr.Watch(), "nothing-to-watch"),
+        (lr, fr.WatchRanks(), "nothing-to-watch"),
+        (mixing(), fr.Watch(users=30), "setting-without-effect"),
     ):
-        with pytest.raises(UserError, match=hint):
+        with refused(hint):
             fr.train(spec, store, tmp_path / "no", callbacks=[watch], progress=False)
     tables = Planted(users=60, items=40, events_per_user=8).read()
     market = prepare(tables.events, tmp_path / "market", items=tables.items)
-    with pytest.raises(UserError, match=r"fullrank\.Watch"):
+    with refused("watch-of-other-problem", "fullrank.Watch"):
         fr.train(tiny_of_lists(), market, tmp_path / "no", callbacks=[fr.WatchRanks()], progress=False)
     assert not (tmp_path / "no").exists()
-    for settings, hint in (({"impressions": 0}, "at least 1 impression"), ({"every": 0}, "at least 1, not 0")):
-        with pytest.raises(UserError, match=hint):
+    for settings, hint in (({"impressions": 0}, "sample-too-small"), ({"every": 0}, "every-below-one")):
+        with refused(hint, 0):
             fr.WatchRanks(**settings)
 
 
@@ -137,8 +141,8 @@ def test_without_validation_training_impressions_are_read(tmp_path: Path) -> Non
 
 
 def test_other_fields_are_refused(run: Run, store: ImpressionStore, tmp_path: Path) -> None:
-    from fullrank.analysis.diagnose import diagnose_clicks
+    from fullrank.analysis.diagnose import diagnose_ranking
 
     other = fr.prepare_impressions(table(200), tmp_path / "other", schema=SCHEMA | {"fields": ["user", "item"]})
-    with pytest.raises(UserError, match="other fields"):
-        diagnose_clicks(run.model(), other)  # type: ignore[arg-type]
+    with refused("other-fields", other.path):
+        diagnose_ranking(run.model(), other)  # type: ignore[arg-type]

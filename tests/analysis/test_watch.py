@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 import fullrank as fr
-from fullrank.analysis.callback import Watch
+from fullrank.analysis.watch import Watch
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
 from fullrank.training import Callback
+from refusals import refused
 from tests.training.conftest import tiny
 
 
@@ -72,9 +73,9 @@ def test_without_validation_users_training_histories_are_read(market: Store, tmp
 
 
 def test_settings_that_cannot_be() -> None:
-    with pytest.raises(UserError, match="above 0 and at most 1, not 1.5"):
+    with refused("alarm-out-of-range", 1.5):
         Watch(alarm=1.5)
-    with pytest.raises(UserError, match="at least 2 users, not 1"):
+    with refused("sample-too-small", 1):
         Watch(users=1)
 
 

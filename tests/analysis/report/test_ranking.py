@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.analysis.diagnose import NAME, Diagnosis
+from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.ranking_report import RankingReport
+from fullrank.analysis.report.page import Report
 from fullrank.analysis.report.report import report
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run, write_run, write_weights
+from refusals import refused
 from tests.analysis.report.conftest import HOSTILE, Page, make
 from tests.training.clicks import shop, tiny
 from tiny import shaken
@@ -60,17 +60,17 @@ def runs(store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 @pytest.fixture(scope="module")
-def whole(runs: dict[str, Run]) -> RankingReport:
+def whole(runs: dict[str, Run]) -> Report:
     made = report(list(runs.values()), impressions=100)
-    assert isinstance(made, RankingReport)
+    assert isinstance(made, Report)
     return made
 
 
-def drawn(made: RankingReport) -> dict[str, Figure]:
+def drawn(made: Report) -> dict[str, Figure]:
     return {figure.name: figure for figure in made.figures if isinstance(figure, Figure)}
 
 
-def test_every_figure_is_there_with_its_numbers(whole: RankingReport) -> None:
+def test_every_figure_is_there_with_its_numbers(whole: Report) -> None:
     assert list(drawn(whole)) == ["reliability", "trajectory", "curves", *(f"distribution-{key}" for key in "BCDE")]
     page = Page(whole.html)
     panels = [panel for figure in drawn(whole).values() for panel in figure.panels]
@@ -83,10 +83,10 @@ def test_every_figure_is_there_with_its_numbers(whole: RankingReport) -> None:
     assert {"auc", "logloss", "gauc", "ece", "pcoc"} <= set(page.said().split())
 
 
-def test_the_trajectory_is_that_of_the_diagnosis(whole: RankingReport) -> None:
+def test_the_trajectory_is_that_of_the_diagnosis(whole: Report) -> None:
     found = drawn(whole)["trajectory"]
     ranks = {(row[0], row[2]): row[3] for row in found.rows}
-    for one in whole.findings:
+    for one in whole.results:
         for row in one.diagnosis.of("token_ranks", "stable_rank"):
             assert ranks[f"{one.key} {one.name}", row["label"]] == row["value"]
     assert len(found.panels) == 2 and found.absent == (
@@ -95,7 +95,7 @@ def test_the_trajectory_is_that_of_the_diagnosis(whole: RankingReport) -> None:
 
 
 @pytest.fixture(scope="module")
-def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> RankingReport:
+def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """RankMixer of two blocks and of one (whose manifest says its size, twice), DCNv2 of three crosses and of one."""
     home = tmp_path_factory.mktemp("sizes")
     small = written(store, home / "small", *RANKERS["rankmixer"], "model.ranker.blocks=1")
@@ -107,12 +107,12 @@ def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytes
     made = report(
         [runs["rankmixer"], runs["dcnv2"], Run.open(small.path), seed, cross, tables, runs["dnn"]], impressions=60
     )
-    assert isinstance(made, RankingReport)
+    assert isinstance(made, Report)
     return made
 
 
-def test_rank_against_dense_parameters(ladder: RankingReport) -> None:
-    found, by_key = drawn(ladder)["size"], {one.key: one for one in ladder.findings}
+def test_rank_against_dense_parameters(ladder: Report) -> None:
+    found, by_key = drawn(ladder)["size"], {one.key: one for one in ladder.results}
     assert [row[0].split()[0] for row in found.rows] == ["C", "A", "D", "E", "B"], "by line, smallest first"
     assert [row[1] for row in found.rows] == [
         321, *(by_key[key].run.model().size().dense for key in "ADEB")  # type: ignore[operator]
@@ -127,15 +127,15 @@ def test_rank_against_dense_parameters(ladder: RankingReport) -> None:
     assert all("C, A, D: " in panel.svg and "E, B: " in panel.svg for panel in found.panels)
 
 
-def test_a_panel_for_each_step_between_layers(whole: RankingReport) -> None:
+def test_a_panel_for_each_step_between_layers(whole: Report) -> None:
     panels = {key: len(drawn(whole)[f"distribution-{key}"].panels) for key in "BCDE"}
     assert panels == {"B": 3, "C": 1, "D": 5, "E": 5}
-    assert "dnn" in whole.findings[2].name and "embedding" in drawn(whole)["distribution-C"].panels[0].alt
+    assert "dnn" in whole.results[2].name and "embedding" in drawn(whole)["distribution-C"].panels[0].alt
     missing = [figure for figure in whole.figures if isinstance(figure, Missing)]
     assert [one.name for one in missing] == ["size", "distribution-A"] and "one weight per value" in missing[1].why
 
 
-def test_training_and_what_was_watched_inside_epochs(whole: RankingReport) -> None:
+def test_training_and_what_was_watched_inside_epochs(whole: Report) -> None:
     found = drawn(whole)["curves"]
     assert [panel.alt.split(" by epoch")[0] for panel in found.panels] == [
         "validation auc", "training loss (without penalties)", "stable rank behind the last layer",
@@ -143,7 +143,7 @@ def test_training_and_what_was_watched_inside_epochs(whole: RankingReport) -> No
     assert "B from 1.5 to 4" in found.panels[2].alt and "A from" not in found.panels[2].alt
 
 
-def test_theorems_are_a_table_of_runs_that_mix(whole: RankingReport) -> None:
+def test_theorems_are_a_table_of_runs_that_mix(whole: Report) -> None:
     said = Page(whole.html).said()
     assert "theorems of RankElastor in run D" in said and "theorems of RankElastor in run B" not in said
     assert "transpose_within" in said
@@ -187,13 +187,13 @@ def test_kept_results_are_taken_and_others_measured(runs: dict[str, Run], tmp_pa
 
 def test_what_is_refused(runs: dict[str, Run], store: ImpressionStore, tmp_path: Path) -> None:
     lr = runs["lr"]
-    with pytest.raises(UserError, match="give impressions, not users"):
+    with refused("sample-of-other-problem", lr.path, "impressions"):
         report([lr], users=5)
-    with pytest.raises(UserError, match="not of clicks on the split 'validation'"):
+    with refused("evaluation-does-not-fit", "lr", "validation"):
         report([lr], split="validation", evaluations={"lr": fr.evaluate(lr)})
-    with pytest.raises(UserError, match="no effect on evaluations"):
+    with refused("setting-without-effect"):
         report([lr], settings=["bins=2"], evaluations={"lr": fr.evaluate(lr)})
-    with pytest.raises(UserError, match="given twice"):
+    with refused("given-twice", lr.path):
         report([lr, lr])
 
 
@@ -205,9 +205,9 @@ def test_two_kinds_have_no_page_in_common(runs: dict[str, Run], tmp_path: Path) 
     market: Store = prepare(tables.events, tmp_path / "market", items=tables.items)
     other = make(market, tmp_path / "popularity", recipe="popularity")
     for pair in ([runs["lr"], other], [other, runs["lr"]]):
-        with pytest.raises(UserError, match="write one report of each kind"):
+        with refused("two-problems", runs["lr"].path, other.path):
             report(pair)
-    with pytest.raises(UserError, match="give users, not impressions"):
+    with refused("sample-of-other-problem", other.path, "users"):
         report([other], impressions=5)
-    with pytest.raises(UserError, match="not of the split"):
+    with refused("evaluation-does-not-fit", "popularity"):
         report([other], users=20, evaluations={"popularity": fr.evaluate(runs["lr"])})
