@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     import polars as pl
     from jaxtyping import Float
 
-    from fullrank.analysis.diagnose import Diagnosis
-    from fullrank.analysis.explain import Case
-    from fullrank.analysis.report.ranking_report import RankingReport
-    from fullrank.analysis.report.report import Report
+    from fullrank.analysis.diagnosis import Diagnosis
+    from fullrank.analysis.diagnostics.explain import Explanation
+    from fullrank.analysis.report.page import Report
     from fullrank.core.progress import Tell
     from fullrank.inference.predict import PredictionFile
     from fullrank.training import Callback
@@ -178,9 +177,9 @@ def diagnose(
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
-    Of a click model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
-    (see `fullrank.analysis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
-    events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
+    Of a ranking model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
+    (see `fullrank.analysis.diagnosis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell
+    relevant events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
     from fullrank.analysis.diagnose import diagnose_run
 
@@ -199,19 +198,19 @@ def explain(
     data: Store | str | Path | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
     device: str = "auto",
-) -> Case:
+) -> Explanation:
     """What a run attends to in one user's history, and which events are relevant to what the user chose next.
 
     `user` is an external id; without one the same telling user is taken for every run of a store. `vectors` of the
     items help to tell relevant events from noise. Raises `UserError` where the run has no attention to show.
     """
-    from fullrank.analysis.explain import case_of
+    from fullrank.analysis.diagnostics.explain import explain as _explain
 
     opened = _run(run)
     store = store_of(opened, data)
     if not isinstance(store, Store):
         raise UserError(f"{opened.path} is a click model, which reads no history; give a run that recommends items")
-    return case_of(load(opened, device=device).model, store, user, split=split, vectors=vectors)
+    return _explain(load(opened, device=device).model, store, user, split=split, vectors=vectors)
 
 
 def report(
@@ -226,7 +225,7 @@ def report(
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
     device: str = "auto",
-) -> Report | RankingReport:
+) -> Report:
     """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
 
     Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
