@@ -18,7 +18,7 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import model_validator
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import (
@@ -91,7 +91,7 @@ class Amazon(Spec):
         if self.category not in CATEGORIES[self.year]:
             known = CATEGORIES[self.year]
             raise UserError(
-                f"Amazon {self.year} has no category {self.category!r}{nearest(self.category, known)} "
+                f"Amazon {self.year} has no category {self.category!r}{did_you_mean(self.category, known)} "
                 f"(allowed: {', '.join(sorted(known))})",
                 code="unknown-category",
             )
