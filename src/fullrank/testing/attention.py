@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Captures, Columns
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.sequential.attention import Placed, Places, mask
 from fullrank.models.sequential.attention.streams import remembered, think, think_reference
 from fullrank.ops.flop_count import counted
@@ -158,7 +158,7 @@ def check_columns(attention: Any) -> None:
     An attention with `noted_weights` notes those instead, and they are at least the absolute weights everywhere.
     """
     x, batch = case(device_of(attention), extra=2)
-    plain_y, kept = attention(x, batch), list[Columns]()
+    plain_y, kept = attention(x, batch), list[ColumnSums]()
     assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
     (noted,) = kept
     absolute = attention.weights(x, batch).abs()

@@ -159,7 +159,7 @@ class Store:
 
     def histories(
         self, split: str, *, without_history: bool = False
-    ) -> tuple[Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"]]:
+    ) -> tuple[Int64[np.ndarray, "u"], Int64[np.ndarray, "u"], Int64[np.ndarray, "u"], Int64[np.ndarray, "u"]]:
         """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and ``items[ends:target_ends]``."""
         warnings.warn(
             "Store.histories is deprecated: Store.eval_set(split) gives the same users with histories and targets",
@@ -172,7 +172,7 @@ class Store:
 
     def trained(
         self,
-    ) -> tuple[Int64[np.ndarray, "N"], Int32[np.ndarray, "N"], Int64[np.ndarray, "N"] | None]:
+    ) -> tuple[Int64[np.ndarray, "n"], Int32[np.ndarray, "n"], Int64[np.ndarray, "n"] | None]:
         """(users, items, times) of the events that are trained on, by user, oldest first; times None as in `times`."""
         events = Jagged(self.items, self.offsets[:-1], self.bounds[:, 0])
         return events.row_of(), events.flat(), None if self.times is None else events.over(self.times).flat()

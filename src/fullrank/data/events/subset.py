@@ -159,7 +159,7 @@ def ks_statistic(a: Int64[np.ndarray, "A"], b: Int64[np.ndarray, "B"]) -> float:
     return round(float(np.abs(below[0] - below[1]).max()), 4)
 
 
-def draw_order(size: int, seed: int, kind: int = 0) -> Int64[np.ndarray, "N"]:
+def draw_order(size: int, seed: int, kind: int = 0) -> Int64[np.ndarray, "n"]:
     """0 .. size - 1 in the order in which the seed takes them: users (kind 0), or items to hide (1).
 
     A share of the users is the first round(share * size) of it.
@@ -168,7 +168,7 @@ def draw_order(size: int, seed: int, kind: int = 0) -> Int64[np.ndarray, "N"]:
     return np.argsort(uniform_at(seed, places, np.uint64(kind)), kind="stable")
 
 
-def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray, "N"]:
+def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray, "n"]:
     """The first of `size` in the order that the seed decides, as many as the share says."""
     found = np.zeros(size, dtype=bool)
     found[draw_order(size, seed, kind)[: round(share * size)]] = True

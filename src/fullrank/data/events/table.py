@@ -60,7 +60,7 @@ class Events:
     def __len__(self) -> int:
         return len(self.user)
 
-    def take(self, rows: Bool[np.ndarray, "E"] | Int64[np.ndarray, "N"]) -> Events:
+    def take(self, rows: Bool[np.ndarray, "E"] | Int64[np.ndarray, "n"]) -> Events:
         """Some of the events, by mask or by row numbers; the ids keep their codes."""
         arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
         return replace(self, **arrays)

@@ -33,8 +33,8 @@ Lookup = Vocabulary | Hashed
 class Encoded:
     """Some rows; columns in the order of the schema's fields of that kind."""
 
-    categorical: Int32[np.ndarray, "R C"]
-    numeric: Float32[np.ndarray, "R N"]
+    categorical: Int32[np.ndarray, "R F"]
+    numeric: Float32[np.ndarray, "R X"]
     """NaN where missing."""
     bags: tuple[Jagged, ...]
     """[R rows] ids of each bag and sequence, behind each other."""

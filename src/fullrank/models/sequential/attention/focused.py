@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Captures, Columns
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Projection, mask, of_mixing
 from fullrank.models.sequential.attention.rotary import rotate
@@ -132,7 +132,7 @@ class FocusedAttention(nn.Module):
         y, (columns, rows) = focused_attention_noting(
             q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self._dropped()
         )
-        captures.columns.append(Columns(self, columns, batch.valid, rows))
+        captures.columns.append(ColumnSums(self, columns, batch.valid, rows))
         return self._closed(y)
 
     def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Captures, Columns
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.initial import STD, start_small
 from fullrank.models.sequential.attention import Places, Projection, mask, of_mixing
 from fullrank.models.sequential.attention.rotary import rotate
@@ -148,7 +148,7 @@ class HSTUAttention(nn.Module):
             q, k, v, allowed, Places.of(batch), None if captures.columns is None else batch.valid
         )
         if captures.columns is not None and columns is not None:
-            captures.columns.append(Columns(self, columns, batch.valid, rows))
+            captures.columns.append(ColumnSums(self, columns, batch.valid, rows))
         return y
 
     def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:

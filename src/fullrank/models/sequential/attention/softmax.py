@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Captures, Columns
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Projection, mask, of_mixing
 from fullrank.models.sequential.attention.rotary import rotate
@@ -94,12 +94,12 @@ class SoftmaxAttention(nn.Module):
 
     def _attend_noting(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, after_dropout: bool
-    ) -> tuple[Tensor, Columns]:
+    ) -> tuple[Tensor, ColumnSums]:
         y, sums, _ = column_attention(
             q, k, v, batch.valid, causal=self.causal, dropout=self.drop if self.training else 0.0,
             dropped_columns=after_dropout,
         )  # fmt: skip
-        return self.output(y.transpose(1, 2).flatten(2)), Columns(self, sums, batch.valid)
+        return self.output(y.transpose(1, 2).flatten(2)), ColumnSums(self, sums, batch.valid)
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
         q, k, _ = self.project(x, batch.positions(from_end=False))
