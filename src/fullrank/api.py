@@ -13,14 +13,19 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
-from fullrank.data.open import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, open_store
 from fullrank.data.values import Unit
-from fullrank.evaluation import EVALUATE, Ceiling, EvaluationResult, Point
-from fullrank.evaluation import frontier as _frontier
-from fullrank.evaluation import oracle_step as _oracle_step
-from fullrank.experiment import Experiment, named
+from fullrank.evaluation import (
+    EVALUATE,
+    EvaluationResult,
+    OracleCeiling,
+    StepCurvePoint,
+    accuracy_by_steps,
+    oracle_ceilings,
+)
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import Given, ItemLists
+from fullrank.inference.requests import HistoryInput, ItemLists
 from fullrank.run import Run, store_of
 
 if TYPE_CHECKING:
@@ -32,13 +37,13 @@ if TYPE_CHECKING:
     from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.analysis.report.page import Report
     from fullrank.core.progress import Tell
-    from fullrank.inference.predict import Predicted
+    from fullrank.inference.predict import PredictionFile
     from fullrank.training import Callback
 
 
 def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     """An experiment by recipe name, from a YAML or JSON file, or as given; with dotted settings (`"model.dim=128"`)."""
-    return (name if isinstance(name, Experiment) else named(name)).override(*settings)
+    return (name if isinstance(name, Experiment) else find_experiment(name)).override(*settings)
 
 
 def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, device: str = "auto") -> Predictor:
@@ -83,7 +88,7 @@ def train(
     that was cut off, `init_from` starts from another run's weights (its spec is taken where `what` is "same").
     `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
     """
-    from fullrank.training.fit import train as fit
+    from fullrank.training.fit import fit as fit
 
     source = Run.open(init_from) if isinstance(init_from, str | Path) else init_from
     spec = source.spec.override(*set) if source is not None and what == "same" else recipe(what, *set)
@@ -122,16 +127,16 @@ def oracle_step(
     set: Sequence[str] = (),
     device: str = "auto",
     progress: Progress | None = None,
-) -> list[Ceiling]:
+) -> list[OracleCeiling]:
     """What a run that reasons would reach if every user were stopped at their best step. It reads the truth.
 
-    The arguments are those of `evaluate`; one `Ceiling` for each accuracy metric.
+    The arguments are those of `evaluate`; one `OracleCeiling` for each accuracy metric.
     """
     opened = _run(run)
     spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     made = load(opened, device=device)
-    return _oracle_step(made.model, store, split, spec, device=made.device, progress=progress)
+    return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
 
 
 def step_curve(
@@ -144,7 +149,7 @@ def step_curve(
     rounds: int = 3,
     device: str = "auto",
     progress: Progress | None = None,
-) -> list[Point]:
+) -> list[StepCurvePoint]:
     """Accuracy and seconds per 1,000 users of a run that reasons, by steps, and with adaptive stopping.
 
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
@@ -153,7 +158,7 @@ def step_curve(
     spec, store = opened.spec.lists.override(*set), store_of(opened, data)
     assert isinstance(store, Store)
     made = load(opened, device=device)
-    return _frontier(
+    return accuracy_by_steps(
         made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
     )  # fmt: skip
 
@@ -172,8 +177,8 @@ def diagnose(
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
-    Of a click model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
-    (see `fullrank.analysis.diagnosis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
+    Of a ranking model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
+    (`analysis.diagnosis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
     events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
     from fullrank.analysis.diagnose import diagnose_run
@@ -241,7 +246,7 @@ def report(
 
 def recommend(
     run: Run | str | Path,
-    histories: Given,
+    histories: HistoryInput,
     *,
     k: int = 10,
     seen: str = "exclude",
@@ -293,7 +298,7 @@ def predict_file(
     column: str = "probability",
     device: str = "auto",
     progress: Progress | None = None,
-) -> Predicted:
+) -> PredictionFile:
     """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
 
     The file appears whole or not at all. The result says how many rows it has, and the mean probability.

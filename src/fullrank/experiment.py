@@ -12,8 +12,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
 from fullrank.core.spec import Spec
-from fullrank.evaluation.ranking_spec import Judge, RankingEvaluation
-from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.spec import AnyEvaluation, Evaluation, RankingEvaluation
 from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
 
@@ -62,7 +61,7 @@ class Experiment(Spec):
     """What is trained."""
     training: Training = Training()
     """How it is trained; without effect on a baseline."""
-    evaluation: Judge = Evaluation()
+    evaluation: AnyEvaluation = Evaluation()
     """How it is judged: by ranked lists, or a click model by its probabilities (`kind: clicks`)."""
     seed: int = Field(0, ge=0)
     """Seed of weights, batches, dropout and negatives."""
@@ -114,7 +113,7 @@ def _kind(model: Any) -> Any:
     return model.get("kind") if isinstance(model, dict) else model
 
 
-def named(name: str | Path) -> Experiment:
+def find_experiment(name: str | Path) -> Experiment:
     """The experiment of a recipe by its name, of a function ``module:function``, or of a YAML or JSON file."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):

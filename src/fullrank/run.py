@@ -21,12 +21,11 @@ from fullrank.core.files import write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.manifest import damaged, digest, is_count, is_store
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
+from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
 
 FORMAT = 2
@@ -34,7 +33,7 @@ FORMAT = 2
 
 1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
 """
-Known = Catalog | Encoder
+CatalogOrEncoder = Catalog | FieldEncoder
 """What a model is built on: the items of a recommender, the encoder of a ranking model."""
 AGAIN = "take another copy of the run, or train it again"
 
@@ -78,7 +77,7 @@ class Run:
         """Whether the model reads impressions by an encoder that its store alone has: ranking runs of format 1."""
         return self.spec.clicks is not None and self.manifest["format_version"] == 1
 
-    def encoder(self, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> Encoder:
+    def encoder(self, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> FieldEncoder:
         """The fitted encoder of a ranking model: schema, vocabularies and statistics of its training rows.
 
         It lies in the run's folder; that of a run of format 1 is its store's. `data` is that store, where it was moved.
@@ -120,7 +119,7 @@ class Run:
             raise UserError(f"{self.path / 'manifest.json'} says trained_until {found!r}, which is no time; {AGAIN}")
         return found
 
-    def model(self, encoder: Encoder | None = None) -> nn.Module:
+    def model(self, encoder: FieldEncoder | None = None) -> nn.Module:
         """The trained model in evaluation mode, on the CPU. `encoder` is the run's own, where it was read already."""
         tensors = read_tensors(self.path / "weights.safetensors")
         known: Catalog | Sequence[FieldInfo]
@@ -139,20 +138,20 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short)."""
-        return rows_of(self.path)
+        return metrics_rows(self.path)
 
-    def _own_encoder(self) -> Encoder:
+    def _own_encoder(self) -> FieldEncoder:
         path = self.path / encoder_files.NAME
-        encoder = encoder_files.restored(path, read_json(path), AGAIN)
+        encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
         if self.manifest.get("encoder") != _encoder_hashes(self.path):
             # two values that changed places have the right number of ids, and would predict in silence
-            raise damaged(path, "it or its vocabulary is not the one that the weights were trained with", AGAIN)
+            raise damaged_file(path, "it or its vocabulary is not the one that the weights were trained with", AGAIN)
         return encoder
 
 
-def build_model(experiment: Experiment, known: Known) -> Any:
+def build_model(experiment: Experiment, known: CatalogOrEncoder) -> Any:
     """The untrained model of an experiment."""
-    return experiment.model.build(known.fields if isinstance(known, Encoder) else known)  # type: ignore[attr-defined]
+    return experiment.model.build(known.fields if isinstance(known, FieldEncoder) else known)  # type: ignore[attr-defined]
 
 
 def store_path(run: Run, *, how: str = "with --data") -> Path:
@@ -179,7 +178,7 @@ def _impressions_of(run: Run, data: AnyStore | str | Path | None, how: str) -> I
     return store
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
+def metrics_rows(folder: Path) -> list[dict[str, Any]]:
     """What `Run.rows` gives, of a folder whose run may still be in training."""
     path = folder / "metrics.jsonl"
     if not path.exists():
@@ -199,13 +198,13 @@ def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
         raise UserError(f"{folder / 'manifest.json'} lacks the run's data or parameters; the folder is damaged")
 
 
-def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[str, Any]) -> None:
+def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: dict[str, Any]) -> None:
     """Everything of a run folder but its weights and metrics; the manifest last, since it makes the folder a run."""
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(known, Catalog):
         known.write(path / "items.parquet")
     else:
-        write_json(path / encoder_files.NAME, encoder_files.state(known), indent=1)
+        write_json(path / encoder_files.NAME, encoder_files.encoder_state(known), indent=1)
         encoder_files.write_vocabulary(path, encoder_files.vocabularies(known))
         manifest = manifest | {"encoder": _encoder_hashes(path)}
     write_text(path / "spec.json", experiment.to_json())
@@ -215,7 +214,7 @@ def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[s
 
 def _encoder_hashes(path: Path) -> dict[str, str]:
     """SHA-256 of the files of a run's encoder."""
-    return {name: digest(path / name) for name in (encoder_files.NAME, encoder_files.VOCABULARY)}
+    return {name: sha256_file(path / name) for name in (encoder_files.NAME, encoder_files.VOCABULARY)}
 
 
 def write_weights(path: Path, model: nn.Module) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fullrank.core.errors import UserError
-from fullrank.scaling.read import Columns, read_ladder
+from fullrank.scaling.read import ColumnNames, read_ladder
 
 WIDE = """run,dataset,n_total_params,n_nonemb_params,interactions,epoch_flops,ndcg_ep5,ndcg_ep10
 a,small,100,10,1000,1e9,0.1,0.2
@@ -43,7 +43,7 @@ def test_a_row_for_each_run(tmp_path: Path) -> None:
     assert found.metric == "ndcg" and a.metric.tolist() == [0.1, 0.2] and a.epochs.tolist() == [5, 10]  # type: ignore[union-attr]
     assert a.flops is not None and a.flops.tolist() == [5e9, 1e10] and (a.parameters, a.size, a.data) == (100, 10, 1000)
     assert b.metric.tolist() == [0.2], "an empty cell was not measured"
-    other = read_ladder(write(tmp_path, WIDE), columns=Columns(parameters="n_nonemb_params", run="dataset"))
+    other = read_ladder(write(tmp_path, WIDE), columns=ColumnNames(parameters="n_nonemb_params", run="dataset"))
     assert other.traces[0].parameters == 10 and other.traces[1].run == "large"
 
 
@@ -52,7 +52,7 @@ def test_a_row_for_each_moment(tmp_path: Path) -> None:
     assert a.flops is not None and a.flops.tolist() == [1e9, 2e9] and a.metric.tolist() == [0.1, 0.2]
     assert (b.run, b.parameters, b.data) == ("b", 200, 4000)
     text = TIDY.replace("flops", "spent").replace("metric", "auc").replace("run", "who")
-    named = read_ladder(write(tmp_path, text), columns=Columns(flops="spent", metric="auc", run="who"))
+    named = read_ladder(write(tmp_path, text), columns=ColumnNames(flops="spent", metric="auc", run="who"))
     assert named.metric == "auc" and named.traces[0].flops is not None and len(named) == 2
     alone = read_ladder(write(tmp_path, TIDY.replace("run", "other")))
     assert [t.run for t in alone.traces] == ["row 1", "row 2", "row 3"]
@@ -76,7 +76,7 @@ def test_rows_without_flops_say_what_to_do(tmp_path: Path) -> None:
     del old["size"]
     ladder = read_ladder(write(tmp_path, json.dumps({"rows": [old]}), "old.json"))
     with pytest.raises(UserError, match=r"have no flops .*run `fullrank sweep` again.*--flops-col"):
-        ladder.need("flops")
+        ladder.require("flops")
 
 
 def test_recorded_sweeps_are_read() -> None:
@@ -85,7 +85,7 @@ def test_recorded_sweeps_are_read() -> None:
     found = read_ladder(file)
     assert found.metric == "ndcg@10" and len(found) > 5
     with pytest.raises(UserError, match="have no flops"):
-        found.need("flops")
+        found.require("flops")
 
 
 @pytest.mark.parametrize(
@@ -96,17 +96,17 @@ def test_recorded_sweeps_are_read() -> None:
         (WIDE.replace("0.1,", "x,"), {}, "holds 'x', and numbers are needed"),
         (WIDE, {"metric": "ndgc"}, "did you mean 'ndcg'"),
         (WIDE.replace("ndcg_ep10", "hit_ep10"), {}, "choose one with --metric"),
-        (WIDE, {"columns": Columns(parameters="n_params")}, "no column 'n_params'; did you mean"),
+        (WIDE, {"columns": ColumnNames(parameters="n_params")}, "no column 'n_params'; did you mean"),
         (TIDY.replace("metric", "ndcg"), {}, "no column 'metric'"),
         (TIDY.replace("0.3", ""), {}, "line 4 has no metric"),
         (TIDY.replace("1e9,0.1,100", "1e9,0.1,101"), {}, "parameters changes within the run"),
         (TIDY.replace("b,", ","), {}, "line 4 has no run; name the run of every row"),
         (TIDY.replace("a,", "  ,"), {}, "lines 2, 3 have no run"),
         ("run,metric\n" + ",0.1\n" * 12, {}, "10, 11 and 2 more have no run"),
-        ("who,metric\na,0.1\n,0.2\n", {"columns": Columns(run="who")}, "line 3 has no who"),
+        ("who,metric\na,0.1\n,0.2\n", {"columns": ColumnNames(run="who")}, "line 3 has no who"),
         ("run,metric\n", {}, "has no rows"),
         (WIDE.replace("ndcg_ep10", "ndcg_ep05"), {}, "names an epoch of ndcg twice"),
-        (TIDY, {"metric": "metric", "columns": Columns(metric="metric")}, "--metric-col names the column"),
+        (TIDY, {"metric": "metric", "columns": ColumnNames(metric="metric")}, "--metric-col names the column"),
     ],
 )
 def test_tables_that_are_wrong(text: str, asked: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_tables_that_are_wrong(text: str, asked: dict[str, Any], said: str, tmp_
 def test_missing_columns_are_named_where_they_are_needed(tmp_path: Path) -> None:
     ladder = read_ladder(write(tmp_path, WIDE.replace("epoch_flops", "other")))
     with pytest.raises(UserError, match=r"have no flops .*--flops-col \(epoch_flops: FLOPs of one epoch\)"):
-        ladder.need("flops")
+        ladder.require("flops")
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,10 @@ import torch
 import fullrank as fr
 from fullrank.cli import main
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder, transform
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.impressions.transform import fresh
 from fullrank.run import Run, write_run
-from fullrank.training.folder import OWN
+from fullrank.training.state import RUN_FILES
 from tests.cascade.pieces import BEGIN, SCHEMA, log
 from tests.training.clicks import as_format_1, tiny
 
@@ -59,7 +58,7 @@ class Trained:
 
     path: Path
     moved: Path
-    encoder: Encoder
+    encoder: FieldEncoder
     before: pl.DataFrame
 
 
@@ -82,7 +81,7 @@ def copied(trained: Trained, folder: Path) -> Path:
 
 def test_the_folder_holds_what_the_format_says(trained: Trained) -> None:
     names = {path.name for path in trained.path.iterdir()}
-    assert {"encoder.json", "vocabulary.parquet"} < names <= set(OWN) and "fields.json" not in names
+    assert {"encoder.json", "vocabulary.parquet"} < names <= set(RUN_FILES) and "fields.json" not in names
     run = Run.open(trained.path)
     assert run.manifest["format_version"] == 2 and not run.needs_store
     assert run.fields == trained.encoder.fields
@@ -113,7 +112,7 @@ def test_threads_share_one_predictor(trained: Trained) -> None:
 def test_every_field_is_encoded_as_by_the_store(trained: Trained) -> None:
     own = Run.open(trained.path).encoder()
     assert own.schema == trained.encoder.schema and own.fitted == trained.encoder.fitted
-    found, wanted = (fresh(one, unseen(), "impressions") for one in (own, trained.encoder))
+    found, wanted = (transform(one, unseen(), "impressions") for one in (own, trained.encoder))
     for name in ("categorical", "numeric", "missing"):
         assert torch.equal(getattr(found, name), getattr(wanted, name))
         assert (getattr(found, name)[:, 0] != getattr(found, name)[0, 0]).any()

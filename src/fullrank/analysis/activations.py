@@ -24,7 +24,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split
-from fullrank.inference.batches import answers
+from fullrank.inference.batches import score_batches
 
 BLOCK = 8192
 """Items per block; here it only bounds the users in a batch (`inference.batches.SCORES` / BLOCK)."""
@@ -181,7 +181,7 @@ class Activations:
 def activations(model: Model, sample: Sample, progress: Progress | None = None) -> Iterator[Activations]:
     """The sample, batch by batch, longest histories first. Use one before asking for the next."""
     with _recording(model) as record:
-        batches = answers(model, sample.histories, block=BLOCK, device=device_of(model), progress=progress)
+        batches = score_batches(model, sample.histories, block=BLOCK, device=device_of(model), progress=progress)
         for users, scorer in batches:
             yield Activations(
                 users, scorer, record.states, record.inputs, tuple(record.attentions), dict(record.module_inputs)

@@ -17,14 +17,13 @@ from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, row
 from fullrank.analysis.diagnostics import Diagnostic, find_diagnostics
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.core.errors import UserError
+from fullrank.core.files import jsonable
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.models.ranking.model import RankingModule
-from fullrank.ops.plain import plain
 from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash
 
@@ -91,7 +90,7 @@ def diagnose_retrieval(
             runner.progress = _part(progress, low, high)
             found += runner.rows()
     _part(progress, 0.0, 1.0)(1, 1)
-    return Diagnosis(tuple(cast(list[Row], plain(found))))
+    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 
 def diagnose_ranking(
@@ -127,7 +126,7 @@ def diagnose_ranking(
     for diagnostic in diagnostics:
         if split != "train" or not diagnostic.runs_model:
             found += diagnostic.rows()
-    return Diagnosis(tuple(cast(list[Row], plain(found))))
+    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 
 class Diagnose(Protocol):

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_jsonl
+from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.readers import read_jsonl
-from fullrank.ops.plain import plain
 
 Row = dict[str, Any]
 """One figure, as it stands in diagnosis.jsonl."""
@@ -100,7 +99,7 @@ class Diagnosis:
 
     def save(self, path: str | Path) -> None:
         """One JSON object a line."""
-        write_jsonl(path, (plain(one) for one in self.rows))
+        write_jsonl(path, (jsonable(one) for one in self.rows))
 
     @staticmethod
     def load(path: str | Path) -> Diagnosis:

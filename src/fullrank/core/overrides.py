@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fullrank.core.errors import UserError, brief, nearest
+from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.readers import read_yaml_text
 
 
@@ -19,18 +19,18 @@ def read_setting(setting: str) -> tuple[str, Any]:
         raise UserError(f"cannot read the value of {brief(setting)}: it is not YAML ({error})") from None
 
 
-def place(tree: dict[str, Any], path: str, value: Any) -> None:
+def put_setting(tree: dict[str, Any], path: str, value: Any) -> None:
     """Put a value at a dotted path, in place. Raises `UserError` with the nearest name where there is no such path."""
-    _place(tree, path.strip().split("."), value, path)
+    _put(tree, path.strip().split("."), value, path)
 
 
-def _place(tree: Any, keys: list[str], value: Any, whole: str) -> None:
+def _put(tree: Any, keys: list[str], value: Any, whole: str) -> None:
     key, rest = keys[0], keys[1:]
     if isinstance(tree, list):
         if not key.isdigit() or int(key) >= len(tree):
             raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}")
         if rest:
-            _place(tree[int(key)], rest, value, whole)
+            _put(tree[int(key)], rest, value, whole)
         else:
             tree[int(key)] = value
         return
@@ -38,10 +38,10 @@ def _place(tree: Any, keys: list[str], value: Any, whole: str) -> None:
         raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}")
     if key not in tree:
         names = [n for n in tree if n != "kind"]
-        raise UserError(f"{whole}: there is no setting {key!r}{nearest(key, names)} (allowed: {', '.join(names)})")
+        raise UserError(f"{whole}: there is no setting {key!r}{did_you_mean(key, names)} (allowed: {', '.join(names)})")
     if rest == ["kind"]:
         tree[key] = {"kind": value}
     elif rest:
-        _place(tree[key], rest, value, whole)
+        _put(tree[key], rest, value, whole)
     else:
         tree[key] = value

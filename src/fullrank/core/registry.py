@@ -22,7 +22,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from fullrank.core.errors import brief, nearest, unknown
+from fullrank.core.errors import brief, did_you_mean, unknown
 from fullrank.core.spec import Spec
 
 
@@ -77,7 +77,7 @@ def find(kind: str, *rooms: str) -> type[Spec]:
             module = importlib.import_module(own)
             return next(c for c in _specs_in(module) if c.kind_of() == kind)
     allowed = [k for room in rooms for k in kinds(room)]
-    hint = nearest(kind, allowed)
+    hint = did_you_mean(kind, allowed)
     name = rooms[0].split(".")[-1]
     one = {"losses": "loss", "items": "kind of items"}.get(name, name.removesuffix("s"))
     raise ValueError(f"no {one} is called {brief(kind)}{hint} (allowed: {', '.join(allowed)})")

@@ -30,20 +30,21 @@ class Columns:
     """The same summed over the keys, zero at padded queries; None where rows sum to one."""
 
 
-class Taps:
-    """What modules note down for the penalties of one step, or for a cache. A module notes only what is `wanted`."""
+@dataclass(frozen=True)
+class Captures:
+    """What modules keep of one forward pass for penalties or for a cache: a module fills what is not None."""
 
-    def __init__(self, wanted: frozenset[str]):
-        self.wanted = wanted
-        self.columns: list[Columns] = []
-        self.memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] = {}
-        """The keys and values of each attention, [B, H, T, e]."""
+    columns: list[Columns] | None = None
+    """How much attention each key received, layer by layer."""
+    after_dropout: bool = False
+    """Whether columns are sums of the weights after dropout."""
+    memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] | None = None
+    """The keys and values of each attention, [B, H, T, e]."""
 
-    def also(self, need: str) -> Taps:
-        """Taps that want one thing more; what is noted there is noted here."""
-        more = Taps(self.wanted | {need})
-        more.columns, more.memory = self.columns, self.memory
-        return more
+    @staticmethod
+    def remembering(others: Captures | None) -> Captures:
+        """Captures of keys and values, and of what others want: it is kept in the same lists."""
+        return replace(others or Captures(), memory={})
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Batch:
     """Queries per group over all shards of one optimizer step; None means this batch alone."""
     empty_shard: bool = False
     """A shard without rows of its own: it takes part in the step and adds nothing."""
-    taps: Taps | None = None
-    """Where modules note what a penalty needs; None outside of training, or where no penalty needs anything."""
+    captures: Captures | None = None
+    """Where modules keep what a penalty or a cache needs; None where nothing is needed."""
     views: int = 1
     """How often the rows are repeated, each time under other dropout: rows [0, B / views) are the first view."""
 
@@ -241,10 +242,12 @@ class Step:
     states: States
     queries: tuple[Queries, ...]
     records: Mapping[str, Record] = field(default_factory=dict)
-    taps: Taps | None = None
-    """What the modules noted, where a penalty asked for it."""
+    captures: Captures | None = None
+    """What the modules kept of this step, where a penalty needs it."""
     inputs: Batch | None = None
     """What the encoder was given of the batch: lengths and positions of `states.tokens`."""
+    first_view_only: bool = False
+    """Whether the loss reads the first view of the rows alone."""
 
 
 @runtime_checkable

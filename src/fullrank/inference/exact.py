@@ -41,7 +41,7 @@ def top_k(
         raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}")
     best: tuple[Tensor, Tensor] | None = None
     floor: Tensor | None = None
-    score = scorer(answer, block)
+    score = block_scorer(answer, block)
     for low in range(0, answer.size, block):
         high = min(low + block, answer.size)
         scores = score(low, high)
@@ -61,7 +61,7 @@ def top_k(
     return values.float(), ids
 
 
-def scorer(answer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
+def block_scorer(answer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
     """The scores of items low .. high-1, valid until the next call.
 
     A `DenseScorer` is multiplied into one buffer: a fresh table of several MB for each block costs about as much in

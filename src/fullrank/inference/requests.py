@@ -11,14 +11,14 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
 
-from fullrank.core.errors import UserError, brief, nearest
+from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
 
-Given = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
+HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 """Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item
 columns."""
 ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
@@ -53,8 +53,8 @@ class RequestBatch:
         return replace(self, names=self.users[some], histories=self.histories.take(some))
 
 
-def read(
-    histories: Given,
+def read_histories(
+    histories: HistoryInput,
     catalog: Catalog,
     *,
     unknown: str = "skip",
@@ -64,8 +64,8 @@ def read(
     timed: bool = False,
 ) -> RequestBatch:
     """The histories as arrays. `timed`: a model reads when events happened. The rest is as in `Predictor.recommend`."""
-    named("unknown", unknown, ("skip", "error"))
-    named("untimed", untimed, ("error", "even"))
+    check_choice("unknown", unknown, ("skip", "error"))
+    check_choice("untimed", untimed, ("error", "even"))
     names, lengths, items, times, give = _flat(histories, columns, catalog, time_unit if timed else None)
     if timed and times is None and lengths.any():
         times = _even(lengths, columns, untimed)
@@ -91,7 +91,7 @@ def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, ca
         return Filters()
     barred: Bool[np.ndarray, "V"] | None = None
     excluded, allowed = (
-        None if given is None else _known(per_history(name, given, request), catalog)
+        None if given is None else _known_ids(per_history(name, given, request), catalog)
         for name, given in (("exclude", exclude), ("allow", allow))
     )
     if isinstance(allowed, np.ndarray):
@@ -162,7 +162,7 @@ def _is_list(given: Any) -> bool:
     return isinstance(given, Sequence | pl.Series | np.ndarray) and not isinstance(given, str | bytes)
 
 
-def _known(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
+def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
     """Internal ids of those that the catalogue has: flat where they are for all histories, else a row for each."""
     if isinstance(given, pl.Series):
         ids = catalog.lookup(given)
@@ -172,10 +172,10 @@ def _known(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int
     return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
 
 
-def named(name: str, given: str, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, given: str, allowed: tuple[str, ...]) -> None:
     """Raise `UserError` unless a policy is one of those allowed."""
     if given not in allowed:
-        raise UserError(f"{name}={given!r}{nearest(given, allowed)} (allowed: {', '.join(allowed)})")
+        raise UserError(f"{name}={given!r}{did_you_mean(given, allowed)} (allowed: {', '.join(allowed)})")
 
 
 def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
@@ -190,7 +190,7 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
 
 
 def _flat(
-    histories: Given, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
+    histories: HistoryInput, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
 ) -> tuple[pl.Series | None, np.ndarray, np.ndarray, np.ndarray | None, Any]:
     """Users (None: numbered), events of each, internal item ids of all (-1: unknown), seconds, and how to give a polars
     frame back.
@@ -222,7 +222,9 @@ def _from_frame(
     names = given.collect_schema().names()
     for name in columns[:2]:
         if name not in names:
-            raise UserError(f"histories have no column {name!r}{nearest(name, names)} (columns: {', '.join(names)})")
+            raise UserError(
+                f"histories have no column {name!r}{did_you_mean(name, names)} (columns: {', '.join(names)})"
+            )
     wanted = given.select([name for name in columns if name in names])
     frame = pl.DataFrame((wanted.collect() if isinstance(wanted, nw.LazyFrame) else wanted).to_arrow())
     if missing := frame[columns[0]].null_count():

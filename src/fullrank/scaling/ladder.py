@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
@@ -57,7 +56,7 @@ class Ladder:
         for trace in self.traces:
             self._check(trace)
 
-    def need(self, *names: str) -> None:
+    def require(self, *names: str) -> None:
         """Raises `UserError` where a run does not have one of these."""
         for name in names:
             without = [trace.run for trace in self.traces if getattr(trace, name) is None]
@@ -67,7 +66,7 @@ class Ladder:
                     + (self.missing or f"give them as `{name}` of each trace")
                 )
 
-    def some(self, places: Sequence[int]) -> Ladder:
+    def subset(self, places: Sequence[int]) -> Ladder:
         """The runs at these places; a place may stand several times."""
         return Ladder(tuple(self.traces[i] for i in places), self.metric, self.source, self.missing)
 
@@ -95,10 +94,3 @@ class Ladder:
             value = getattr(trace, name)
             if value is not None and not (np.isfinite(value) and value > 0):
                 raise UserError(f"{where}: {name} is {value:g}; it must be a number above 0: correct it in the file")
-
-
-def as_ladder(source: Ladder | str | Path) -> Ladder:
-    """A ladder, or the file that holds one."""
-    from fullrank.scaling.read import read_ladder
-
-    return source if isinstance(source, Ladder) else read_ladder(source)

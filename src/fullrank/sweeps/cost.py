@@ -17,15 +17,14 @@ from torch import nn
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import build_model
 from fullrank.sweeps.jobs import Job
 from fullrank.training.data_module import Batches, DataModule, data_module_of
-from fullrank.training.module import make_optimizer
-from fullrank.training.optim import clip
+from fullrank.training.optim import clip_gradients, make_optimizer
 
 SECONDS = 3.0
 """Time spent on measuring one cell's steps; as much again at most on its evaluation."""
@@ -36,7 +35,7 @@ SHARES = (64, 16, 4, 1)
 
 
 @dataclass(frozen=True)
-class Cost:
+class JobCost:
     """Seconds on this machine."""
 
     fit: float
@@ -68,10 +67,10 @@ class Cost:
         left = 1.0 - min(steps_done, steps) / steps if steps else 1.0
         return self.train * left + self.evaluation * self.evaluations
 
-    def scaled(self, train_seconds_per_epoch: float) -> Cost:
+    def scaled(self, train_seconds_per_epoch: float) -> JobCost:
         """The same job at the pace that another seed of it really had, validation included."""
         step = train_seconds_per_epoch / max(1, self.steps_per_epoch)
-        return Cost(0.0, step, self.steps_per_epoch, self.epochs, 0.0, 0, self.evaluation, self.evaluations)
+        return JobCost(0.0, step, self.steps_per_epoch, self.epochs, 0.0, 0, self.evaluation, self.evaluations)
 
     def dump(self) -> dict[str, Any]:
         return {**asdict(self), "train": self.train, "total": self.total}
@@ -82,19 +81,19 @@ def measure_costs(
     store: AnyStore,
     *,
     seconds: float = SECONDS,
-    told: Callable[[Job], None] | None = None,
+    on_job: Callable[[Job], None] | None = None,
     device: str = "auto",
-) -> dict[str, Cost | None]:
+) -> dict[str, JobCost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
     Raises `UserError` where a model cannot be built or trained on this store, so that it is found before any job runs.
     """
-    found: dict[str, Cost | None] = {}
+    found: dict[str, JobCost | None] = {}
     for job in jobs:
         if job.cost_key in found:
             continue
-        if told is not None:
-            told(job)
+        if on_job is not None:
+            on_job(job)
         try:
             found[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
         except UserError as error:
@@ -104,7 +103,7 @@ def measure_costs(
     return found
 
 
-def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device: str = "auto") -> Cost:
+def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device: str = "auto") -> JobCost:
     """Time a job's steps and evaluation for about `seconds` each. A baseline's fit is timed whole."""
     torch.manual_seed(0)
     place = resolve_device(device)
@@ -125,7 +124,7 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
     once = time_evaluation(model, data, seconds / 2, all_metrics=full) if job.splits else 0.0
     often = math.ceil(epochs / training.evaluate_every)
     again = time_evaluation(model, data, seconds / 2, all_metrics=False) if often else 0.0
-    return Cost(fit, step, steps, epochs, again, often, once, len(job.splits))
+    return JobCost(fit, step, steps, epochs, again, often, once, len(job.splits))
 
 
 def time_step(model: nn.Module, loader: Batches, training: Training, seconds: float) -> float:
@@ -147,7 +146,7 @@ def time_step(model: nn.Module, loader: Batches, training: Training, seconds: fl
             assert isinstance(loss, torch.Tensor)
             loss.backward()
         if training.clip_norm is not None:
-            clip(model.parameters(), training.clip_norm)
+            clip_gradients(model.parameters(), training.clip_norm)
         optimizer.step()
         _finish(device)
         if k >= warm:
@@ -172,6 +171,6 @@ def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_m
 
 
 def _finish(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has done what it was on_job."""
     if device.type == "cuda":
         torch.cuda.synchronize()

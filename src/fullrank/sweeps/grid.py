@@ -13,7 +13,16 @@ from pydantic import Field, model_validator
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
-from fullrank.sweeps.jobs import Cell, Job, Split, called, check_folders, check_name, check_seeds, make_jobs
+from fullrank.sweeps.jobs import (
+    Cell,
+    Job,
+    Split,
+    check_distinct_folders,
+    check_name,
+    check_seeds,
+    make_jobs,
+    recipe_label,
+)
 
 Zipped = tuple[dict[str, Any], ...]
 """Settings that go together: one mapping per place on the axis, with an optional `name`."""
@@ -86,7 +95,7 @@ class Grid(Spec):
         else:
             rounds = itertools.zip_longest(*made)
             jobs = [job for some in rounds for job in some if job is not None]
-        check_folders(jobs)
+        check_distinct_folders(jobs)
         return jobs
 
     def _axes(self) -> list[list[tuple[str, dict[str, Any]]]]:
@@ -130,7 +139,7 @@ def _cell(base: str, common: Mapping[str, Any], place: Sequence[tuple[str, dict[
     settings = dict(common)
     for _, some in place:
         settings |= some
-    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([called(base), *(label for label, _ in place)]))[:90]
+    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([recipe_label(base), *(label for label, _ in place)]))[:90]
     name = next(n for n in _numbered(label) if n not in taken)
     taken.add(name)
     return Cell(name=name, recipe=base, set=settings)

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
-from fullrank.sweeps.jobs import Cell, Job, check_folders, check_name, check_seeds, make_jobs
+from fullrank.sweeps.jobs import Cell, Job, check_distinct_folders, check_name, check_seeds, make_jobs
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 """Bases of the Halton sequence: at most so many settings are searched at once."""
@@ -60,7 +60,7 @@ class Range(Spec):
         return min(max(float(f"{value:.3g}"), low), high)
 
 
-class Searched(Cell):
+class SearchCell(Cell):
     """A cell with its own search space."""
 
     space: dict[str, Range] = Field(default_factory=dict)
@@ -75,7 +75,7 @@ class Search(Spec):
 
     name: str = "tune"
     """Name of the search in its records."""
-    cells: tuple[Searched, ...] = Field(min_length=1)
+    cells: tuple[SearchCell, ...] = Field(min_length=1)
     """What is tuned."""
     space: dict[str, Range] = Field(default_factory=dict)
     """Search space of the cells that bring none of their own."""
@@ -121,7 +121,7 @@ class Search(Spec):
         made = [c.model_copy(update={"set": {**self.set, **c.set, **settings}}) for c in self.cells]
         return self.model_copy(update={"cells": tuple(made), "set": {}})
 
-    def trial_settings(self, cell: Searched) -> list[dict[str, Any]]:
+    def trial_settings(self, cell: SearchCell) -> list[dict[str, Any]]:
         """The settings of each trial of a cell, different from one another; trial 0 changes nothing.
 
         Raises `UserError` where the space holds fewer settings than there are trials.
@@ -151,7 +151,7 @@ class Search(Spec):
                 plain = Cell(name=name, recipe=cell.recipe, set=settings)
                 jobs = make_jobs(plain, self.seeds, ("validation",), group=f"trial {trial}", selection_only=True)
                 made += [self._shortened(job) for job in jobs]
-        check_folders(made)
+        check_distinct_folders(made)
         return made
 
     def _shortened(self, job: Job) -> Job:

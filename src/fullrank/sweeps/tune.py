@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.files import write_text
-from fullrank.data.open import AnyStore
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.data.impressions.store import AnyStore
+from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
-from fullrank.sweeps.environment import code, machine
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell
-from fullrank.sweeps.records import write_results
-from fullrank.sweeps.runner import Outcome, run_jobs
+from fullrank.sweeps.records import Outcome, code_version, environment, write_results
+from fullrank.sweeps.runner import run_jobs
 from fullrank.sweeps.search import Search, trial_name
 from fullrank.sweeps.sweep import describe_data
 
@@ -63,8 +62,8 @@ def tuned(space: Search, store: AnyStore, outcome: Outcome, command: str | None)
         "best": best,
         "budget": _budget(space, trials, rounds, outcome),
         "data": describe_data(store),
-        "machine": machine(),
-        "code": code(),
+        "machine": environment(),
+        "code": code_version(),
         "search": space.dump(),
         "trials": trials,
         "estimate": outcome.estimate,
@@ -97,7 +96,7 @@ def _trials(space: Search, index: int, outcome: Outcome) -> list[dict[str, Any]]
                 "trial": trial,
                 "set": settings,
                 "metric": metric,
-                "better": "larger" if sign(jobs[0].experiment.evaluation) > 0 else "smaller",
+                "better": "larger" if selection_sign(jobs[0].experiment.evaluation) > 0 else "smaller",
                 "score": statistics.fmean(scores) if scores else None,
                 "seeds": [row["seed"] for row in rows],
                 "epochs_allowed": jobs[0].experiment.training.max_epochs,

@@ -16,22 +16,20 @@ from torch import nn
 from fullrank import __version__
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
-from fullrank.training.checkpoint import Checkpoint, read_checkpoint
-from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_module_of, describe
-from fullrank.training.folder import check, clear, first_source
-from fullrank.training.loop import TrainingLoop
-from fullrank.training.metrics_log import MetricsLog, make_loggers
-from fullrank.training.module import FitModule
-from fullrank.training.progress import TrainingProgress
+from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
+from fullrank.training.distributed import launched
+from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
+from fullrank.training.loop import FitModule, TrainingLoop
+from fullrank.training.state import Checkpoint, check_folder, clear_run, initial_run, read_checkpoint
 
 
-def train(
+def fit(
     experiment: Experiment,
     store: AnyStore,
     out: str | Path,
@@ -51,8 +49,8 @@ def train(
     model's fields, are matched by external id.
     """
     folder, where = Path(out), resolve_device(device)
-    if _rank() == 0:  # the others may come when it has begun to write
-        check(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
+    if launched().rank == 0:  # the others may come when it has begun to write
+        check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
     resume = resume and is_run(folder)
     data = data_module_of(experiment, store)
     if not data.validates:
@@ -66,13 +64,13 @@ def train(
         if callable(getattr(callback, "check", None)):
             callback.check(model, store)  # type: ignore[attr-defined]
     kept = read_checkpoint(folder) if resume else None
-    source = first_source(folder) if resume else init_from
+    source = initial_run(folder) if resume else init_from
     if source is not None and kept is None:
         data.warm_start(model, source)
-    loader = data.loader(model, _world()) if gradient else None
-    tools = make_loggers(loggers, folder) if _rank() == 0 else ()
-    if _rank() == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
-        clear(folder)
+    loader = data.loader(model, launched().world) if gradient else None
+    tools = make_loggers(loggers, folder) if launched().rank == 0 else ()
+    if launched().rank == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
+        clear_run(folder)
         write_run(folder, experiment, data.known, _manifest(model, data, init_from))
     if loader is None:
         begun = time.perf_counter()
@@ -91,7 +89,7 @@ def _fit(
     loader: Batches,
     out: Path,
     kept: Checkpoint | None,
-    journal: MetricsLog,
+    log: MetricsLog,
     callbacks: tuple[Callback, ...],
     progress: bool,
     device: torch.device,
@@ -107,18 +105,18 @@ def _fit(
     first = state.get("step", 0)
     module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.get("cuts", 0))
     module.optimizer_state = None if kept is None else kept[1]
-    if _rank() == 0:
-        journal.keep_until(first)
-    shown = TrainingProgress(progress and _rank() == 0, total, first)
-    conductor = TrainingLoop(experiment, data, loader, out, journal, shown, callbacks, state)
-    stream = _Stream(loader, first, total, range(_rank(), loader.shards, _world()))
+    if launched().rank == 0:
+        log.keep_until(first)
+    progress_bar = TrainingProgress(progress and launched().rank == 0, total, first)
+    loop = TrainingLoop(experiment, data, loader, out, log, progress_bar, callbacks, state)
+    stream = _Stream(loader, first, total, range(launched().rank, loader.shards, launched().world))
     try:
-        _trainer(training, _world(), total - first, conductor, device).fit(module, stream)
+        _trainer(training, launched().world, total - first, loop, device).fit(module, stream)
     except SystemExit:  # Lightning turns an interrupt into one
         raise KeyboardInterrupt from None
     finally:
-        shown.close()
-    for logger in journal.loggers:
+        progress_bar.close()
+    for logger in log.loggers:
         logger.finalize("success")
 
 
@@ -132,9 +130,7 @@ class _Stream:
         return self.loader.iterate(self.first, self.stop, self.shards)
 
 
-def _trainer(
-    training: Training, world: int, steps: int, conductor: TrainingLoop, device: torch.device
-) -> lightning.Trainer:
+def _trainer(training: Training, world: int, steps: int, loop: TrainingLoop, device: torch.device) -> lightning.Trainer:
     import logging
 
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
@@ -151,7 +147,7 @@ def _trainer(
         max_epochs=-1,
         accumulate_grad_batches=training.accumulate,
         gradient_clip_val=training.clip_norm,
-        callbacks=[conductor],
+        callbacks=[loop],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -175,13 +171,5 @@ def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict
         "parameters": sum(p.numel() for p in model.parameters()),
         **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
         "init_from": None if init_from is None else str(init_from.path.resolve()),
-        "data": describe(data),
+        "data": data_manifest(data),
     }
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
-
-
-def _world() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -26,7 +26,7 @@ from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.run import Run
 from tests.analysis.report.conftest import make
 from tests.training.clicks import shop
@@ -88,7 +88,7 @@ def test_every_setting_of_size_is_tried() -> None:
 def test_a_setting_of_size_adds_parameters_and_stays_in_line(name: str, fields: tuple[FieldInfo, ...]) -> None:
     recipe, settings, less, more = GROWN[name]
     free = RANKER_SIZES if name.startswith("ranker.") else SIZES
-    one, other = (named(recipe).override(*settings, f"model.{name}={value}") for value in (less, more))
+    one, other = (find_experiment(recipe).override(*settings, f"model.{name}={value}") for value in (less, more))
     assert count(one, fields) < count(other, fields)
     assert len(same_but_for(known(one, other), free)) == 1 and len(same_but_for(known(one, other))) == 2
     assert len(same_but_for(known(one, other.override("seed=7")), free)) == 1
@@ -96,13 +96,13 @@ def test_a_setting_of_size_adds_parameters_and_stays_in_line(name: str, fields: 
 
 
 def test_what_is_no_matter_of_size_is_another_line() -> None:
-    cross, deep = named("dcnv2"), named("autoint")
+    cross, deep = find_experiment("dcnv2"), find_experiment("autoint")
     assert len(same_but_for(known(cross, cross.override("model.ranker.rank=4")), RANKER_SIZES)) == 2
     assert len(same_but_for(known(deep, deep.override("model.ranker.deep.hidden=[]")), RANKER_SIZES)) == 2
     assert len(same_but_for(known(deep, deep.override("model.embedding.dim=8")), RANKER_SIZES)) == 2, (
         "tables would grow"
     )
-    attention = named("sasrec")
+    attention = find_experiment("sasrec")
     assert len(same_but_for(known(attention, attention.override("model.max_length=20")), SIZES)) == 2
     assert line_label(known(deep, deep)) == "A, B: autoint"
     assert line_label(known(*[deep] * 7)) == "A, B, C, ... G: autoint"

@@ -21,7 +21,7 @@ from fullrank.analysis.diagnostics.diversity import has_reasoner, reasoning_runs
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult
-from fullrank.evaluation import Evaluation, compare, evaluate, frontier, oracle_step
+from fullrank.evaluation import Evaluation, accuracy_by_steps, compare, evaluate, oracle_ceilings
 
 USERS = 2048
 """Most users measured: the first of the sample, whose order is random."""
@@ -46,7 +46,7 @@ class StepCurve(Diagnostic):
         most = model.reasoner.steps + BEYOND
         longer = spec.override(f"reasoning.steps={most}")
         found = [row(self.name, "trained", model.reasoner.steps)]
-        points = frontier(
+        points = accuracy_by_steps(
             model, store, self.context.split, longer, rounds=1, device=device_of(model), progress=self.progress
         )
         for point in points:
@@ -129,7 +129,7 @@ class OracleStep(Diagnostic):
         model, (store, spec) = self.context.model, evaluated_with(self)
         spec = spec.model_copy(update={"bootstrap": SAMPLES})
         found = []
-        for one in oracle_step(model, store, self.context.split, spec, device=device_of(model)):
+        for one in oracle_ceilings(model, store, self.context.split, spec, device=device_of(model)):
             figures = {"fixed": one.fixed, "best": one.best, "gap": one.gap}
             figures |= {"gap_low": one.interval[0], "gap_high": one.interval[1]}
             found += [row(self.name, name, value, label=one.metric) for name, value in figures.items()]

@@ -16,8 +16,7 @@ from fullrank.analysis.report.results import RunResult, run_key, run_names
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress, Tell
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import EVALUATE, EvaluationResult
 from fullrank.evaluation.spec import Evaluation
 from fullrank.problem import Problem

@@ -9,7 +9,7 @@ import numpy as np
 from fullrank.analysis.report import Figure
 from fullrank.analysis.report.draw import GREY, legend, look, panel, plain_powers
 from fullrank.analysis.report.page import Report, Summary, SummaryRow, check_extra
-from fullrank.scaling.growth import RARE, TOP, Growth, short, told
+from fullrank.scaling.growth import RARE, TOP, Growth, growth_sentences, short_number
 
 WORDS = (
     ("interaction", "One event: a user did something with an item."),
@@ -38,7 +38,7 @@ def growth_report(grown: Growth) -> Report:
     return Report(
         title=f"How the catalogue of {grown.source} grows",
         subtitle="With users, with interactions; what that does to a model; and how events are spread over items.",
-        sentences=tuple(told(grown)),
+        sentences=tuple(growth_sentences(grown)),
         summary=_summary(grown),
         sections=(catalogue(grown), parameters(grown), popularity(grown)),
         words=WORDS,
@@ -117,13 +117,15 @@ def parameters(grown: Growth) -> Figure:
     def paint(axes: Any) -> None:
         for place, other in enumerate(grown.others):
             colour = look(place)["color"]
-            axes.plot(grown.items, values[:, place], label=f"{short(other)} and a table", color=colour, marker=".")
-            axes.axhline(other, color=colour, ls=":", label=f"{short(other)}, text items")
+            axes.plot(
+                grown.items, values[:, place], label=f"{short_number(other)} and a table", color=colour, marker="."
+            )
+            axes.axhline(other, color=colour, ls=":", label=f"{short_number(other)}, text items")
         _both(axes)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7)
 
     ends = "; ".join(
-        f"{short(other)} becomes {total:,}"
+        f"{short_number(other)} becomes {total:,}"
         for other, total in zip(grown.others, values[-1].tolist(), strict=True)
     )  # fmt: skip
     alt = f"Parameters by items for {len(grown.others)} sizes of the rest of the model. At all items {ends}."
@@ -132,7 +134,7 @@ def parameters(grown: Growth) -> Figure:
         f"A table keeps {grown.dim} numbers for each item, so a model grows with the catalogue and a small one is soon "
         "little but its table. Dotted: a model that makes vectors from text has the rest alone, whatever the catalogue."
     )
-    models = (f"{short(other)} and a table" for other in grown.others)
+    models = (f"{short_number(other)} and a table" for other in grown.others)
     rows = tuple((int(n), *row) for n, row in zip(grown.items, values.tolist(), strict=True))
     return Figure(name, "What that does to the parameters", caption, (drawn,), ("items", *models), rows)
 

@@ -10,7 +10,7 @@ from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, Summary, SummaryRow
 from fullrank.analysis.report.results import RunResult, not_comparable
 from fullrank.analysis.report.sections import blocks_of_runs, joint_figures, metric_cell
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.evaluation.spec import selection_sign
 
 ORDER = ("reliability", "token_ranks", "size", "curves", "rank_theorems")
 """Order of the sections on the page: these first, then those that are not named here, by name."""
@@ -68,7 +68,7 @@ def _sentences(results: Sequence[RunResult]) -> Iterator[str]:
         name = results[0].selected
         have = [one for one in results if one.metric(name) is not None]
         if have:
-            best = max(have, key=lambda one: sign(results[0].run.spec.evaluation) * (one.metric(name) or 0.0))
+            best = max(have, key=lambda one: selection_sign(results[0].run.spec.evaluation) * (one.metric(name) or 0.0))
             yield f"Most accurate: {best.key} ({best.name}), {name} {best.metric(name):.4f}."
     for one in results:
         means = list(taps_of(one, "stable_rank").values())

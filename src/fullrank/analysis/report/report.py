@@ -16,7 +16,7 @@ from fullrank.analysis.report.results import RunResult
 from fullrank.analysis.report.retrieval import retrieval_page
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.problem import Problem
 from fullrank.run import Run
 

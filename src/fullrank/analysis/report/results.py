@@ -10,8 +10,8 @@ from typing import Any
 
 from fullrank.analysis.diagnosis import Diagnosis
 from fullrank.core.errors import UserError
-from fullrank.evaluation.compare import FREE
-from fullrank.evaluation.result import differing, remedy
+from fullrank.evaluation.compare import MAY_DIFFER
+from fullrank.evaluation.result import protocol_difference, setting_to_align
 from fullrank.problem import Problem
 from fullrank.run import Run
 
@@ -92,13 +92,13 @@ def _retrieval(results: Sequence[RunResult]) -> str | None:
         if _protocol(other) != first:
             return (
                 f"runs {results[0].key} and {other.key} were evaluated differently: "
-                f"{differing(first, _protocol(other))}{remedy(first, _protocol(other))}"
+                f"{protocol_difference(first, _protocol(other))}{setting_to_align(first, _protocol(other))}"
             )
     return None
 
 
 def _protocol(result: RunResult) -> dict[str, Any]:
-    return {key: value for key, value in result.evaluation.protocol.items() if key not in FREE}
+    return {key: value for key, value in result.evaluation.protocol.items() if key not in MAY_DIFFER}
 
 
 def _ranking(results: Sequence[RunResult]) -> str | None:

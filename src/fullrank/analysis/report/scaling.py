@@ -91,8 +91,8 @@ def _sentences(laws: Mapping[str, Law], held: Sequence[HeldOut]) -> Iterator[str
     for law in laws.values():
         values = ", ".join(f"{name} {value:.4g}" for name, value in {**law.parameters, **law.derived}.items())
         yield f"{law.form.name}: {values}; rmse {law.rmse:.5f} on {plural(len(law.residuals), 'point')}."
-        for doubt in law.doubts:
-            yield f"{law.form.name}, not determined ({doubt.ground}): {doubt.text}."
+        for some in law.unidentified:
+            yield f"{law.form.name}, not determined ({some.ground}): {some.text}."
     for one in held:
         told = one.dump()
         yield (

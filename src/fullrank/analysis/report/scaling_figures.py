@@ -10,11 +10,11 @@ import numpy as np
 from fullrank.analysis.report import Figure, Missing, join_words
 from fullrank.analysis.report.draw import GREY, legend, look, panel, plain_powers
 from fullrank.core.errors import UserError
-from fullrank.scaling.envelope import envelope
 from fullrank.scaling.fit import Law
-from fullrank.scaling.frontier import frontier
+from fullrank.scaling.frontier import compute_frontier
 from fullrank.scaling.holdout import HeldOut
 from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.points import envelope
 
 BEYOND = 100.0
 """How many times the largest FLOPs are drawn beyond the runs."""
@@ -63,7 +63,7 @@ def splits(ladder: Ladder, *, lower: bool) -> Figure | Missing:
     """Figure 5: interactions seen and parameters of the records, with their lines."""
     name, title = "frontier", "How the best runs spent their FLOPs"
     try:
-        lines, points = frontier(ladder, lower=lower)
+        lines, points = compute_frontier(ladder, lower=lower)
     except UserError as error:
         return Missing(name, title, str(error))
     flops = points["flops"]
@@ -135,8 +135,8 @@ def surface(ladder: Ladder, groups: Sequence[str], law: Law | None, why: str) ->
     name, title = "surface", "Size and data"
     if law is None:
         return Missing(name, title, f"{why}.")
-    n = np.geomspace(*law.reach["parameters"], 60)
-    t = np.geomspace(*law.reach["data"], 60)
+    n = np.geomspace(*law.observed["parameters"], 60)
+    t = np.geomspace(*law.observed["data"], 60)
     wide, high = np.meshgrid(n, t)
     values = law.predict(parameters=wide.ravel(), data=high.ravel()).reshape(wide.shape)
     best = [float(trace.metric[trace.best(lower=law.form.lower)]) for trace in ladder.traces]
@@ -167,7 +167,7 @@ def surface(ladder: Ladder, groups: Sequence[str], law: Law | None, why: str) ->
         panel(f"{name}-size", along, "The law along parameters for each data set, with the runs.", x="parameters N",
               y=ladder.metric),
     )  # fmt: skip
-    open_ = sorted({p for doubt in law.doubts for p in doubt.parameters})
+    open_ = sorted({p for one in law.unidentified for p in one.parameters})
     caption = (
         "First, the metric that the law expects of a size and a data set (lines of equal height) with the runs; then "
         "along size for each data set. " + (f"Not determined by these runs: {', '.join(open_)}." if open_ else "")

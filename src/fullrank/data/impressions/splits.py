@@ -16,8 +16,9 @@ from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
-from fullrank.data.values import moment, refuse
+from fullrank.data.values import iso_seconds, refuse
 
 PARTS = ("train", "validation", "test")
 _ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
@@ -32,7 +33,9 @@ class _Shared(Spec):
     @classmethod
     def _whole(cls, given: Shares) -> Shares:
         if min(given) < 0 or given[0] <= 0 or abs(sum(given) - 1) > 1e-9:
-            raise ValueError(f"shares {given} must be at least 0, with something to train on, and sum to 1")
+            raise UserError(
+                f"shares {given} must be at least 0, with something to train on, and sum to 1", code="wrong-shares"
+            )
         return given
 
 
@@ -45,7 +48,7 @@ class RandomSplit(_Shared):
 
     def parts(self, rows: Int64[np.ndarray, "R"]) -> np.ndarray:
         """The part of each row number: int8 [R]."""
-        place = uniform(rows, self.seed)
+        place = uniform_of_rows(self.seed, rows)
         first, second = self.shares[0], self.shares[0] + self.shares[1]
         return ((place >= first).astype(np.int8) + (place >= second)).astype(np.int8)
 
@@ -70,14 +73,20 @@ class TemporalSplit(_Shared):
     @model_validator(mode="after")
     def _sound(self) -> TemporalSplit:
         if (self.validation_from is None) != (self.test_from is None):
-            raise ValueError("validation_from and test_from go together: give both moments, or neither")
+            raise UserError(
+                "validation_from and test_from go together: give both moments, or neither", code="missing-setting"
+            )
         if self.moments is not None:
             if self.shares != type(self).model_fields["shares"].default:
-                raise ValueError("shares has no effect with validation_from and test_from; leave it out")
+                raise UserError(
+                    "shares has no effect with validation_from and test_from; leave it out",
+                    code="setting-without-effect",
+                )
             if self.moments[0] >= self.moments[1]:
-                raise ValueError(
+                raise UserError(
                     f"validation_from={self.validation_from!r} is not before test_from={self.test_from!r}; the test "
-                    "must begin later than validation"
+                    "must begin later than validation",
+                    code="moments-out-of-order",
                 )
         return self
 
@@ -86,7 +95,7 @@ class TemporalSplit(_Shared):
         """The first seconds of validation and of the test, where they are given."""
         if self.validation_from is None or self.test_from is None:
             return None
-        first, second = (moment(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
+        first, second = (iso_seconds(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
         return first, second
 
 
@@ -102,9 +111,17 @@ class GivenSplit(Spec):
         if isinstance(column.dtype, (pl.Categorical, pl.Enum)):
             column = column.cast(pl.String)
         if column.dtype != pl.String:
-            raise UserError(f"{what} is of type {column.dtype}; a split column says {', '.join(PARTS)}")
+            raise UserError(
+                f"{what} is of type {column.dtype}; a split column says {', '.join(PARTS)}", code="wrong-column-type"
+            )
         found = column.str.strip_chars().str.to_lowercase().replace_strict(_ALIASES, default=None, return_dtype=pl.Int8)
-        refuse(found.is_null(), column, what, f"values other than {', '.join(PARTS)} (or valid, val, dev)")
+        refuse(
+            found.is_null(),
+            column,
+            what,
+            f"values other than {', '.join(PARTS)} (or valid, val, dev)",
+            code="unknown-split",
+        )
         return found.to_numpy()
 
 
@@ -114,7 +131,7 @@ def _named(given: Any) -> Any:
         given = {"kind": given}
     if isinstance(given, dict):
         if given.get("kind") not in rules:
-            raise ValueError(str(unknown("split", str(given.get("kind")), rules)))
+            raise unknown("split", str(given.get("kind")), rules)
         return rules[given["kind"]].model_validate(given)
     return given
 
@@ -123,24 +140,6 @@ ImpressionSplit = Annotated[
     Annotated[RandomSplit | TemporalSplit | GivenSplit, Field(discriminator="kind")], BeforeValidator(_named)
 ]
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
-
-
-def uniform(rows: Int64[np.ndarray, "R"], seed: int) -> np.ndarray:
-    """A number in [0, 1) for each row number: SplitMix64 of (seed, row), float64 [R]."""
-    return (mixed(rows, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def mixed(rows: Int64[np.ndarray, "R"], seed: int) -> np.ndarray:
-    """64 well-mixed bits for each row number: uint64 [R]."""
-    with np.errstate(over="ignore"):
-        start = _mix(np.array([seed % 2**64], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-        return _mix(rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start)
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 class Cuts:
@@ -159,7 +158,9 @@ class Cuts:
     def add(self, times: np.ndarray, what: str) -> None:
         """More times, in input order. Raises `UserError` where their form changes between chunks."""
         if self._dtype not in (None, times.dtype):
-            raise UserError(f"{what} mixes forms of times (whole numbers, decimals, dates); convert it to one")
+            raise UserError(
+                f"{what} mixes forms of times (whole numbers, decimals, dates); convert it to one", code="mixed-times"
+            )
         self._dtype = times.dtype
         self._rows += len(times)
         self._file.write(_sortable(times).tobytes())

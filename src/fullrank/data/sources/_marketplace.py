@@ -121,7 +121,9 @@ class Market:
             with np.load(Path(path), allow_pickle=False) as stored:
                 values: dict[str, Any] = {f.name: stored[f.name] for f in fields(cls)}
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise UserError(f"{path} holds no planted ground truth ({error}): write it with Market.save") from None
+            raise UserError(
+                f"{path} holds no planted ground truth ({error}): write it with Market.save", code="file-damaged"
+            ) from None
         numbers: dict[str, Any] = {name: value if value.ndim else float(value) for name, value in values.items()}
         return cls(**numbers)
 
