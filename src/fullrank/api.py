@@ -178,8 +178,8 @@ def diagnose(
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
     Of a ranking model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
-    (`analysis.diagnosis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
-    events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
+    (see `fullrank.analysis.diagnosis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell
+    relevant events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
     from fullrank.analysis.diagnose import diagnose_run
 

@@ -68,15 +68,15 @@ class Watch:
             )
         WatchRanks().check(model, store)
 
-    def on_epoch(self, state: TrainState) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
         """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
-        if state.store.problem == "ranking":
-            return WatchRanks().on_epoch(state)
+        if moment.store.problem == "ranking":
+            return WatchRanks().on_epoch(moment)
         begun = time.perf_counter()
-        figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, state.model), state.store)}
+        figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, moment.model), moment.store)}
         share = figures.get(SHARE)
-        if share is not None and share >= self.alarm and not self._raised(state):
-            self._raise(state, share)
+        if share is not None and share >= self.alarm and not self._raised(moment):
+            self._raise(moment, share)
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
     def _figures(self, model: Model, store: Store) -> list[tuple[str, float | None]]:
@@ -94,18 +94,18 @@ class Watch:
         ]
         return of_scores + _last_layer(layers.rows())
 
-    def _raised(self, state: TrainState) -> bool:
+    def _raised(self, moment: TrainState) -> bool:
         """Whether the epoch before was above the threshold already: an alarm is raised once per crossing."""
-        before = [row for row in metrics_rows(state.out) if row.get("event") == "epoch" and SHARE in row]
+        before = [row for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
         value = before[-1][SHARE] if before else None
         return isinstance(value, int | float) and value >= self.alarm
 
-    def _raise(self, state: TrainState, share: float) -> None:
+    def _raise(self, moment: TrainState, share: float) -> None:
         log.warning(
-            f"Alarm: after epoch {state.epoch} one direction holds {share:.0%} of the score matrix (alarm at "
+            f"Alarm: after epoch {moment.epoch} one direction holds {share:.0%} of the score matrix (alarm at "
             f"{self.alarm:.0%}); users are about to get the same popular items"
         )
-        MetricsLog(state.out).add("alarm", state.step, state.epoch, {SHARE: share, "threshold": self.alarm})
+        MetricsLog(moment.out).add("alarm", moment.step, moment.epoch, {SHARE: share, "threshold": self.alarm})
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ class WatchRanks:
                 f"there is no rank to watch in this model: {NO_TOKENS}; leave watching out", code="nothing-to-watch"
             )
 
-    def on_epoch(self, state: TrainState) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
         """`watch/stable_rank/TAP` and `watch/entropy_rank/TAP`, those of the last layer again, and the seconds."""
         begun = time.perf_counter()
         figures: dict[str, Any] = {}
-        found = _ranks(cast(RankingModule, state.model), cast(ImpressionStore, state.store), self.impressions)
+        found = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)
         for tap, both in found.items():
             for name, value in zip(FIGURES, both, strict=True):
                 figures[f"watch/{name}/{tap}"] = figures[f"watch/last_layer_{name}"] = value
