@@ -39,7 +39,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    monkeypatch.setitem(room.EVALUATE, "retrieval", noted("evaluate", room.EVALUATE["retrieval"]))  # type: ignore[call-overload]
+    monkeypatch.setattr(room, "EVALUATE", {"retrieval": noted("evaluate", room.EVALUATE["retrieval"])})
     monkeypatch.setattr(room, "diagnose_retrieval", noted("diagnose", room.diagnose_retrieval))
     return found
 
