@@ -25,7 +25,7 @@ EXTRAS = {
     "sentence_transformers": "text",
     "sentencepiece": "text",
     "faiss": "codes",
-    "scipy": "scale",
+    "optuna": "tune",
     "matplotlib": "report",
     "jinja2": "report",
 }
