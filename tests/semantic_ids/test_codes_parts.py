@@ -9,8 +9,8 @@ import torch
 from coded import matrix
 from fullrank.core.errors import UserError
 from fullrank.semantic_ids import kmeans as km
-from fullrank.semantic_ids.nearest import nearest, nearest_reference
-from fullrank.semantic_ids.opq import Opq, start
+from fullrank.semantic_ids.nearest import nearest_codeword, nearest_codeword_reference
+from fullrank.semantic_ids.opq import Opq, initial_rotation
 from fullrank.semantic_ids.quantisers import Product
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
 from fullrank.semantic_ids.tuples import Tuples
@@ -23,20 +23,20 @@ def silent(done: int, total: int) -> None: ...
 def test_nearest_equals_its_twin(rows: int, codes: int, width: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     x, words = torch.randn(rows, width, generator=generator) + 3, torch.randn(codes, width, generator=generator) + 3
-    assert torch.equal(nearest(x, words), nearest_reference(x, words))
-    assert torch.equal(nearest(x, words, rows=2), nearest_reference(x, words))
+    assert torch.equal(nearest_codeword(x, words), nearest_codeword_reference(x, words))
+    assert torch.equal(nearest_codeword(x, words, rows=2), nearest_codeword_reference(x, words))
 
 
 def test_equal_codewords_go_to_the_smaller_index() -> None:
     words = torch.tensor([[5.0, 5.0], [1.0, 1.0], [9.0, 9.0], [1.0, 1.0]])
-    assert nearest(torch.full((5, 2), 1.2), words, rows=2).tolist() == [1] * 5
+    assert nearest_codeword(torch.full((5, 2), 1.2), words, rows=2).tolist() == [1] * 5
 
 
 def test_near_ties_are_decided_by_the_distance() -> None:
     """Far from the origin a float32 product cannot tell these apart; the distances can."""
     words = torch.tensor([[4096.0, 0.5], [4096.0, 0.25], [4096.0, 0.0]])
     x = torch.tensor([[4096.0, 0.3], [4096.0, 0.45], [4096.0, 0.01]])
-    assert nearest(x, words)[:2].tolist() == nearest_reference(x, words)[:2].tolist()
+    assert nearest_codeword(x, words)[:2].tolist() == nearest_codeword_reference(x, words)[:2].tolist()
 
 
 def test_kmeans_equals_the_plain_loop() -> None:
@@ -74,7 +74,7 @@ def test_more_codes_than_distinct_vectors_do_not_fail() -> None:
 def test_opq_starts_from_balanced_principal_components() -> None:
     x = torch.from_numpy(matrix(400)) @ torch.diag(torch.linspace(4, 0.5, 12))
     x = x - x.mean(0)
-    turn = start(x, 3)
+    turn = initial_rotation(x, 3)
     torch.testing.assert_close(turn.T @ turn, torch.eye(12), atol=1e-5, rtol=1e-5)
     covariance = (x @ turn).T.cov(correction=0)
     torch.testing.assert_close(covariance, torch.diag(covariance.diagonal()), atol=1e-2, rtol=1e-2)

@@ -224,5 +224,5 @@ def test_collisions_tell_equal_vectors_from_others() -> None:
 
 def test_neighbours_of_few_items() -> None:
     x = torch.from_numpy(matrix(5))
-    assert measure.neighbours(x, x, 0) == {"k": 4, "items": 5, "recall": 1.0}
-    assert measure.neighbours(x[:1], x[:1], 0)["recall"] is None
+    assert measure.neighbour_recall(x, x, 0) == {"k": 4, "items": 5, "recall": 1.0}
+    assert measure.neighbour_recall(x[:1], x[:1], 0)["recall"] is None

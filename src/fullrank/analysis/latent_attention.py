@@ -64,7 +64,7 @@ def latent_attention_rows(model: Any, sample: Sample) -> list[Row]:
 def looks(model: Any, attentions: Sequence[SoftmaxAttention], batch: Batch) -> Iterator[Looked]:
     """The weights of every layer at every step of one batch."""
     reasoner = model.reasoner
-    x, inputs = model.task.ask(model.items, batch)
+    x, inputs = model.task.inference_inputs(model.items, batch)
     thinking = reasoner.begin(x, inputs)
     for step in range(1, reasoner.steps + 1):
         with _projected(attentions) as queries:

@@ -15,14 +15,14 @@ from jaxtyping import Float, Int
 from fullrank.core.errors import UserError
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.slices import LABELS
-from fullrank.metrics.names import PAIRED, Name, cut
+from fullrank.metrics.names import PAIRED, Name, split_name
 
 
 def quality(metric: str) -> Name | None:
     """The metric whose differences `bqs_like@k` reads, NDCG@k; None for every other metric."""
     if metric.strip().partition("@")[0] != PAIRED:
         return None
-    return Name("ndcg", cut(metric)[1])
+    return Name("ndcg", split_name(metric)[1])
 
 
 def bands_of(side: EvaluationResult) -> Int[np.ndarray, "U"]:

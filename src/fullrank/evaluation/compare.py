@@ -22,7 +22,7 @@ from fullrank.evaluation.statistics import (
     resample_clicks,
     sign_flip,
 )
-from fullrank.metrics.names import PAIRED, Name, parse
+from fullrank.metrics.names import PAIRED, Name, parse_metric
 from fullrank.problem import Problem
 
 FREE = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
@@ -109,7 +109,7 @@ def compare(
 def _compare_lists(a: Side, b: Side, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
     samples = 10_000 if samples is None else samples
     read = bqs_like.quality(metric)
-    name = parse(metric) if read is None else read
+    name = parse_metric(metric) if read is None else read
     for side in (*a, *b):
         _check_protocols(a[0], side, FREE)
         if str(name) not in side.metrics:

@@ -19,7 +19,7 @@ from fullrank.evaluation.retrieval import Split
 from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.inference.predict import probable
 from fullrank.metrics import ctr
-from fullrank.models.ranking.model import RankingModule, checked
+from fullrank.models.ranking.model import RankingModule, checked_labels
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ def summarised(rows: PerImpression, spec: RankingEvaluation, split: str, fingerp
     """Metrics, intervals and protocol of some rows."""
     if spec.unit == "group" and rows.groups is None:
         raise UserError("unit=group resamples groups and this store has no group column: use unit=row")
-    curve = ctr.reliability(rows.probabilities, rows.labels, spec.bins)
+    curve = ctr.reliability_curve(rows.probabilities, rows.labels, spec.bins)
     area, loss = ctr.auc(rows.probabilities, rows.labels), float(ctr.losses(rows.probabilities, rows.labels).mean())
     clicks = float(rows.labels.sum())
     pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
@@ -106,7 +106,7 @@ def score(
     """Probability, label and group of some rows of a store."""
     probabilities, labels, groups = [], [], []
     for batch in _batches(store, rows, batch_size, progress):
-        labels.append(checked(batch.labels).numpy())
+        labels.append(checked_labels(batch.labels).numpy())
         if batch.groups is not None:
             groups.append(batch.groups.numpy())
         probabilities.append(probable(model, batch, device))

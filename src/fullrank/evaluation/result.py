@@ -21,7 +21,7 @@ from fullrank.evaluation.sampled_metrics import gaps
 from fullrank.evaluation.slices import sliced
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
-from fullrank.metrics.names import Name, expand
+from fullrank.metrics.names import Name, expand_metrics
 from fullrank.problem import Problem
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -224,7 +224,7 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
 
 
 def names_of(protocol: dict[str, Any]) -> list[Name]:
-    return expand(protocol["metrics"], ())
+    return expand_metrics(protocol["metrics"], ())
 
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> str:

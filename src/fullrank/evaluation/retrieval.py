@@ -20,7 +20,7 @@ from fullrank.evaluation.sampled_metrics import sampled_beside, told
 from fullrank.evaluation.slices import groups
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.rank import rank
-from fullrank.metrics import Ranking, Table, match
+from fullrank.metrics import MetricInputs, Ranking, match
 from fullrank.metrics.fairness import history_popularity
 
 __all__ = ["EvalStore", "Split", "evaluate", "measure", "of_lists", "ranked"]
@@ -62,7 +62,7 @@ def measure(
     deepest = max(n.k for n in spec.names())
     if spec.protocol == "sampled":
         hits = places(teller, mine.histories, mine.truth, store.catalog.popularity, spec, deepest, device, progress)
-        return _rows(mine, store, spec, Table(hits, mine.truth.lengths))
+        return _rows(mine, store, spec, MetricInputs(hits, mine.truth.lengths))
     ranking = ranked(teller, mine.histories, spec, deepest, device, progress)
     rows = of_lists(mine, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
@@ -85,7 +85,7 @@ def of_lists(
     chosen = None
     if any(n.needs_histories for n in spec.names()):
         chosen = history_popularity(mine.histories.items, counts)
-    table = Table(match(lists, mine.truth), mine.truth.lengths, lists, counts, chosen)
+    table = MetricInputs(match(lists, mine.truth), mine.truth.lengths, lists, counts, chosen)
     return _rows(mine, store, spec, table, steps)
 
 
@@ -93,7 +93,7 @@ def _rows(
     mine: Asked,
     store: EvalStore,
     spec: Evaluation,
-    table: Table,
+    table: MetricInputs,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
     values = {str(n): n(table) for n in spec.names() if n.per_user}

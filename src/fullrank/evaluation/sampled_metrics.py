@@ -26,7 +26,7 @@ from fullrank.evaluation.sampled import placed
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.batches import BLOCK, answers, pair_scores
 from fullrank.inference.exact import scorer
-from fullrank.metrics import Table
+from fullrank.metrics import MetricInputs
 from fullrank.metrics.names import ACCURACY
 from fullrank.ops.splitmix import uniform
 
@@ -64,7 +64,7 @@ def sampled_beside(
         place = placed(above, scores, own)
         inside = place < hits.shape[1]
         hits[at[own[inside]], place[inside]] = True
-    table = Table(hits, truth.lengths)
+    table = MetricInputs(hits, truth.lengths)
     return {str(n): n(table) for n in names}
 
 

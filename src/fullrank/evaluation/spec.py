@@ -10,7 +10,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.inference.decoding import Decoding
 from fullrank.metrics import SeenPolicy
-from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand, parse
+from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand_metrics, parse_metric
 from fullrank.models.sequential.reasoning.budget import Budget
 
 
@@ -63,7 +63,7 @@ class Evaluation(Spec):
     def _under_its_own_name(cls, text: str) -> str:
         """`ndcg@010` is `ndcg@10`, as in the results that training looks it up in."""
         try:
-            return str(parse(text))
+            return str(parse_metric(text))
         except UserError as error:
             raise ValueError(str(error)) from None
 
@@ -86,7 +86,7 @@ class Evaluation(Spec):
                 "protocol 'full' and drop=0"
             )
         if self.sampled is not None and self.metrics is not None:
-            if not any(n.base in ACCURACY for n in expand(self.metrics, self.ks)):
+            if not any(n.base in ACCURACY for n in expand_metrics(self.metrics, self.ks)):
                 raise ValueError(f"sampled needs an accuracy metric ({', '.join(ACCURACY)}) beside it")
         if self.decoding.kind != "exact" and self.protocol == "sampled":
             raise ValueError("decoding has no effect when protocol is 'sampled': candidates are scored one by one")
@@ -107,10 +107,10 @@ class Evaluation(Spec):
         if self.metrics is not None:
             if not self.metrics:
                 raise UserError("metrics is an empty list: name at least one, or leave it out for all")
-            lists = [n for n in expand(self.metrics, self.ks) if n.needs_lists]
+            lists = [n for n in expand_metrics(self.metrics, self.ks) if n.needs_lists]
             if self.protocol == "sampled" and lists:
                 raise UserError(f"the metric {lists[0].base!r} needs full lists, and protocol 'sampled' makes none")
-        if parse(self.selection).base not in ACCURACY:
+        if parse_metric(self.selection).base not in ACCURACY:
             raise UserError(f"selection must be an accuracy metric ({', '.join(ACCURACY)}), not {self.selection!r}")
 
     def names(self) -> list[Name]:
@@ -118,7 +118,7 @@ class Evaluation(Spec):
         metrics = self.metrics
         if metrics is None:
             metrics = DEFAULT if self.protocol == "full" else tuple(ACCURACY)
-        return expand(metrics, self.ks)
+        return expand_metrics(metrics, self.ks)
 
     def for_selection(self) -> Evaluation:
         """The same protocol with the selection metric alone: what training computes again and again."""

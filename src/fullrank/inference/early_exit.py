@@ -68,7 +68,7 @@ def _settle(
     model: Any, batch: Batch, budget: Budget, lists: Lists, length: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, scores and steps of every row of a batch."""
-    thinking = model.reasoner.begin(*model.task.ask(model.items, batch), budget)
+    thinking = model.reasoner.begin(*model.task.inference_inputs(model.items, batch), budget)
     rows = torch.arange(len(batch.lengths), device=batch.lengths.device)
     scores, ids = (part.clone() for part in lists(model.reasoner.answered(thinking), rows))
     taken, calm = torch.zeros_like(rows), torch.zeros_like(rows)

@@ -16,7 +16,7 @@ from fullrank.inference.filters import BatchFilter
 from fullrank.inference.graph import Graph
 from fullrank.inference.pruned import Pruned
 from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import SemanticItems, by_parts
+from fullrank.models.sequential.items.semantic import SemanticItems, score_by_parts
 
 Search = Callable[[Scorer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
 """(answer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
@@ -48,7 +48,7 @@ def _in_codes(answer: Scorer, model: Any) -> CodeScorer:
                 "decoding.kind=pruned adds up the scores of codes, and a cosine divides by each item's own length: "
                 "leave it out, or train with model.scoring.similarity=dot"
             )
-        return by_parts(answer.vectors / answer.temperature, model.items)
+        return score_by_parts(answer.vectors / answer.temperature, model.items)
     return _coded(answer)
 
 

@@ -1,4 +1,4 @@
-"""The names of metrics: `ndcg@10`, `fair0.8@1`. Reading them, and computing the per-user ones from a `Table`."""
+"""The names of metrics: `ndcg@10`, `fair0.8@1`. Reading them, and computing the per-user ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.metrics import Metric, Table, accuracy, coverage, fairness
+from fullrank.metrics import Metric, MetricInputs, accuracy, coverage, fairness
 
 ACCURACY: dict[str, Metric] = {
     "ndcg": accuracy.ndcg,
@@ -53,24 +53,24 @@ class Name:
 
     @property
     def needs_histories(self) -> bool:
-        """Whether it reads `Table.history`."""
+        """Whether it reads `MetricInputs.history`."""
         return self.base == "lift"
 
-    def __call__(self, table: Table) -> Float[np.ndarray, "U"]:
+    def __call__(self, table: MetricInputs) -> Float[np.ndarray, "U"]:
         """One value per user."""
         if self.alpha is not None:
             return fairness.fair(table, self.k, self.alpha)
         return (ACCURACY | EXPOSURE)[self.base](table, self.k)
 
 
-def parse(text: str) -> Name:
+def parse_metric(text: str) -> Name:
     """A full name, such as `recall@20`. Raises `UserError` with the nearest allowed name."""
-    base, k = cut(text)
+    base, k = split_name(text)
     plain, alpha = _base(base)
     return Name(plain, k, alpha)
 
 
-def cut(text: str) -> tuple[str, int]:
+def split_name(text: str) -> tuple[str, int]:
     """What stands before the `@`, and the list length."""
     base, at, length = text.strip().partition("@")
     if not at:
@@ -80,12 +80,12 @@ def cut(text: str) -> tuple[str, int]:
     return base, int(length)
 
 
-def expand(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
+def expand_metrics(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
     """Every base name at every k, and full names as they are, each once and in the order given."""
     ks = tuple(ks)
     names: dict[Name, None] = {}
     for text in metrics:
-        for name in [parse(text)] if "@" in text else [parse(f"{text}@{k}") for k in ks]:
+        for name in [parse_metric(text)] if "@" in text else [parse_metric(f"{text}@{k}") for k in ks]:
             names[name] = None
     return list(names)
 

@@ -97,7 +97,7 @@ def non_embedding(model: RecommenderModel) -> int:
 def batch_flops(model: RecommenderModel, batch: Any) -> Parts:
     """The forward pass of one training batch, by part; None for one that does not say."""
     noted = _Noted(model.items)
-    x, inputs = model.task.present(noted, batch)
+    x, inputs = model.task.training_inputs(noted, batch)
     rows, length, dim = x.shape
     count = getattr(model.encoder, "flops", None)
     parts: Parts = {"items": _items(model, noted, x, inputs, batch)}

@@ -33,7 +33,7 @@ MOST = 65536  # codes of a level: what fits into 16 bits
 MORE = "set more learner.levels, or look at how the vectors are made"
 
 
-def settle(
+def resolve_collisions(
     policy: Policy,
     codes: Int64[Tensor, "N K"],
     sizes: tuple[int, ...],
@@ -59,7 +59,7 @@ def settle(
     return codes, sizes
 
 
-def groups(codes: Int64[Tensor, "N K"]) -> tuple[Int64[np.ndarray, "T K"], Int64[np.ndarray, "N"]]:
+def group_by_codes(codes: Int64[Tensor, "N K"]) -> tuple[Int64[np.ndarray, "T K"], Int64[np.ndarray, "N"]]:
     """(distinct tuples in lexical order, the number of each row's tuple)."""
     tuples, inverse = np.unique(codes.numpy(), axis=0, return_inverse=True)
     return tuples, inverse.reshape(-1)
@@ -67,14 +67,14 @@ def groups(codes: Int64[Tensor, "N K"]) -> tuple[Int64[np.ndarray, "T K"], Int64
 
 def colliding(codes: Int64[Tensor, "N K"]) -> Bool[np.ndarray, "N"]:
     """Which items share their codes with another."""
-    _, group = groups(codes)
+    _, group = group_by_codes(codes)
     return np.asarray(np.bincount(group)[group] > 1) if len(group) else np.zeros(0, bool)
 
 
 def _digits(
     codes: Tensor, sizes: tuple[int, ...], order: list[int], fixed: Tensor | None
 ) -> tuple[Tensor, tuple[int, ...]]:
-    tuples, group = groups(codes)
+    tuples, group = group_by_codes(codes)
     known = 0 if fixed is None else len(fixed)
     digit = np.zeros(len(codes), np.int64)
     taken = np.zeros(len(tuples), np.int64)
@@ -102,7 +102,7 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
     rows = np.flatnonzero(moving)
     plan = transport(last(torch.from_numpy(rows)))
     place = {row: i for i, row in enumerate(rows.tolist())}
-    _, prefix = groups(codes[:, :-1])
+    _, prefix = group_by_codes(codes[:, :-1])
     taken: dict[int, set[int]] = {}
     for row in np.flatnonzero(~moving).tolist():
         taken.setdefault(int(prefix[row]), set()).add(int(codes[row, -1]))

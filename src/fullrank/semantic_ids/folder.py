@@ -28,7 +28,7 @@ FORM = manifests.Form("folder of codes", "codes of items", "make one with fullra
 MOST_CODES = 65536
 
 
-def guard(out: Path) -> None:
+def require_replaceable(out: Path) -> None:
     """Raise `UserError` unless codes may be written at `out`: nothing there, an empty folder, or codes."""
     replaceable(out, "folder of codes", is_codes, {manifests.NAME, TABLE, BOOKS}.__contains__)
 
@@ -41,12 +41,12 @@ def is_codes(folder: Path) -> bool:
         return False
 
 
-def write(
+def write_folder(
     out: Path, item_ids: pl.Series, codes: Int64[Tensor, "V K"], tensors: Mapping[str, Tensor], facts: dict[str, Any]
 ) -> None:
     """Write the folder, all or nothing; one of codes that is there is replaced. `facts` go into the manifest."""
     with whole_folder(out) as folder:
-        table = pl.DataFrame({"item_id": item_ids, "codes": column(codes)})
+        table = pl.DataFrame({"item_id": item_ids, "codes": codes_column(codes)})
         write_table(table, folder / TABLE)
         write_tensors(folder / BOOKS, dict(tensors))
         files = manifests.describe(folder)
@@ -55,12 +55,12 @@ def write(
         write_json(folder / manifests.NAME, whole, indent=1, ensure_ascii=False)
 
 
-def column(codes: Int64[Tensor, "V K"]) -> pl.Series:
+def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
     """Codes as a column of arrays of K small numbers."""
     return pl.Series("codes", codes.numpy().astype(np.uint16), dtype=pl.Array(pl.UInt16, codes.shape[1]))
 
 
-def read(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
+def read_folder(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
     """(manifest, item ids, codes), all of it checked. Raises `UserError` for what is no codes, newer, or damaged."""
     manifest = manifests.header(folder, FORM)
     where = f"{manifests.NAME} of {str(folder)!r}"

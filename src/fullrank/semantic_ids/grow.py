@@ -20,8 +20,8 @@ from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import folder, measure
-from fullrank.semantic_ids.collisions import settle
-from fullrank.semantic_ids.encode import CACHE, diagnose, filled, ids_hash, notes, open_items
+from fullrank.semantic_ids.collisions import resolve_collisions
+from fullrank.semantic_ids.encode import CACHE, fill_unknown, ids_hash, notes, open_items, quality_report
 from fullrank.semantic_ids.reader import Codes
 
 DRIFT = 1.5
@@ -45,7 +45,7 @@ def grow_codes(
     """
     old = codes if isinstance(codes, Codes) else Codes.open(codes)
     place, source = Path(out), _source(old, vectors)
-    folder.guard(place)
+    folder.require_replaceable(place)
     catalog, origin = open_items(items)
     rows = old.rows(catalog)
     order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)
@@ -56,13 +56,13 @@ def grow_codes(
     fresh = rows < 0
     if not bool((found.known & fresh).any()):
         raise UserError(f"none of the {int(fresh.sum()):,} new items has a vector; give vectors of the new items")
-    raw = filled(found)
+    raw = fill_unknown(found)
     x = _seen(old, raw)
     fixed = old.codes[rows[order[:count]]]
     first, final = _codes(old, x[order], fixed, catalog.popularity[order.numpy()])
     back = order.argsort()
     first, final = first[back], final[back]
-    report = diagnose(raw, x, found.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
+    report = quality_report(raw, x, found.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
     drift = _drift(old, x, first, found.known & fresh) | {"items": int(fresh.sum()), "from": old.fingerprint}
     lacking = int((~found.known & fresh).sum())
     facts = {
@@ -71,7 +71,7 @@ def grow_codes(
         "counts": old.manifest["counts"] | {"items": catalog.size, "without_vector": lacking},
         "notes": [*notes(found.facts, lacking, catalog.size), *_advice(drift), *_gone(old, catalog, count)],
     }  # fmt: skip
-    folder.write(place, catalog.ids, final, old.tensors, facts)
+    folder.write_folder(place, catalog.ids, final, old.tensors, facts)
     return Codes.open(place)
 
 
@@ -105,14 +105,14 @@ def _codes(
         return quantiser.last(x[rows], first[rows])
 
     sizes = old.sizes if old.policy == "extra_digit" else quantiser.sizes
-    final, _ = settle(old.policy, first, sizes, popularity, last, fixed)
+    final, _ = resolve_collisions(old.policy, first, sizes, popularity, last, fixed)
     return first, final
 
 
 def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new: Tensor) -> dict[str, Any]:
     """Relative error of the new items, on the scale of the old ones' variance, beside the old ones' own."""
     was = old.report["reconstruction"]
-    error = float(measure.errors(x[new], old.quantiser.decode(first[new])).mean()) / was["variance"]
+    error = float(measure.squared_errors(x[new], old.quantiser.decode(first[new])).mean()) / was["variance"]
     before = was["error_before_policy"]
     return {"described": int(new.sum()), "error": error, "error_before": before, "ratio": error / max(before, 1e-30)}
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.semantic_ids.collisions import groups
+from fullrank.semantic_ids.collisions import group_by_codes
 
 NEIGHBOURS, QUERIES = 10, 1000
 """k of the neighbour agreement, and the items that it is measured on."""
@@ -59,7 +59,7 @@ def collisions(codes: Int64[Tensor, "N K"], x: Float[Tensor, "N D"]) -> dict[str
     `rate` is the share of items that share their codes with another; `different` the share of those that share them
     with an item of another vector; `largest` the most items of one tuple.
     """
-    tuples, group = groups(codes)
+    tuples, group = group_by_codes(codes)
     _, vector = np.unique(x.numpy(), axis=0, return_inverse=True)
     vector = vector.reshape(-1)
     size = np.bincount(group)
@@ -74,7 +74,7 @@ def collisions(codes: Int64[Tensor, "N K"], x: Float[Tensor, "N D"]) -> dict[str
     }
 
 
-def errors(x: Float[Tensor, "N D"], described: Float[Tensor, "N D"]) -> Float[Tensor, "N"]:
+def squared_errors(x: Float[Tensor, "N D"], described: Float[Tensor, "N D"]) -> Float[Tensor, "N"]:
     """Squared error of each row, in float64."""
     return (x.double() - described.double()).pow(2).sum(1)
 
@@ -84,7 +84,7 @@ def variance(x: Float[Tensor, "N D"]) -> float:
     return float((x.double() - x.double().mean(0)).pow(2).sum(1).mean())
 
 
-def neighbours(
+def neighbour_recall(
     raw: Float[Tensor, "N D"], described: Float[Tensor, "N D"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
 ) -> dict[str, Any]:
     """Recall of an item's k nearest by cosine of its vector, among the k nearest by cosine of what its codes describe.
@@ -105,7 +105,7 @@ def neighbours(
     return {"k": k, "items": len(chosen), "recall": hits / (k * len(chosen))}
 
 
-def check(report: dict[str, Any], limits: Limits) -> None:
+def check_limits(report: dict[str, Any], limits: Limits) -> None:
     """Raises `UserError` with advice where a figure is beyond its limit."""
     worst = min((level for level in report["levels"] if level["learned"]), key=lambda level: level["use"])
     if worst["use"] < limits.use:

@@ -27,8 +27,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd
-from fullrank.semantic_ids.quantisers import Product, sized
-from fullrank.semantic_ids.training import enough, some
+from fullrank.semantic_ids.quantisers import Product, require_sizes
+from fullrank.semantic_ids.training import require_vectors, sample_rows
 
 FIRST = 10
 """Rounds of k-means before the first improvement of the rotation."""
@@ -59,21 +59,21 @@ class Opq(Spec):
                 f"opq cuts vectors into {self.levels} parts, and their width {x.shape[1]} does not divide by it; set "
                 + (f"pca={fitting} or " if fitting else "") + "another number of levels"
             )  # fmt: skip
-        enough(x, self.size, "opq")
+        require_vectors(x, self.size, "opq")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
-        sample = some(x, max(self.points, self.size), generator) - mean
-        rotation = start(sample, self.levels)
+        sample = sample_rows(x, max(self.points, self.size), generator) - mean
+        rotation = initial_rotation(sample, self.levels)
         steps = self.rounds + 1
         turn = _faiss if self.chosen() == "faiss" else _torch
         rotation = turn(sample, rotation, self, generator, lambda done: tick(done, steps))
-        words = kmeans(parts(sample, rotation, self.levels), self.size, self.iterations, generator)
+        words = kmeans(subspaces(sample, rotation, self.levels), self.size, self.iterations, generator)
         tick(steps, steps)
         return Product(words, rotation, mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Product:
         found = Product.restore(tensors)
-        sized(found.codebooks, self.levels, self.size)
+        require_sizes(found.codebooks, self.levels, self.size)
         return found
 
     def chosen(self) -> str:
@@ -87,7 +87,7 @@ class Opq(Spec):
         return "faiss" if self.engine != "torch" and there and power else "torch"
 
 
-def start(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D"]:
+def initial_rotation(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D"]:
     """Principal components, dealt out so that the parts have like products of variances (OPQ_P, their Section 3.3)."""
     centred = x.double()
     values, directions = torch.linalg.eigh(centred.T @ centred / len(x))
@@ -105,7 +105,7 @@ def start(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D"]:
     return directions[:, [place for part in parts for place in part]].float()
 
 
-def parts(x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K N d"]:
+def subspaces(x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K N d"]:
     """The parts of the rotated vectors that the levels describe."""
     return (x @ rotation).unflatten(1, (levels, -1)).transpose(0, 1).contiguous()
 
@@ -114,10 +114,10 @@ def _torch(
     x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
 ) -> Float[Tensor, "D D"]:
     """The rotation after some rounds of: codebooks by one step of k-means, rotation by Procrustes (OPQ_NP)."""
-    words = kmeans(parts(x, rotation, spec.levels), spec.size, FIRST, generator) if spec.rounds else None
+    words = kmeans(subspaces(x, rotation, spec.levels), spec.size, FIRST, generator) if spec.rounds else None
     for done in range(spec.rounds):
         assert words is not None
-        turned = parts(x, rotation, spec.levels)
+        turned = subspaces(x, rotation, spec.levels)
         words = lloyd(turned, words, 1)
         code, _ = assign(turned, words)
         described = words.gather(1, code[..., None].expand(-1, -1, words.shape[2])).transpose(0, 1).flatten(1)
@@ -140,7 +140,7 @@ def _faiss(
     learner.niter, learner.niter_pq, learner.niter_pq_0, learner.max_train_points = spec.rounds, 4, FIRST, len(x)
     inner = faiss.ProductQuantizer(width, spec.levels, spec.size.bit_length() - 1)
     inner.cp.seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
-    inner.cp.min_points_per_centroid = 1  # silences a warning: `enough` has looked
+    inner.cp.min_points_per_centroid = 1  # silences a warning: `require_vectors` has looked
     learner.pq = inner
     faiss.copy_array_to_vector(np.ascontiguousarray(rotation.T.numpy()).ravel(), learner.A)
     before = faiss.omp_get_max_threads()

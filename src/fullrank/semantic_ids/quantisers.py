@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.semantic_ids.nearest import nearest
+from fullrank.semantic_ids.nearest import nearest_codeword
 
 
 class Product:
@@ -21,7 +21,7 @@ class Product:
 
     def encode(self, x: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
         parts = self._parts(x)
-        return torch.stack([nearest(parts[:, k], words) for k, words in enumerate(self.codebooks)], 1)
+        return torch.stack([nearest_codeword(parts[:, k], words) for k, words in enumerate(self.codebooks)], 1)
 
     def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
         parts = self.codebooks[torch.arange(len(self.codebooks)), codes]
@@ -35,7 +35,7 @@ class Product:
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor]) -> Product:
-        words, rotation, mean = wanted(tensors, {"codebooks": 3, "rotation": 2, "mean": 1})
+        words, rotation, mean = require_tensors(tensors, {"codebooks": 3, "rotation": 2, "mean": 1})
         if rotation.shape != (len(mean), len(mean)) or words.shape[0] * words.shape[2] != len(mean):
             raise UserError(f"codebooks {tuple(words.shape)} and rotation {tuple(rotation.shape)} do not fit together")
         return cls(words, rotation, mean)
@@ -56,7 +56,7 @@ class Residual:
     def encode(self, x: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
         rest, found = x - self.mean, []
         for words in self.codebooks:
-            found.append(nearest(rest, words))
+            found.append(nearest_codeword(rest, words))
             rest = rest - words[found[-1]]
         return torch.stack(found, 1)
 
@@ -73,19 +73,19 @@ class Residual:
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor]) -> Residual:
-        words, mean = wanted(tensors, {"codebooks": 3, "mean": 1})
+        words, mean = require_tensors(tensors, {"codebooks": 3, "mean": 1})
         if words.shape[2] != len(mean):
             raise UserError(f"codebooks {tuple(words.shape)} do not fit vectors of width {len(mean)}")
         return cls(words, mean)
 
 
-def sized(books: Float[Tensor, "K C d"], levels: int, size: int) -> None:
+def require_sizes(books: Float[Tensor, "K C d"], levels: int, size: int) -> None:
     """Raises `UserError` unless these are the codebooks that the learner's spec speaks of."""
     if tuple(books.shape[:2]) != (levels, size):
         raise UserError(f"it holds {books.shape[0]} levels of {books.shape[1]} codes, the spec says {levels} of {size}")
 
 
-def wanted(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) -> list[Tensor]:
+def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) -> list[Tensor]:
     """These tensors, each float32, finite and of so many dimensions. Raises `UserError` for what is not."""
     found = []
     for name, dimensions in shapes.items():

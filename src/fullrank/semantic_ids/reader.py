@@ -50,7 +50,7 @@ class Codes:
         Raises `UserError` for a folder that holds no codes, is of another format version, or is damaged.
         """
         place = Path(path)
-        manifest, ids, codes = folder.read(place, verify)
+        manifest, ids, codes = folder.read_folder(place, verify)
         try:
             spec = Encode.parse(manifest["spec"])
         except UserError as error:
@@ -126,7 +126,7 @@ class Codes:
         sizes = pl.Series(SIZES, [list(self.sizes)], dtype=pl.Array(pl.Int32, self.levels))
         return Catalog(
             catalog.frame.with_columns(
-                folder.column(self.of(catalog)).alias(CODES), sizes.new_from_index(0, catalog.size).alias(SIZES)
+                folder.codes_column(self.of(catalog)).alias(CODES), sizes.new_from_index(0, catalog.size).alias(SIZES)
             )
         )
 

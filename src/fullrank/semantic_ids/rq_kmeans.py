@@ -18,9 +18,9 @@ from torch import Tensor
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids.kmeans import kmeans
-from fullrank.semantic_ids.nearest import nearest
-from fullrank.semantic_ids.quantisers import Residual, sized
-from fullrank.semantic_ids.training import enough, some
+from fullrank.semantic_ids.nearest import nearest_codeword
+from fullrank.semantic_ids.quantisers import Residual, require_sizes
+from fullrank.semantic_ids.training import require_vectors, sample_rows
 
 
 class RqKmeans(Spec):
@@ -37,17 +37,17 @@ class RqKmeans(Spec):
     """Vectors to learn from; more are sampled."""
 
     def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Residual:
-        enough(x, self.size, "rq_kmeans")
+        require_vectors(x, self.size, "rq_kmeans")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
-        rest, books = some(x, max(self.points, self.size), generator) - mean, []
+        rest, books = sample_rows(x, max(self.points, self.size), generator) - mean, []
         for level in range(self.levels):
             books.append(kmeans(rest[None], self.size, self.iterations, generator)[0])
-            rest = rest - books[-1][nearest(rest, books[-1])]
+            rest = rest - books[-1][nearest_codeword(rest, books[-1])]
             tick(level + 1, self.levels)
         return Residual(torch.stack(books), mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Residual:
         found = Residual.restore(tensors)
-        sized(found.codebooks, self.levels, self.size)
+        require_sizes(found.codebooks, self.levels, self.size)
         return found

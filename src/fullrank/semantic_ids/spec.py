@@ -11,13 +11,13 @@ from fullrank.core.spec import Spec
 from fullrank.semantic_ids.collisions import Policy
 from fullrank.semantic_ids.measure import Limits
 from fullrank.semantic_ids.opq import Opq
-from fullrank.semantic_ids.vectors.text import Text
+from fullrank.semantic_ids.vectors.text import TextVectors
 
 
 class Encode(Spec):
     """How items become semantic ids."""
 
-    vectors: Annotated[Spec, Room("items.vectors")] = Text()
+    vectors: Annotated[Spec, Room("items.vectors")] = TextVectors()
     """What is known of an item, as a vector: `text`, or a `file` of your own."""
     pca: int | None = Field(None, ge=1)
     """Dimensions kept, by principal components; None keeps all."""

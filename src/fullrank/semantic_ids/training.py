@@ -9,7 +9,7 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 
 
-def enough(x: Float[Tensor, "N D"], size: int, name: str) -> None:
+def require_vectors(x: Float[Tensor, "N D"], size: int, name: str) -> None:
     """Raises `UserError` where there are fewer vectors than codes of a level: some could never be learned."""
     if len(x) < size:
         smaller = 1 << (max(len(x) // 4, 1).bit_length() - 1)
@@ -19,7 +19,7 @@ def enough(x: Float[Tensor, "N D"], size: int, name: str) -> None:
         )
 
 
-def some(x: Float[Tensor, "N D"], points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
+def sample_rows(x: Float[Tensor, "N D"], points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
     """At most so many rows, drawn without repetition, in their order."""
     if len(x) <= points:
         return x

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fullrank.semantic_ids.collisions import groups
+from fullrank.semantic_ids.collisions import group_by_codes
 
 
 class Tuples:
@@ -24,7 +24,7 @@ class Tuples:
 
     def __init__(self, codes: Int64[Tensor, "V K"], popularity: Int64[np.ndarray, "V"]):
         """`popularity`: training events of each item, in the order of the rows of `codes`."""
-        tuples, group = groups(codes)
+        tuples, group = group_by_codes(codes)
         order = np.lexsort((np.arange(len(group)), -np.asarray(popularity), group))
         self.tuples, self.of_item = torch.from_numpy(tuples), torch.from_numpy(group.astype(np.int64))
         self.items = torch.from_numpy(order.astype(np.int64))

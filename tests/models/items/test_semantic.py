@@ -14,7 +14,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import ItemIndex, Knowing, Perturbable, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
-from fullrank.models.sequential.items.semantic import Semantic, by_codes, levels_of, read
+from fullrank.models.sequential.items.semantic import Semantic, levels_of, read_codes, score_by_codes
 from fullrank.models.sequential.model import Recommender
 from fullrank.ops.code_scores import code_scores, code_scores_reference
 from fullrank.semantic_ids.encode import encode
@@ -31,7 +31,7 @@ def bare() -> Catalog:
 @pytest.mark.parametrize("parts", ["mean", "sum", "concat"])
 def test_vectors_by_hand(parts: str) -> None:
     items = shaken(Semantic(parts=parts).build(6, catalog()))
-    codes, sizes = read(catalog())
+    codes, sizes = read_codes(catalog())
     assert sizes == SIZES_OF_TINY and items.table.shape == (13, 2 if parts == "concat" else 6)
     for i in range(ITEMS):
         own = [items.table[offset + codes[i, k]] for k, offset in enumerate((0, 5, 10))]
@@ -69,7 +69,7 @@ def test_levels_search_their_own_codes(cosine: bool) -> None:
 def test_scores_are_the_mean_log_probability_of_an_items_codes() -> None:
     items = shaken(Semantic().build(6, catalog()))
     vectors = torch.randn(4, 3, 6)
-    answer = by_codes(vectors, ItemIndex(items, normalise=False))
+    answer = score_by_codes(vectors, ItemIndex(items, normalise=False))
     each = [(vectors[:, k] @ part.T).log_softmax(-1) for k, part in enumerate(items.table.split(SIZES_OF_TINY))]
     wanted = torch.stack([each[k][:, items.codes[:, k]] for k in range(3)]).mean(0)
     assert answer.size == ITEMS
@@ -90,7 +90,7 @@ def test_a_run_keeps_the_codes_it_read(tmp_path: Path, vector_file: Path) -> Non
     items = Semantic(codes=str(codes.path))
     assert isinstance(items, Knowing)
     known = items.known(plain)
-    assert read(known)[1] == codes.sizes and torch.equal(read(known)[0], codes.of(plain))
+    assert read_codes(known)[1] == codes.sizes and torch.equal(read_codes(known)[0], codes.of(plain))
     known.write(tmp_path / "items.parquet")
     again = Catalog.open(tmp_path / "items.parquet")
     whole = [shaken(spec.build(6, kept)).all() for spec, kept in ((items, again), (Semantic(), codes.attach(plain)))]

@@ -18,7 +18,7 @@ from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.items import Computed, Extending, Knowing
 from fullrank.models.sequential.items.text import Text
 from fullrank.models.sequential.items.text_fields import TextField, text_of
-from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE, Tokeniser
+from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE, TextTokeniser
 from fullrank.models.sequential.model import Recommender
 from fullrank.run import Run
 from fullrank.training.cold_start.grow import grow_catalog
@@ -107,7 +107,7 @@ def test_a_run_keeps_what_it_read(tmp_path: Path) -> None:
     found.write(tmp_path / "items.parquet")
     again = Catalog.open(tmp_path / "items.parquet")
     assert torch.equal(*(shaken(items.build(6, one)).all() for one in (found, again)))
-    assert Tokeniser.of(again).pieces == Tokeniser.open(tmp_path).pieces
+    assert TextTokeniser.of(again).pieces == TextTokeniser.open(tmp_path).pieces
 
 
 def test_train_and_grow(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_train_and_grow(tmp_path: Path) -> None:
     bare = trained(tmp_path / "bare", spec(fields=FIELDS[:1]))[0]
     alone: Any = grow_catalog(bare, new, tmp_path / "alone").model()
     assert close(alone.items.all()[ITEMS + 2], alone.items.adapter.bias), "no text, no brand"
-    pieces, rows = Tokeniser.of(bare.catalog).pieces, grow_catalog(bare, new, tmp_path / "again").catalog.frame
+    pieces, rows = TextTokeniser.of(bare.catalog).pieces, grow_catalog(bare, new, tmp_path / "again").catalog.frame
     assert [pieces[t] for t in rows["title_tokens"][ITEMS + 1]] == ["▁"], "of unknown text a word's beginning is left"
 
 
@@ -144,7 +144,7 @@ def test_a_token_that_no_old_item_has_in_a_field_is_left_out() -> None:
     more = pl.DataFrame({"item_id": ["n"], "title": ["Brand2 red"], "tags": [["red"]]})
     grown = items.extended(found.extended(more), ITEMS).frame
     seen = set(found.frame["title_tokens"].explode().drop_nulls())
-    everything = Tokeniser.of(found).tokens(pl.Series(["brand2 red"]), 6)[0].to_list()
+    everything = TextTokeniser.of(found).tokens(pl.Series(["brand2 red"]), 6)[0].to_list()
     assert grown["title_tokens"][ITEMS].to_list() == [t for t in everything if t in seen] != everything
 
 
@@ -152,8 +152,8 @@ def test_another_runs_tokeniser(tmp_path: Path) -> None:
     known().write(tmp_path / "items.parquet")
     other = worded(30, first=100)
     taken = known(spec(tokeniser=str(tmp_path)), other)
-    assert Tokeniser.of(taken).model == Tokeniser.of(known()).model
-    (tmp_path / "bpe.model").write_bytes(Tokeniser.of(known()).model)
+    assert TextTokeniser.of(taken).model == TextTokeniser.of(known()).model
+    (tmp_path / "bpe.model").write_bytes(TextTokeniser.of(known()).model)
     again = known(spec(tokeniser=str(tmp_path / "bpe.model")), other)
     assert again.frame.equals(taken.frame)
 
@@ -181,7 +181,7 @@ def test_a_run_goes_on_by_the_text_of_its_tokens(tmp_path: Path) -> None:
     first = model.items.tables[0].weight.clone()
     copy_weights(model, frame, run)
     old: Any = run.model()
-    before, after = Tokeniser.of(run.catalog).pieces, Tokeniser.of(frame).pieces
+    before, after = TextTokeniser.of(run.catalog).pieces, TextTokeniser.of(frame).pieces
     assert before != after and model.items.size == ITEMS
     for place, piece in enumerate(after):
         wanted = old.items.tables[0].weight[before.index(piece)] if piece in before else first[place]
@@ -227,11 +227,11 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("bad", [b"", b"xyz", b"\x00" * 100, b"\x0a\xff\xff\xff\xff\x0f", None])
 def test_a_damaged_tokeniser_is_one_sentence(bad: bytes | None) -> None:
     found = known()
-    whole = Tokeniser.of(found).model
+    whole = TextTokeniser.of(found).model
     for model in (whole[:-9], whole[: len(whole) // 2]) if bad is None else (bad,):
         cells = pl.Series([model, *[None] * (ITEMS - 1)], dtype=pl.Binary)
         with pytest.raises(UserError, match="damaged"):
-            Tokeniser.of(Catalog(found.frame.with_columns(cells.alias(TOKENISER))))
+            TextTokeniser.of(Catalog(found.frame.with_columns(cells.alias(TOKENISER))))
 
 
 def test_damaged_tokens_are_one_sentence() -> None:
@@ -245,4 +245,4 @@ def test_damaged_tokens_are_one_sentence() -> None:
         with pytest.raises(UserError, match="tokeniser_size"):
             spec().build(6, Catalog(frame))
     with pytest.raises(UserError, match="the item table says 41"):
-        Tokeniser.of(Catalog(found.frame.with_columns(tokeniser_size=pl.lit(41, dtype=pl.Int32))))
+        TextTokeniser.of(Catalog(found.frame.with_columns(tokeniser_size=pl.lit(41, dtype=pl.Int32))))

@@ -14,13 +14,13 @@ from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
 from fullrank.models.ranking.feed_forwards.glu import Glu, GluFeedForward
-from fullrank.models.ranking.fm import pairs, pairs_slowly
-from fullrank.models.ranking.mixings.block_transpose import transposed, transposed_slowly
+from fullrank.models.ranking.fm import pairs, pairs_reference
+from fullrank.models.ranking.mixings.block_transpose import transposed, transposed_reference
 from fullrank.models.ranking.mixings.full import Full, kronecker
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.tokeniser import Tokeniser
-from fullrank.models.ranking.xdeepfm import interact, interact_slowly
+from fullrank.models.ranking.xdeepfm import interact, interact_reference
 from fullrank.ops.per_token import per_token
 from tiny import close, shaken
 
@@ -37,10 +37,10 @@ def random(*shape: int) -> Tensor:
 
 def test_twins() -> None:
     x, maps, weight = random(5, 7, 3), random(5, 4, 3), random(6, 28)
-    same(pairs(x), pairs_slowly(x), x)
-    same(interact(x, maps, weight), interact_slowly(x, maps, weight), x, maps, weight)
+    same(pairs(x), pairs_reference(x), x)
+    same(interact(x, maps, weight), interact_reference(x, maps, weight), x, maps, weight)
     grid = random(3, 5, 15)
-    same(transposed(grid), transposed_slowly(grid), grid)
+    same(transposed(grid), transposed_reference(grid), grid)
     assert torch.equal(transposed(transposed(grid)), grid)
     small, flat = random(5, 5), random(4, 15)
     full = torch.kron(small, torch.eye(3))

@@ -87,7 +87,7 @@ def test_noise_robustness_by_hand(task: Any, kind: str) -> None:
     batch = padded(ROWS, step=5)
     step = model.step(batch)
     noise = Noise.on(batch, 0.3, 0.3)
-    x, inputs = model.task.present(model.items, batch)
+    x, inputs = model.task.training_inputs(model.items, batch)
     rough = noisy_by_hand(model.items, inputs.items, noise)
     if inputs.hidden is not None:
         rough = torch.where(inputs.hidden[..., None], x, rough)

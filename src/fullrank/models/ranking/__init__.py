@@ -75,7 +75,7 @@ def reads(spec: object) -> frozenset[str]:
     return frozenset(getattr(spec, "reads", ("tokens",)))
 
 
-def several(fields: Sequence[FieldInfo], kind: str) -> None:
+def require_fields_to_cross(fields: Sequence[FieldInfo], kind: str) -> None:
     """Raise `UserError` where there is nothing to interact with."""
     if len(fields) < 2:
         raise UserError(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput, several
+from fullrank.models.ranking import FieldTokens, RankerOutput, require_fields_to_cross
 from fullrank.models.ranking.deep import Deep, xavier
 from fullrank.models.ranking.size import Flops, of_linear
 
@@ -59,7 +59,7 @@ class AutoInt(Spec):
         return frozenset({"tokens", "linear"} if self.wide else {"tokens"})
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> AutoIntRanker:
-        several(fields, "autoint")
+        require_fields_to_cross(fields, "autoint")
         return AutoIntRanker(len(fields), dim, self)
 
 

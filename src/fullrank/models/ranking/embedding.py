@@ -27,7 +27,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens
-from fullrank.models.ranking.fused import Fused, in_order
+from fullrank.models.ranking.fused import FusedTable, in_order
 from fullrank.models.ranking.size import Flops
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
@@ -80,13 +80,13 @@ class FieldEmbedding(nn.Module):
         widths = _widths(fields, spec) if "tokens" in reads else {}
         sparse = spec.update != "adamw"
         self.tables = nn.ModuleList(
-            Fused(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse)
+            FusedTable(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse)
             for width in sorted(set(widths.values()), key=lambda width: (width != spec.dim, width))
         )
         off = [p for p, field in enumerate(self.fields) if widths.get(field.name, spec.dim) != spec.dim]
         self.projections = nn.ParameterDict({str(p): _xavier(widths[fields[p].name], spec.dim) for p in off})
         linear, numbers = "linear" in reads, self.numbers > 0
-        self.linear_table = Fused(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
+        self.linear_table = FusedTable(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
         self.numeric = None
         if "tokens" in reads and numbers:
             self.numeric = Numbers(self.numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
@@ -95,7 +95,7 @@ class FieldEmbedding(nn.Module):
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
 
-    def _all_tables(self) -> list[Fused]:
+    def _all_tables(self) -> list[FusedTable]:
         extra = [] if self.linear_table is None else [self.linear_table]
         return [*self.tables, *extra]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput, several
+from fullrank.models.ranking import FieldTokens, RankerOutput, require_fields_to_cross
 from fullrank.models.ranking.size import Flops
 
 
@@ -27,7 +27,7 @@ class FM(Spec):
         return frozenset({"tokens", "linear"})
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> FMRanker:
-        several(fields, "fm")
+        require_fields_to_cross(fields, "fm")
         return FMRanker()
 
 
@@ -45,7 +45,7 @@ def pairs(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
     return (tokens.sum(1).square() - tokens.square().sum(1)).sum(-1) / 2
 
 
-def pairs_slowly(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
+def pairs_reference(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
     """The same, pair by pair."""
     total = tokens.new_zeros(len(tokens))
     for f in range(tokens.shape[1]):

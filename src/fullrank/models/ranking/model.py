@@ -64,7 +64,7 @@ class RankingModule(nn.Module):
 
     def forward(self, batch: Impressions) -> dict[str, Float[Tensor, ""]]:
         """Named terms: the loss is the local sum over the global count of rows, so shards and micro-batches add up."""
-        labels = checked(batch.labels)
+        labels = checked_labels(batch.labels)
         out = self.output(batch)
         loss = F.binary_cross_entropy_with_logits(out.logits.float(), labels.float(), reduction="sum")
         terms = {"bce": loss / max(1, len(labels) if batch.count is None else batch.count), **out.aux}
@@ -91,7 +91,7 @@ class RankingModule(nn.Module):
         return self.embedding.row_parameters()
 
 
-def checked(labels: Tensor | None) -> Float[Tensor, "B"]:
+def checked_labels(labels: Tensor | None) -> Float[Tensor, "B"]:
     """The labels of a training batch. Raises `UserError` where there are none, or others than 0 and 1."""
     if labels is None:
         raise UserError("these impressions have no labels: training and evaluation need 0 or 1 for each")

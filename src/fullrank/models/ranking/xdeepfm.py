@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput, several
+from fullrank.models.ranking import FieldTokens, RankerOutput, require_fields_to_cross
 from fullrank.models.ranking.deep import Deep, xavier
 from fullrank.models.ranking.size import Flops, of_linear
 
@@ -43,7 +43,7 @@ class XDeepFM(Spec):
         return frozenset({"tokens", "linear"})
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> XDeepFMRanker:
-        several(fields, "xdeepfm")
+        require_fields_to_cross(fields, "xdeepfm")
         return XDeepFMRanker(len(fields), dim, self)
 
 
@@ -90,7 +90,7 @@ def interact(
     return weight @ outer
 
 
-def interact_slowly(
+def interact_reference(
     first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"], weight: Float[Tensor, "G FH"]
 ) -> Float[Tensor, "B G E"]:
     """The same, pair by pair."""

@@ -17,7 +17,7 @@ from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step, Taps
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, reading, unit
-from fullrank.models.sequential.items.semantic import by_codes, index_codes
+from fullrank.models.sequential.items.semantic import index_codes, score_by_codes
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
@@ -136,7 +136,7 @@ class RecommenderModel(nn.Module):
     def step(self, batch: Batch) -> Step:
         """One step's states, queries and records."""
         items = reading(self.items)
-        x, inputs = self.task.present(items, batch)
+        x, inputs = self.task.training_inputs(items, batch)
         rows, views = len(x), self._views(batch)
         if views > 1:
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
@@ -172,9 +172,9 @@ class RecommenderModel(nn.Module):
 
         `budget` says how much a reasoner thinks (refused by `check_budget` for a model without one).
         """
-        x, inputs = self.task.ask(reading(self.items), batch)
+        x, inputs = self.task.inference_inputs(reading(self.items), batch)
         states = self.encoder(x, inputs) if self.reasoner is None else self.encoder(x, inputs, budget)
-        return self.searched(self.task.answer(states, inputs), index)
+        return self.searched(self.task.readout(states, inputs), index)
 
     def searched(
         self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: ItemIndex | None = None
@@ -185,7 +185,7 @@ class RecommenderModel(nn.Module):
         vectors = unit(vectors) if self.cosine else vectors
         if vectors.ndim == 2:
             return DenseScorer(vectors, index.all(), self.temperature)
-        return by_codes(vectors / self.temperature, index)
+        return score_by_codes(vectors / self.temperature, index)
 
     def similar(self, items: Int[Tensor, "B"], index: ItemIndex | None = None) -> DenseScorer:
         """How alike every item is to each of these: the cosine of their vectors."""

@@ -29,7 +29,7 @@ PART = (128, 8192)
 Known = dict[bytes, Float32[np.ndarray, "D"]]
 
 
-def fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
+def texts_fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
     """SHA-256 of the texts in their order and of everything that decides their vectors."""
     state = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for text in texts:
@@ -37,11 +37,11 @@ def fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
     return state.hexdigest()
 
 
-def cached(
+def cached_vectors(
     folder: Path, texts: Sequence[str], options: Mapping[str, Any], load: Callable[[], Embed], tick: Progress
 ) -> Float32[np.ndarray, "N D"]:
     """Vectors of the texts in their order. `load` is called only where some are missing."""
-    place = folder / fingerprint((), options)[:32]
+    place = folder / texts_fingerprint((), options)[:32]
     known = _read(place)
     distinct = sorted(set(texts), key=lambda text: (-len(text), text))
     missing = [text for text in distinct if _key(text) not in known]

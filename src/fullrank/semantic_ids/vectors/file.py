@@ -22,7 +22,7 @@ from fullrank.data.events.manifest import digest
 from fullrank.semantic_ids.vectors import Vectors
 
 
-class File(Spec):
+class FileVectors(Spec):
     """Vectors from a table."""
 
     kind: Literal["file"] = "file"

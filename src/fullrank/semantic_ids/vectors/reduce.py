@@ -53,7 +53,7 @@ class Reduction:
         return cls(mean, matrix, back)
 
 
-def fit(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Reduction | None:
+def fit_reduction(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Reduction | None:
     """The reduction of these vectors to `pca` dimensions (None: all), whitened or not; None where neither is asked.
 
     Raises `UserError` where there are fewer dimensions or vectors than are asked for.

@@ -33,7 +33,7 @@ def folder_of(model: str) -> Path | None:
     return Path(found.origin).parent / "model"
 
 
-def identity(model: str) -> str:
+def model_identity(model: str) -> str:
     """What makes two models the same: the hash of the weights where they are at hand, else the name alone."""
     folder = folder_of(model)
     files = sorted(folder.rglob("*.safetensors")) if folder is not None else []
@@ -46,7 +46,7 @@ def identity(model: str) -> str:
     return f"sha256:{state.hexdigest()}"
 
 
-def load(model: str, *, device: str, batch: int, max_tokens: int | None, unit: bool) -> Embed:
+def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None, unit: bool) -> Embed:
     """A function from texts to vectors. Raises `UserError` where the package or the model is not to be had."""
     try:
         from sentence_transformers import SentenceTransformer

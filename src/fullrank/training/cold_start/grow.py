@@ -15,7 +15,7 @@ from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import Extending
-from fullrank.models.sequential.items.semantic import Semantic, read
+from fullrank.models.sequential.items.semantic import Semantic, read_codes
 from fullrank.run import Run, write_run
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 from fullrank.training.cold_start.like_items import LikeItems
@@ -91,7 +91,7 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
         return grown
     opened = codes if isinstance(codes, Codes) else Codes.open(codes)
     whole = opened.attach(Catalog(grown.frame.drop(CODES, SIZES)))
-    (before, sizes), (after, more) = read(old), read(whole)
+    (before, sizes), (after, more) = read_codes(old), read_codes(whole)
     if more != sizes or not torch.equal(after[: old.size], before):
         raise UserError(
             f"{opened.path} gives old items other codes than the run has: grow the codes that it was trained on "

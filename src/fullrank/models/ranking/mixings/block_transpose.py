@@ -56,7 +56,7 @@ def transposed(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
     return x.unflatten(2, (tokens, -1)).transpose(1, 2).flatten(2)
 
 
-def transposed_slowly(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+def transposed_reference(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
     """The same, block by block."""
     tokens, part, out = x.shape[1], x.shape[2] // x.shape[1], x.clone()
     for i in range(tokens):

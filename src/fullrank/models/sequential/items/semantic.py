@@ -49,7 +49,7 @@ class Semantic(Spec):
         return Codes.open(self.codes).attach(catalog)
 
     def build(self, dim: int, catalog: Catalog) -> SemanticItems:
-        codes, sizes = read(catalog)
+        codes, sizes = read_codes(catalog)
         if self.parts == "concat" and dim % len(sizes):
             raise UserError(
                 f"parts=concat gives each of {len(sizes)} codes an equal part of the width, and {dim} does not divide: "
@@ -101,7 +101,7 @@ class SemanticItems(nn.Module):
         return joined.view(*rows.shape[:-1], self.table.shape[1])
 
 
-class Level:
+class CodeLevel:
     """One level of semantic ids as what queries search (`batch.Catalogue`): its codes are the items."""
 
     def __init__(self, items: SemanticItems, number: int, vectors: Float[Tensor, "C D"]):
@@ -124,15 +124,15 @@ class Level:
         return (counts / counts.sum()).log()[ids]
 
 
-def levels_of(catalogue: ItemIndex) -> tuple[Level, ...]:
+def levels_of(catalogue: ItemIndex) -> tuple[CodeLevel, ...]:
     """Each level of a snapshot's codes, normalised where the snapshot is."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
     table = unit(items.table) if catalogue.normalise else items.table
-    return tuple(Level(items, k, vectors) for k, vectors in enumerate(table.split(items.sizes)))
+    return tuple(CodeLevel(items, k, vectors) for k, vectors in enumerate(table.split(items.sizes)))
 
 
-def by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> CodeScorer:
+def score_by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> CodeScorer:
     """The items' mean log-probability of their codes, where vector k asks for the code of level k."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
@@ -141,8 +141,8 @@ def by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> CodeScore
     return CodeScorer(log_probabilities(logits), items.sizes, rows)
 
 
-def index_codes(catalogue: ItemIndex) -> tuple[tuple[Level, ...], Int[Tensor, "V K"]]:
-    """What `by_codes` reads of a snapshot: the levels, and the rows of each item's codes; made once."""
+def index_codes(catalogue: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V K"]]:
+    """What `score_by_codes` reads of a snapshot: the levels, and the rows of each item's codes; made once."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
     return (
@@ -151,7 +151,7 @@ def index_codes(catalogue: ItemIndex) -> tuple[tuple[Level, ...], Int[Tensor, "V
     )
 
 
-def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeScorer:
+def score_by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeScorer:
     """The products of these vectors with every item's, code by code: an item's vector is a sum of its codes' parts."""
     tables = items.table.detach().split(items.sizes)
     if items.parts == "concat":
@@ -162,7 +162,7 @@ def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeScorer:
     return CodeScorer(levels, items.sizes, items.codes + items.offsets)
 
 
-def read(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
+def read_codes(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
     """Codes [V, K] and the sizes of their levels. Raises `UserError` where the columns are missing or are none."""
     missing = [name for name in (CODES, SIZES) if name not in catalog.frame.columns]
     if missing:

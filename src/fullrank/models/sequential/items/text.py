@@ -30,7 +30,13 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items.once import Once
 from fullrank.models.sequential.items.text_fields import Packed, TextField, own_words, packed, text_of
-from fullrank.models.sequential.items.tokeniser import MOST_TOKENS, TOKENISER, TOKENISER_SIZE, Tokeniser, train
+from fullrank.models.sequential.items.tokeniser import (
+    MOST_TOKENS,
+    TOKENISER,
+    TOKENISER_SIZE,
+    TextTokeniser,
+    train_tokeniser,
+)
 from fullrank.ops.packed_bags import packed_bags
 
 AT_ONCE = 1 << 16
@@ -75,9 +81,9 @@ class Text(Spec):
                 raise UserError(f"the items have a column {name!r}, a name that text items use themselves; rename it")
         texts = {field: text_of(field, catalog) for field in self.fields}
         if self.tokeniser is not None:
-            tokeniser = Tokeniser.open(self.tokeniser)
+            tokeniser = TextTokeniser.open(self.tokeniser)
         else:
-            tokeniser = Tokeniser(train(self._lines(texts), self.vocabulary))
+            tokeniser = TextTokeniser(train_tokeniser(self._lines(texts), self.vocabulary))
         tokens = {field.kept: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
         told = (tokeniser.tell(tokens[field.kept]).filter(own_words(field, t)).any() for field, t in texts.items())
         if self.tokeniser is not None and not any(told):
@@ -93,7 +99,7 @@ class Text(Spec):
 
     def extended(self, catalog: Catalog, old: int) -> Catalog:
         """The grown catalogue with the tokens of new items; a token that no old item has in a field is left out."""
-        tokeniser, frame = Tokeniser.of(catalog), catalog.frame
+        tokeniser, frame = TextTokeniser.of(catalog), catalog.frame
         grown = {TOKENISER_SIZE: pl.repeat(tokeniser.size, len(frame), dtype=pl.Int32, eager=True)}
         new = Catalog(frame[old:].with_columns(item=pl.Series(np.arange(len(frame) - old)), map_version=pl.lit(0)))
         if all(frame[field.column][old:].is_null().all() for field in self.fields):
@@ -168,7 +174,7 @@ class TextItems(nn.Module):
         Tokens that the run did not have keep their first vectors. Raises `UserError` where the fields are others.
         """
         found, own = {}, self.state_dict()
-        before, after = (Tokeniser.of(catalog).pieces for catalog in (old, new))
+        before, after = (TextTokeniser.of(catalog).pieces for catalog in (old, new))
         places = {piece: place for place, piece in enumerate(before)}
         both = [(place, places[piece]) for place, piece in enumerate(after) if piece in places]
         here, there = torch.tensor(both, dtype=torch.long).reshape(-1, 2).T

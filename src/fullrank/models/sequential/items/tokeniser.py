@@ -29,7 +29,7 @@ def words(texts: pl.Series) -> pl.Series:
     return texts.fill_null("").str.to_lowercase().str.extract_all(r"\w+").list.join(" ")
 
 
-def train(lines: Iterable[str], vocabulary: int) -> bytes:
+def train_tokeniser(lines: Iterable[str], vocabulary: int) -> bytes:
     """A tokeniser of at most `vocabulary` tokens, fewer where the text has fewer pieces.
 
     Raises `UserError` where `vocabulary` is too small for the characters.
@@ -50,7 +50,7 @@ def train(lines: Iterable[str], vocabulary: int) -> bytes:
     return model.getvalue()
 
 
-class Tokeniser:
+class TextTokeniser:
     """An opened tokeniser. Raises `UserError` for bytes that are none; nothing of them is run."""
 
     def __init__(self, model: bytes, where: str = "the items' tokeniser"):
@@ -72,7 +72,7 @@ class Tokeniser:
         self.model = model
 
     @classmethod
-    def of(cls, catalog: Catalog) -> Tokeniser:
+    def of(cls, catalog: Catalog) -> TextTokeniser:
         """The tokeniser that a run's item table holds."""
         if TOKENISER not in catalog.frame.columns or catalog.frame[TOKENISER].dtype != pl.Binary:
             raise UserError(f"the item table has no tokeniser (a column {TOKENISER!r} of bytes)")
@@ -85,7 +85,7 @@ class Tokeniser:
         return found
 
     @classmethod
-    def open(cls, path: str | Path) -> Tokeniser:
+    def open(cls, path: str | Path) -> TextTokeniser:
         """From a run's folder or a SentencePiece model file."""
         place = Path(path)
         if place.is_dir():

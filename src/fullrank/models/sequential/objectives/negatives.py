@@ -79,7 +79,7 @@ def log_probability(spec: Negatives, q: Queries, ids: Int[Tensor, "*n"]) -> Floa
     return p.clamp_min(1e-30).log()
 
 
-def spread(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
+def per_query(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
     """Drawn rows as one row per query, [M, N, ...]."""
     if spec.share == "query":
         return drawn
@@ -103,7 +103,7 @@ def scores(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tens
     return (padded @ vectors.mT)[q.rows, place].float() / q.temperature
 
 
-def kept(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> Bool[Tensor, "M N"]:
+def counted_negatives(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> Bool[Tensor, "M N"]:
     """False for the negatives that do not count."""
     if spec.exclude == "none":
         return torch.ones_like(ids, dtype=torch.bool)

@@ -64,7 +64,9 @@ class NoiseRobustnessPenalty(nn.Module):
         model: Any = step.model
         rows = len(step.batch.items) // step.batch.views
         batch = step.batch if step.batch.views == 1 else step.batch.select(_first(rows, step.batch))
-        x, inputs = model.task.present(Noisy(model.items, Noise.on(batch, self.spec.mask, self.spec.substitute)), batch)
+        x, inputs = model.task.training_inputs(
+            Noisy(model.items, Noise.on(batch, self.spec.mask, self.spec.substitute)), batch
+        )
         clean = _state(step.states, _inputs(step))[:rows]
         return self.spec.weight * in_batch_triplet(clean, _state(model.encoder(x, inputs), inputs), self.spec.margin)
 

@@ -29,7 +29,7 @@ class Task(Protocol):
         """Queries by group, without running a model."""
         ...
 
-    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         """The training view of a batch of rows."""
         ...
 
@@ -37,10 +37,10 @@ class Task(Protocol):
         """Questions to the catalogue, in named groups; their vectors are not normalised yet."""
         ...
 
-    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         """The inference view of whole histories."""
         ...
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
+    def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
         """One vector per history, to be searched for in the catalogue; or one for each level of the items' codes."""
         ...

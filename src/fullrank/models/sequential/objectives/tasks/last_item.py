@@ -54,7 +54,7 @@ class LastItemTask(nn.Module):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"last": len(batch.lengths)}
 
-    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         times = None if batch.times is None else batch.times[:, :-1]
         inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
         return items.embed(inputs.items), inputs
@@ -65,8 +65,8 @@ class LastItemTask(nn.Module):
         vectors = states.outputs.get("trained", last(states.tokens, inputs))
         return (Queries("last", vectors, targets, catalogue, rows, inputs.lengths - 1),)
 
-    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         return items.embed(batch.items), batch
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+    def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return states.outputs.get("answer", last(states.tokens, inputs))

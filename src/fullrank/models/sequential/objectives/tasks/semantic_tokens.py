@@ -85,6 +85,6 @@ class SemanticTokensTask(NextItemTask):
             for k, level in enumerate(levels_of(catalogue))
         )
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B K D"]:
+    def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B K D"]:
         """One vector for each level, to be searched for among its codes."""
         return self.heads_of(last(states.tokens, inputs))

@@ -46,11 +46,11 @@ class R2RecWeighting:
         self.temperature, self.tail = spec.temperature, spec.tail
 
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
-        eta = rare(queries.catalogue, self.tail, queries.targets.device)[queries.targets].float()
+        eta = tail_items(queries.catalogue, self.tail, queries.targets.device)[queries.targets].float()
         return len(eta) * torch.softmax(eta / self.temperature, 0)
 
 
-def rare(catalogue: Catalogue, share: float, device: torch.device) -> Bool[Tensor, "V"]:
+def tail_items(catalogue: Catalogue, share: float, device: torch.device) -> Bool[Tensor, "V"]:
     """Items with at most as many training events as the last of the floor(share V), at least one, least popular."""
     size = max(int(Fraction(str(share)) * catalogue.size), 1)  # 0.29 * 100 is 28.99... in binary
     log_q = catalogue.log_q(torch.arange(catalogue.size, device=device))
