@@ -22,10 +22,9 @@ from benchmarks.harness import CACHE
 from benchmarks.memory import in_a_process, peak_above
 from fullrank.data.batch import Batch, Queries
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items.shares import Shares, keep
+from fullrank.models.sequential.items import Shares, keep
 from fullrank.models.sequential.items.table import ItemTable, Table
-from fullrank.models.sequential.items.text import TextItems
-from fullrank.models.sequential.items.text_fields import Packed
+from fullrank.models.sequential.items.text import Packed, TextItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmaxLoss
 from fullrank.models.sequential.objectives.negatives import Negatives, draw

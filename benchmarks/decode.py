@@ -25,8 +25,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.graph import Graph
 from fullrank.inference.pruned import Pruned
 from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import Semantic, SemanticItems, score_by_codes
+from fullrank.models.sequential.items.semantic import CodeScorer, Semantic, SemanticItems, score_by_codes
 from fullrank.ops.code_scores import code_scores_reference
 
 USERS, LEVELS, SIZE, DIM, DENSE = 64, 32, 256, 128, 512

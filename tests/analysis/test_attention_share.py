@@ -10,7 +10,7 @@ from fullrank.analysis import LEFT_OUT
 from fullrank.analysis import reading as reading_room
 from fullrank.analysis.attention_share import HEAD, LABELS, AttentionShare, bands
 from fullrank.analysis.reading import readings
-from fullrank.metrics.fairness import niche
+from fullrank.metrics.exposure import niche
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer

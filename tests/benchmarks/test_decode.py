@@ -11,8 +11,7 @@ from benchmarks import decode
 from benchmarks.harness import Wrong
 from fullrank.inference.graph import Graph
 from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import score_by_codes
+from fullrank.models.sequential.items.semantic import CodeScorer, score_by_codes
 
 
 class Misplaced(CodeScorer):

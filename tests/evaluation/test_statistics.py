@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fullrank.evaluation import statistics
 from fullrank.evaluation.statistics import column, resample, summarise
-from fullrank.metrics.coverage import exposures
+from fullrank.metrics.exposure import exposures
 from fullrank.metrics.names import PER_LIST, WITHOUT, parse_metric
 
 NDCG = [parse_metric("ndcg@5")]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fullrank.core.jagged import Jagged
 from fullrank.metrics import MetricInputs
-from fullrank.metrics.coverage import coverage, exposures, novelty
-from fullrank.metrics.fairness import arp, fair, gini, history_popularity, lift, niche
+from fullrank.metrics.exposure import arp, coverage, exposures, fair, gini, history_popularity, lift, niche, novelty
 
 Lists = list[list[int]]
 

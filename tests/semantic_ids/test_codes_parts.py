@@ -9,11 +9,10 @@ import torch
 from coded import matrix
 from fullrank.core.errors import UserError
 from fullrank.semantic_ids import kmeans as km
-from fullrank.semantic_ids.nearest import nearest_codeword, nearest_codeword_reference
 from fullrank.semantic_ids.opq import Opq, initial_rotation
-from fullrank.semantic_ids.quantisers import Product
+from fullrank.semantic_ids.quantisers import Product, nearest_codeword, nearest_codeword_reference
+from fullrank.semantic_ids.reader import Tuples
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
-from fullrank.semantic_ids.tuples import Tuples
 
 
 def silent(done: int, total: int) -> None: ...

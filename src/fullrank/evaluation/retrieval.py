@@ -21,7 +21,7 @@ from fullrank.evaluation.slices import groups
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.rank import rank
 from fullrank.metrics import MetricInputs, Ranking, match
-from fullrank.metrics.fairness import history_popularity
+from fullrank.metrics.exposure import history_popularity
 
 __all__ = ["EvalStore", "Split", "evaluate", "measure", "of_lists", "ranked"]
 

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fullrank.metrics import ctr
-from fullrank.metrics.coverage import exposures
+from fullrank.metrics.exposure import exposures
 from fullrank.metrics.names import PER_LIST, WITHOUT, Name
 
 CELLS = 1 << 22

@@ -3,7 +3,7 @@
 Levels are independent given the history, so the beam keeps `beams` best partial sums and adds one level after another.
 Most tuples of long codes belong to no item. Found items come first, in order of their scores; a user for whom too few
 were found gets the rest of the list from exact scores (`padded` counts these users). Items of one tuple have one score:
-the more popular comes first, as in `semantic_ids/tuples.py`, up to the order of ids that all lists share.
+the more popular comes first, as in `semantic_ids/reader.py`, up to the order of ids that all lists share.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from torch import Tensor
 
 from fullrank.inference.candidates import Candidates, exact_lists
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import SemanticItems
-from fullrank.semantic_ids.tuples import Tuples
+from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
+from fullrank.semantic_ids.reader import Tuples
 
 
 class Beam:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fullrank.inference.exact import select, top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.items.coded import CodeScorer
+from fullrank.models.sequential.items.semantic import CodeScorer
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.graph import Graph
 from fullrank.inference.pruned import Pruned
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import SemanticItems, score_by_parts
+from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
 
 Search = Callable[[Scorer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
 """(answer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.metrics import Metric, MetricInputs, accuracy, coverage, fairness
+from fullrank.metrics import Metric, MetricInputs, accuracy, exposure
 
 ACCURACY: dict[str, Metric] = {
     "ndcg": accuracy.ndcg,
@@ -20,11 +20,11 @@ ACCURACY: dict[str, Metric] = {
     "map": accuracy.average_precision,
 }
 """Larger is better; computed from places alone."""
-EXPOSURE: dict[str, Metric] = {"arp": fairness.arp, "lift": fairness.lift, "novelty": coverage.novelty}
+EXPOSURE: dict[str, Metric] = {"arp": exposure.arp, "lift": exposure.lift, "novelty": exposure.novelty}
 """Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
-PER_LIST = {"gini": fairness.gini, "coverage": coverage.coverage}
+PER_LIST = {"gini": exposure.gini, "coverage": exposure.coverage}
 """One number for all lists together, from the exposure of every item."""
-WITHOUT = {"gini": fairness.gini_without, "coverage": coverage.coverage_without}
+WITHOUT = {"gini": exposure.gini_without, "coverage": exposure.coverage_without}
 """The same without each user in turn."""
 DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty")
 PAIRED = "bqs_like"
@@ -59,7 +59,7 @@ class Name:
     def __call__(self, table: MetricInputs) -> Float[np.ndarray, "U"]:
         """One value per user."""
         if self.alpha is not None:
-            return fairness.fair(table, self.k, self.alpha)
+            return exposure.fair(table, self.k, self.alpha)
         return (ACCURACY | EXPOSURE)[self.base](table, self.k)
 
 

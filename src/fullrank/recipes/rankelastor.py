@@ -27,6 +27,7 @@ from pydantic import JsonValue
 
 from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
+from fullrank.models.ranking.blocks import Tokeniser
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
 from fullrank.models.ranking.feed_forwards.glu import Glu
@@ -35,7 +36,7 @@ from fullrank.models.ranking.mixings.full import Full
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
-from fullrank.models.ranking.tokeniser import Tokeniser
+from fullrank.recipes import RecipeSpec
 
 SMALL = Training(
     max_epochs=20, batch_by="rows", batch_size=4096, lr=1e-3, clip_norm=10.0, schedule="plateau", patience=2
@@ -45,7 +46,7 @@ TOKENS = Tokeniser(hidden=64, dropout=0.0)
 """Their tokeniser; the code's 500 hidden units with dropout, for every token, cost more than all the rest on a CPU."""
 
 
-class RankElastorRecipe(Spec):
+class RankElastorRecipe(RecipeSpec):
     """Full mixing and gated per-token FFNs at CPU size."""
 
     kind: Literal["rankelastor"] = "rankelastor"

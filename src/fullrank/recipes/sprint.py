@@ -21,15 +21,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
-from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.resn import ReSN
 from fullrank.models.sequential.regularizers.sprint import Sprint
-from fullrank.recipes import Recipe
+from fullrank.recipes import Recipe, RecipeSpec
 from fullrank.recipes.hstu_plus import HSTUPlusRecipe
 from fullrank.recipes.sasrec_plus import SASRecPlusRecipe
 
@@ -40,7 +39,7 @@ LADDER = {
 """Table 5: layers and width; a head has width 64. It counts 12 d^2 a layer; SwiGLU's third matrix makes that 16 d^2."""
 
 
-class SprintRecipe(Spec):
+class SprintRecipe(RecipeSpec):
     """SASRec++ with SPRINT at CPU size."""
 
     kind: Literal["sprint"] = "sprint"

@@ -26,12 +26,12 @@ from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items.text import Text
-from fullrank.models.sequential.items.text_fields import TextField
+from fullrank.models.sequential.items.text import Text, TextField
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
 from fullrank.models.sequential.objectives.negatives import Negatives
+from fullrank.recipes import RecipeSpec
 
 ITEMS = Text(
     fields=(
@@ -50,7 +50,7 @@ EVALUATION = Evaluation(ks=(5, 10), selection="ndcg@5", sampled=10_000)
 """In full, and among 10,000 sampled items as in the paper's laws of scale, with the gap between the two."""
 
 
-class SRTRecipe(Spec):
+class SRTRecipe(RecipeSpec):
     """Items as text with a shared pool of negatives, at CPU size."""
 
     kind: Literal["srt"] = "srt"

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fullrank.core.errors import UserError
+
 SAMPLE = 16
 """Vectors per code among which the first codewords are drawn."""
 ROWS = 8192
@@ -77,3 +79,20 @@ def _revive(x: Tensor, code: Tensor, far: Tensor, words: Tensor) -> None:
             worst = error.topk(min(len(empty), len(error)))
             use = worst.values > 1e-9 * float(error.mean().clamp_min(1e-30))
             words[group, empty[: int(use.sum())]] = x[group, worst.indices[use]]
+
+
+def require_vectors(x: Float[Tensor, "N D"], size: int, name: str) -> None:
+    """Raises `UserError` where there are fewer vectors than codes of a level: some could never be learned."""
+    if len(x) < size:
+        smaller = 1 << (max(len(x) // 4, 1).bit_length() - 1)
+        raise UserError(
+            f"{name} has {size:,} codes in a level and only {len(x):,} vectors to learn them from; set "
+            f"learner.size={smaller}"
+        )
+
+
+def sample_rows(x: Float[Tensor, "N D"], points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
+    """At most so many rows, drawn without repetition, in their order."""
+    if len(x) <= points:
+        return x
+    return x[torch.randperm(len(x), generator=generator)[:points].sort().values]

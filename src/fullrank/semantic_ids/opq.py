@@ -26,9 +26,8 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
-from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd
+from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
 from fullrank.semantic_ids.quantisers import Product, require_sizes
-from fullrank.semantic_ids.training import require_vectors, sample_rows
 
 FIRST = 10
 """Rounds of k-means before the first improvement of the rotation."""

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.semantic_ids.nearest import nearest_codeword
 
 
 class Product:
@@ -96,3 +95,27 @@ def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) ->
             raise UserError(f"{name!r} holds values that are not finite")
         found.append(tensor)
     return found
+
+
+ROWS = 4096
+
+
+def nearest_codeword(x: Float[Tensor, "N d"], codebook: Float[Tensor, "C d"], rows: int = ROWS) -> Int64[Tensor, "N"]:
+    """Index of the codeword with the least squared distance, `rows` vectors at a time."""
+    half = codebook.pow(2).sum(1) / 2
+    found = [_refined(part, codebook, torch.addmm(half, part, codebook.T, alpha=-1)) for part in x.split(rows)]
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+
+
+def nearest_codeword_reference(x: Float[Tensor, "N d"], codebook: Float[Tensor, "C d"]) -> Int64[Tensor, "N"]:
+    """The same by the distances themselves."""
+    far = (x.double()[:, None] - codebook.double()).pow(2).sum(-1)
+    return far.argmin(1)
+
+
+def _refined(
+    x: Float[Tensor, "N d"], codebook: Float[Tensor, "C d"], scores: Float[Tensor, "N C"]
+) -> Int64[Tensor, "N"]:
+    two = scores.topk(min(2, len(codebook)), largest=False).indices.sort(1).values
+    far = (x.double()[:, None] - codebook.double()[two]).pow(2).sum(-1)
+    return two.gather(1, far.argmin(1, keepdim=True)).squeeze(1)

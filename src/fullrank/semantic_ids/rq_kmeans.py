@@ -17,10 +17,8 @@ from torch import Tensor
 
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
-from fullrank.semantic_ids.kmeans import kmeans
-from fullrank.semantic_ids.nearest import nearest_codeword
-from fullrank.semantic_ids.quantisers import Residual, require_sizes
-from fullrank.semantic_ids.training import require_vectors, sample_rows
+from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
+from fullrank.semantic_ids.quantisers import Residual, nearest_codeword, require_sizes
 
 
 class RqKmeans(Spec):

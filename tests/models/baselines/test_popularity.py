@@ -7,8 +7,7 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.models.sequential.baselines.popularity import Popularity
-from fullrank.models.sequential.baselines.recency import Recency
+from fullrank.models.sequential.baselines.popularity import Popularity, Recency
 from tiny import padded, store
 
 DAY = 86_400

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.items.once import Once
-from fullrank.models.sequential.items.shares import Shares, keep, shares
+from fullrank.models.sequential.items import ItemIndex, Once, Shares, keep, shares
 from fullrank.models.sequential.items.table import ItemTable
 from fullrank.models.sequential.items.text import Text, TextItems
 from fullrank.models.sequential.model import Recommender

@@ -16,8 +16,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.items import Computed, Extending, Knowing
-from fullrank.models.sequential.items.text import Text
-from fullrank.models.sequential.items.text_fields import TextField, text_of
+from fullrank.models.sequential.items.text import Text, TextField, text_of
 from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE, TextTokeniser
 from fullrank.models.sequential.model import Recommender
 from fullrank.run import Run

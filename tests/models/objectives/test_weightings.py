@@ -14,7 +14,7 @@ from fullrank.data.batch import Batch, Queries, States, Step
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.losses.bce import BCE
-from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
 from tiny import Flat, close, histories, padded, questions
 from whole import build, pattern

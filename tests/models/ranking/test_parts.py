@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from clicks import FIELDS
 from fullrank.core.errors import UserError
 from fullrank.models.ranking import EVERY, FieldTokens
+from fullrank.models.ranking.blocks import Tokeniser
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
@@ -19,7 +20,6 @@ from fullrank.models.ranking.mixings.block_transpose import transposed, transpos
 from fullrank.models.ranking.mixings.full import Full, kronecker
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
-from fullrank.models.ranking.tokeniser import Tokeniser
 from fullrank.models.ranking.xdeepfm import interact, interact_reference
 from fullrank.ops.per_token import per_token
 from tiny import close, shaken

@@ -22,8 +22,7 @@ from fullrank.models.sequential.items.perturb import Noise
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
-from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
-from fullrank.models.sequential.objectives.weightings.inverse_popularity import InversePopularity
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
 from fullrank.models.sequential.regularizers._users import users
 from fullrank.models.sequential.regularizers.dros import DROS

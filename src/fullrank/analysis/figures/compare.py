@@ -14,7 +14,7 @@ from fullrank.analysis.figures.alike import LAYERS, alike, line_label
 from fullrank.analysis.report import Figure, Missing, listed
 from fullrank.analysis.report.draw import GREY, legend, look, panel, whole_numbers
 from fullrank.analysis.report.findings import Finding, comparable
-from fullrank.metrics.coverage import exposures
+from fullrank.metrics.exposure import exposures
 
 PLACES = 10
 """Places of each list that are looked at."""

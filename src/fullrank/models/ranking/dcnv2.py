@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, RankerOutput
-from fullrank.models.ranking.deep import Deep, xavier
+from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.models.ranking.size import Flops, of_linear, of_part
 from fullrank.ops.cross import cross
 

@@ -14,7 +14,7 @@ from torch import nn
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, RankerOutput
-from fullrank.models.ranking.deep import Deep, xavier
+from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.models.ranking.size import Flops, of_linear
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, RankerOutput, require_fields_to_cross
-from fullrank.models.ranking.deep import Deep, xavier
+from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.models.ranking.size import Flops, of_linear
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.models.ranking.deep import xavier
+from fullrank.models.ranking.perceptron import xavier
 from fullrank.models.ranking.size import of_linear
 
 

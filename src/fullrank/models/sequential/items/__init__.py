@@ -12,13 +12,62 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.perturb import Noise, perturb
-from fullrank.models.sequential.items.shares import shares
+from fullrank.ops.distinct import distinct_and_places
+
+_AT_ONCE = 1 << 22
+"""Counts that are added up together: bounds what is held beside them."""
+
+
+class Shares:
+    """Of counts [V]; an item without events counts as one event. Holds what is made of all of them."""
+
+    def __init__(self, counts: Float[Tensor, "V"], cumulative: Float[Tensor, "V"] | None = None):
+        """`cumulative`: the running sum, where somebody has it already (in a mapped file, say)."""
+        self.total = torch.stack([part.clamp_min(1.0).sum() for part in counts.split(_AT_ONCE)]).sum()
+        self.version = _version(counts)
+        self._cumulative = cumulative
+
+    def log(self, counts: Float[Tensor, "V"], ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Log share of some items."""
+        return (counts[ids].clamp_min(1.0) / self.total).log()
+
+    def cumulative(self, counts: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
+        """Share of the items up to each, in double precision; the last is 1."""
+        if self._cumulative is None:
+            running = (counts.clamp_min(1.0) / self.total).log().double().exp().cumsum(0)
+            self._cumulative = running / running[-1]
+        return self._cumulative
+
+
+_KEPT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def shares(counts: Float[Tensor, "V"]) -> Shares:
+    """The shares of these counts, made anew where they have changed."""
+    kept: Shares | None = _KEPT.get(counts)
+    if kept is None or kept.version != _version(counts):
+        kept = Shares(counts)
+        keep(counts, kept)
+    return kept
+
+
+def keep(counts: Float[Tensor, "V"], made: Shares) -> None:
+    """Have `shares` give these. Counts without a version (made under inference mode) are not kept."""
+    if made.version is not None:
+        _KEPT[counts] = made
+
+
+def _version(counts: Tensor) -> int | None:
+    return None if counts.is_inference() else counts._version
+
 
 Made = TypeVar("Made")
 
@@ -121,3 +170,35 @@ class ItemIndex:
 def unit(x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
     """Vectors of length one; a zero vector stays zero."""
     return F.normalize(x, dim=-1, eps=1e-12)
+
+
+class Once:
+    """Satisfies `Items`. To be thrown away after the step: weights must not change while it lives."""
+
+    def __init__(self, items: Items):
+        self.items, self.size, self.popularity = items, items.size, items.popularity
+        self._ids: Int[Tensor, "m"] | None = None
+        self._rows: Int[Tensor, "m"] | None = None
+        self._vectors: Float[Tensor, "m D"] | None = None
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        wanted, place = distinct_and_places(ids, self.size)
+        rows, vectors = self._held(wanted)
+        return vectors[rows[place]]
+
+    def all(self) -> Float[Tensor, "V D"]:
+        return self.items.all()
+
+    def _held(self, wanted: Int[Tensor, "w"]) -> tuple[Int[Tensor, "w"], Float[Tensor, "m D"]]:
+        """The rows of these distinct, rising ids among the vectors so far; what lacks is computed."""
+        if self._ids is None or self._rows is None or self._vectors is None:
+            self._ids, self._rows = wanted, torch.arange(len(wanted), device=wanted.device)
+            self._vectors = self.items.embed(wanted)
+            return self._rows, self._vectors
+        fresh = wanted[~torch.isin(wanted, self._ids, assume_unique=True)]
+        if len(fresh):
+            more = torch.arange(len(fresh), device=wanted.device) + len(self._vectors)
+            self._ids, order = torch.cat([self._ids, fresh]).sort()
+            self._rows = torch.cat([self._rows, more])[order]
+            self._vectors = torch.cat([self._vectors, self.items.embed(fresh)])
+        return self._rows[torch.searchsorted(self._ids, wanted)], self._vectors

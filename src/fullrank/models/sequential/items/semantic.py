@@ -10,6 +10,8 @@ that `fullrank encode` wrote only once. Rows of the code table: code c of level 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
@@ -23,9 +25,33 @@ from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import STD
 from fullrank.models.sequential.items import ItemIndex, unit
-from fullrank.models.sequential.items.coded import CodeScorer, log_probabilities
 from fullrank.models.sequential.items.perturb import Noise, perturb
+from fullrank.ops.code_scores import code_scores
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
+
+
+@dataclass(frozen=True)
+class CodeScorer:
+    """Satisfies `batch.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
+
+    levels: Float[Tensor, "N B"]
+    """Scores of every code of every level, one level below the other; users side by side. Larger is better."""
+    sizes: tuple[int, ...]
+    """Codes of each level; their sum is N."""
+    rows: Int[Tensor, "V K"]
+    """The rows of each item's codes."""
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        return code_scores(self.levels, self.rows[low:high]).T
+
+
+def log_probabilities(logits: Sequence[Float[Tensor, "B _"]]) -> Float[Tensor, "N B"]:
+    """`CodeScorer.levels` of items scored by the mean log-probability of their codes (RPG, Eq. 6)."""
+    return torch.cat([level.float().log_softmax(-1) for level in logits], 1).T.contiguous() / len(logits)
 
 
 class Semantic(Spec):

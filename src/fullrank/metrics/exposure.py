@@ -1,7 +1,8 @@
-"""Who gets shown: exposure of unpopular items, mean popularity of the lists, inequality of exposure (SPRINT).
+"""What is shown, and to whom: exposure of unpopular items, mean popularity, inequality, coverage and novelty (SPRINT).
 
 Popularity is a count of events per item from the source that the protocol names; training events by default, because
 counting validation and test events leaks them (SPRINT's own code does; `Evaluation.popularity = "all"` repeats it).
+Shapes: U users, k list length, V items, R resamples of the users.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def history_popularity(
     return means
 
 
-def gini(exposure: Int[np.ndarray, "S V"]) -> Float[np.ndarray, "S"]:
+def gini(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
     """Inequality of exposure over the whole catalogue: 0 all items equally often, (V-1)/V one item always.
 
     sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), items never shown included. S rows, one for
@@ -103,3 +104,29 @@ def mean_over_items(ids: Int[np.ndarray, "U k"], value: np.ndarray) -> Float[np.
 def full_lists(table: MetricInputs) -> tuple[Int[np.ndarray, "U k"], Int[np.ndarray, "V"]]:
     assert table.ids is not None and table.popularity is not None, "this metric reads full lists"
     return table.ids, table.popularity
+
+
+def coverage(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
+    """Share of the catalogue's items that occur in at least one list."""
+    return (exposure > 0).mean(-1)
+
+
+def coverage_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> Float[np.ndarray, "U"]:
+    """The coverage of all lists but user u's, for every u. `exposure` is that of all lists."""
+    alone = (exposure == 1)[lists] & (lists >= 0)
+    return ((exposure > 0).sum() - alone.sum(1)) / len(exposure)
+
+
+def novelty(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """Mean self-information, in bits, of the items in the first k places (Zhou et al. 2010); empty places do not count.
+
+    An item's probability is (events + 1) / (all events + V): one is added so that items never seen stay finite.
+    """
+    ids, popularity = full_lists(table)
+    bits = -np.log2((popularity + 1) / (popularity.sum() + len(popularity)))
+    return mean_over_items(ids[:, :k], bits)
+
+
+def exposures(ids: Int[np.ndarray, "U k"], size: int) -> Int[np.ndarray, "V"]:
+    """How often each of `size` items occurs in the lists."""
+    return np.bincount(ids[ids >= 0], minlength=size)

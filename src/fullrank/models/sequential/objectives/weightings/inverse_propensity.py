@@ -1,12 +1,7 @@
-"""D2LR: inverse propensity of each predicted item (Lu et al., SIGIR 2025), here the weights of its propensity part.
+"""Inverse propensity by training popularity (Schnabel et al., arXiv:1602.05352, Eq. 3), tempered by a power.
 
-w = max(training share of the target, floor)^-power, divided by its mean over the batch.
-
-A reconstruction (low confidence): the paper is about language models and no code of its authors was found. SPRINT's
-authors, who compare with it, ran this with power 0.1 and without a floor. Their paper searches a second setting beta
-from 0.05 to 0.4 without explaining it: `floor` is our reading, off by default, and no item of a usual catalogue has
-such a share. Without a floor it is `inverse_popularity` with another divisor. The mean runs over this process's
-micro-batch: nothing is gathered, so shards divide by their own.
+w_i = n_i^-power over its mean under the training distribution: the weights have mean one without looking at the batch,
+so shards and accumulation do not change them.
 """
 
 from __future__ import annotations
@@ -22,6 +17,46 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, Step
+
+
+class Uniform(Spec):
+    """Weight one."""
+
+    kind: Literal["uniform"] = "uniform"
+
+    def build(self) -> UniformWeighting:
+        return UniformWeighting()
+
+
+class UniformWeighting:
+    couples = False
+
+    def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
+        return torch.ones(len(queries.targets), device=queries.targets.device)
+
+
+class InversePopularity(Spec):
+    """Inverse popularity."""
+
+    kind: Literal["inverse_popularity"] = "inverse_popularity"
+    power: float = Field(0.5, gt=0)
+    """Exponent on the popularity; 1 is the full inverse propensity."""
+
+    def build(self) -> InversePopularityWeighting:
+        return InversePopularityWeighting(self)
+
+
+class InversePopularityWeighting:
+    couples = False
+
+    def __init__(self, spec: InversePopularity):
+        self.power = spec.power
+
+    def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
+        every = torch.arange(queries.catalogue.size, device=queries.targets.device)
+        log_q = queries.catalogue.log_q(every)
+        raw = (-self.power * log_q).exp()
+        return raw[queries.targets] / (log_q.exp() * raw).sum()
 
 
 class D2LR(Spec):
