@@ -16,7 +16,6 @@ from discover import Pair
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.inference.predict import predict
-from fullrank.models.ranking import reads
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from rankers_small import ALL, DIM, model, small
 from tests.training.clicks import SCHEMA, shop, table
@@ -34,7 +33,7 @@ def untrained(pair: Pair, store: ImpressionStore) -> RankingModule:
     if "tokens" in type(spec).model_fields:
         spec = spec.override("tokens=2", "width=6")
     torch.manual_seed(0)
-    click = RankingModel(ranker=spec, embedding={"dim": DIM} if "tokens" in reads(spec) else {})
+    click = RankingModel(ranker=spec, embedding={"dim": DIM} if "tokens" in spec.reads else {})
     return shaken(click.build(store.fields)).eval()  # type: ignore[return-value]
 
 

@@ -65,7 +65,7 @@ def click_readings(
             for low in range(0, len(rows), ROWS):
                 with torch.inference_mode():
                     out = model.output(store.batch(rows[low : low + ROWS]).to(device), EVERY)
-                yield RankingReading({name: tap for name, tap in out.taps.items() if tap.shape[-1]}, dict(fed))
+                yield RankingReading({name: tap for name, tap in out.captures.items() if tap.shape[-1]}, dict(fed))
                 fed.clear()
                 if progress is not None:
                     progress(min(low + ROWS, len(rows)), len(rows))

@@ -1,7 +1,7 @@
 """Ranked lists and the truth in, one value per user out; then means, errors and intervals.
 
-Everything here is numpy on flat arrays: no torch, no loop over users. A metric is a function of `MetricInputs`; those in
-`ACCURACY` and `EXPOSURE` (see `names`) give one float per user, those in `PER_LIST` one number for all lists together.
+Everything here is numpy on flat arrays: no torch, no loop over users. A metric is a function of `MetricInputs`;
+those in `ACCURACY` and `EXPOSURE` (see `names`) give one float per user, those in `PER_LIST` one number for all lists.
 Shapes: U users, k list length, V items. The `truth` is the distinct items that each user should be shown: U rows of ids
 (`core.jagged.Jagged.distinct`).
 """

@@ -1,8 +1,8 @@
 """Complete experiments under their published names: one file per paper, and the plain baselines together.
 
-The room's contract: a `RecipeSpec` whose ``build()`` gives an `Experiment`. The docstring of a file says paper, command,
-cost and the numbers to expect; the numbers are recorded in ``results/``. Where a file has several recipes, the first
-line of each class says which one it is (`fullrank list recipes`).
+The room's contract: a `RecipeSpec` whose ``build()`` gives an `Experiment`. The docstring of a file says paper,
+command, cost and the numbers to expect; the numbers are recorded in ``results/``. Where a file has several recipes, the
+first line of each class says which one it is (`fullrank list recipes`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ learned positions, dropout on attention weights alone, binary cross-entropy with
 times. Differs: attention divides by `max_length` where SPRINT's code takes the padded length of the batch;
 full-catalogue ranking leaves the history out by default, the paper ranks it (``--set evaluation.seen=keep``).
 
-Command: ``fullrank train hstu --data data/beauty --out runs/hstu`` (or `hstu_plus`). At most 100 epochs. No numbers yet.
+Command: ``fullrank train hstu --data data/beauty --out runs/hstu`` (or `hstu_plus`). At most 100 epochs. No
+numbers yet.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ model.encoder.input_dropout=0.2``. Cost on amazon-beauty: 30 epochs of about 27 
 LayerNorm, feed-forward of the model's width, dropout on the residual paths. Differs: AdamW without decay for Adam; rows
 of like length share a batch. Cost on amazon-beauty: at most 200 epochs of a few seconds on one core.
 
-`sasrec_plus`: SASRec++ (SPRINT, Sec. 5.1 and B.2). RoPE, RMSNorm before each sublayer, SwiGLU of inner width 4d, dropout
-on attention weights alone, binary cross-entropy with 16 negatives per history. Differs: full-catalogue ranking leaves
-the history out by default; the paper ranks it (``--set evaluation.seen=keep``). Cost on amazon-beauty: at most 100
+`sasrec_plus`: SASRec++ (SPRINT, Sec. 5.1 and B.2). RoPE, RMSNorm before each sublayer, SwiGLU of inner width 4d,
+dropout on attention weights alone, binary cross-entropy with 16 negatives per history. Differs: full-catalogue ranking
+leaves the history out by default; the paper ranks it (``--set evaluation.seen=keep``). Cost on amazon-beauty: at most 100
 epochs of about 4 s on one core.
 
 Command: ``fullrank train sasrec --data data/beauty --out runs/sasrec``, and so for the others.

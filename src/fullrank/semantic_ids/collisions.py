@@ -35,12 +35,12 @@ MORE = "set more learner.levels, or look at how the vectors are made"
 
 def resolve_collisions(
     policy: Policy,
-    codes: Int64[Tensor, "N K"],
+    codes: Int64[Tensor, "n K"],
     sizes: tuple[int, ...],
-    popularity: Int64[np.ndarray, "N"],
+    popularity: Int64[np.ndarray, "n"],
     last: Last,
     fixed: Int64[Tensor, "F L"] | None = None,
-) -> tuple[Int64[Tensor, "N L"], tuple[int, ...]]:
+) -> tuple[Int64[Tensor, "n L"], tuple[int, ...]]:
     """(codes, sizes) after the policy; L is K, or K + 1 with an extra digit.
 
     `fixed` are the final codes of the first F rows, which stay: those of items known before, when new ones come. Of
@@ -59,13 +59,13 @@ def resolve_collisions(
     return codes, sizes
 
 
-def group_by_codes(codes: Int64[Tensor, "N K"]) -> tuple[Int64[np.ndarray, "T K"], Int64[np.ndarray, "N"]]:
+def group_by_codes(codes: Int64[Tensor, "n K"]) -> tuple[Int64[np.ndarray, "T K"], Int64[np.ndarray, "n"]]:
     """(distinct tuples in lexical order, the number of each row's tuple)."""
     tuples, inverse = np.unique(codes.numpy(), axis=0, return_inverse=True)
     return tuples, inverse.reshape(-1)
 
 
-def colliding(codes: Int64[Tensor, "N K"]) -> Bool[np.ndarray, "N"]:
+def colliding(codes: Int64[Tensor, "n K"]) -> Bool[np.ndarray, "n"]:
     """Which items share their codes with another."""
     _, group = group_by_codes(codes)
     return np.asarray(np.bincount(group)[group] > 1) if len(group) else np.zeros(0, bool)
@@ -121,10 +121,10 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
     return codes
 
 
-def transport(cost: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+def transport(cost: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
     """Logarithm of the plan that sends each row to codes of low cost, no code getting more than its share of rows.
 
-    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or N / C where there are more rows.
+    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or n / C where there are more rows.
     """
     low, high = float(cost.min()), float(cost.max())
     scaled = (cost.double() - (low + high) / 2) / max((high - low) / 2, 1e-30)

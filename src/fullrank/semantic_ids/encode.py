@@ -47,12 +47,12 @@ def encode(
     place, spec = Path(out), spec.override(*set)
     folder.require_replaceable(place)
     catalog, origin = open_items(items)
-    found = spec.vectors.read(catalog, Path(cache), tell)  # type: ignore[attr-defined]
+    found = spec.vectors.read(catalog, Path(cache), tell)
     raw = fill_unknown(found)
     learned = _learned(found, catalog, spec)
     reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)
     x = raw if reduction is None else reduction.apply(raw)
-    quantiser: Quantiser = spec.learner.fit(x[learned], spec.seed, tell("codebooks"))  # type: ignore[attr-defined]
+    quantiser = spec.learner.fit(x[learned], spec.seed, tell("codebooks"))
     first = quantiser.encode(x)
     codes, sizes = resolve_collisions(
         spec.collisions, first, quantiser.sizes, catalog.popularity, lambda rows: quantiser.last(x[rows], first[rows])

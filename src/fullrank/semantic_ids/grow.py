@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell, quiet
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import folder, measure
 from fullrank.semantic_ids.collisions import resolve_collisions
 from fullrank.semantic_ids.encode import CACHE, fill_unknown, ids_hash, notes, open_items, quality_report
 from fullrank.semantic_ids.reader import Codes
+from fullrank.semantic_ids.vectors import VectorsSpec
 
 DRIFT = 1.5
 """Error of new items over that of the old from which a note advises to encode anew."""
@@ -52,7 +52,7 @@ def grow_codes(
     count = int((rows >= 0).sum())
     if count == catalog.size:
         raise UserError(f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add")
-    found = source.read(catalog, Path(cache), tell)  # type: ignore[attr-defined]
+    found = source.read(catalog, Path(cache), tell)
     fresh = rows < 0
     if not bool((found.known & fresh).any()):
         raise UserError(f"none of the {int(fresh.sum()):,} new items has a vector; give vectors of the new items")
@@ -75,7 +75,7 @@ def grow_codes(
     return Codes.open(place)
 
 
-def _source(old: Codes, vectors: str | Path | None) -> Spec:
+def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
     if vectors is None:
         return old.spec.vectors
     if old.spec.vectors.kind_of() != "file":

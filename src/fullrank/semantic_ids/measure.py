@@ -37,7 +37,7 @@ class Limits(Spec):
     """Least share of an item's nearest items by text that are nearest by codes too."""
 
 
-def levels(codes: Int64[Tensor, "N L"], sizes: tuple[int, ...], learned: int) -> list[dict[str, Any]]:
+def levels(codes: Int64[Tensor, "n L"], sizes: tuple[int, ...], learned: int) -> list[dict[str, Any]]:
     """Of each level: its size, the share of codes that some item has, and the perplexity of how often (1 .. size).
 
     The first `learned` are of codebooks; an extra digit behind them only counts.
@@ -53,7 +53,7 @@ def levels(codes: Int64[Tensor, "N L"], sizes: tuple[int, ...], learned: int) ->
     return found
 
 
-def collisions(codes: Int64[Tensor, "N K"], x: Float[Tensor, "N D"]) -> dict[str, Any]:
+def collisions(codes: Int64[Tensor, "n K"], x: Float[Tensor, "n D"]) -> dict[str, Any]:
     """How many items share their codes: of all, and of those whose vectors differ (no learner separates equal ones).
 
     `rate` is the share of items that share their codes with another; `different` the share of those that share them
@@ -74,18 +74,18 @@ def collisions(codes: Int64[Tensor, "N K"], x: Float[Tensor, "N D"]) -> dict[str
     }
 
 
-def squared_errors(x: Float[Tensor, "N D"], described: Float[Tensor, "N D"]) -> Float[Tensor, "N"]:
+def squared_errors(x: Float[Tensor, "n D"], described: Float[Tensor, "n D"]) -> Float[Tensor, "n"]:
     """Squared error of each row, in float64."""
     return (x.double() - described.double()).pow(2).sum(1)
 
 
-def variance(x: Float[Tensor, "N D"]) -> float:
+def variance(x: Float[Tensor, "n D"]) -> float:
     """Mean squared distance to the mean: what describing every vector by it would leave."""
     return float((x.double() - x.double().mean(0)).pow(2).sum(1).mean())
 
 
 def neighbour_recall(
-    raw: Float[Tensor, "N D"], described: Float[Tensor, "N D"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
+    raw: Float[Tensor, "n D"], described: Float[Tensor, "n D"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
 ) -> dict[str, Any]:
     """Recall of an item's k nearest by cosine of its vector, among the k nearest by cosine of what its codes describe.
 
@@ -138,7 +138,7 @@ def check_limits(report: dict[str, Any], limits: Limits) -> None:
         )
 
 
-def _nearest(space: Float[Tensor, "N D"], rows: Int64[Tensor, "Q"], k: int) -> Int64[Tensor, "Q k"]:
+def _nearest(space: Float[Tensor, "n D"], rows: Int64[Tensor, "Q"], k: int) -> Int64[Tensor, "Q k"]:
     scores = space[rows] @ space.T
     scores.scatter_(1, rows[:, None], -torch.inf)
     return scores.topk(k, dim=1).indices

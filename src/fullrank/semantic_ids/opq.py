@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.core.spec import Spec
+from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
 from fullrank.semantic_ids.quantisers import Product, require_sizes
 
@@ -34,7 +34,7 @@ FIRST = 10
 Done = Callable[[int], None]
 
 
-class Opq(Spec):
+class Opq(CodesSpec):
     """Optimised product quantisation."""
 
     kind: Literal["opq"] = "opq"
@@ -51,7 +51,7 @@ class Opq(Spec):
     engine: Literal["auto", "faiss", "torch"] = "auto"
     """Who learns; auto: faiss where it is installed and the size is a power of two."""
 
-    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Product:
+    def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Product:
         if x.shape[1] % self.levels:
             fitting = x.shape[1] - x.shape[1] % self.levels
             raise UserError(
@@ -86,7 +86,7 @@ class Opq(Spec):
         return "faiss" if self.engine != "torch" and there and power else "torch"
 
 
-def initial_rotation(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D"]:
+def initial_rotation(x: Float[Tensor, "n D"], levels: int) -> Float[Tensor, "D D"]:
     """Principal components, dealt out so that the parts have like products of variances (OPQ_P, their Section 3.3)."""
     centred = x.double()
     values, directions = torch.linalg.eigh(centred.T @ centred / len(x))
@@ -104,13 +104,13 @@ def initial_rotation(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D
     return directions[:, [place for part in parts for place in part]].float()
 
 
-def subspaces(x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K N d"]:
+def subspaces(x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K n d"]:
     """The parts of the rotated vectors that the levels describe."""
     return (x @ rotation).unflatten(1, (levels, -1)).transpose(0, 1).contiguous()
 
 
 def _torch(
-    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+    x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
 ) -> Float[Tensor, "D D"]:
     """The rotation after some rounds of: codebooks by one step of k-means, rotation by Procrustes (OPQ_NP)."""
     words = kmeans(subspaces(x, rotation, spec.levels), spec.size, FIRST, generator) if spec.rounds else None
@@ -127,7 +127,7 @@ def _torch(
 
 
 def _faiss(
-    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+    x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
 ) -> Float[Tensor, "D D"]:
     """The rotation that faiss's OPQMatrix learns from the same start."""
     import faiss

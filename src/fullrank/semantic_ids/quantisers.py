@@ -18,15 +18,15 @@ class Product:
         self.codebooks, self.rotation, self.mean = codebooks, rotation, mean
         self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
 
-    def encode(self, x: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
+    def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         parts = self._parts(x)
         return torch.stack([nearest_codeword(parts[:, k], words) for k, words in enumerate(self.codebooks)], 1)
 
-    def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
+    def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         parts = self.codebooks[torch.arange(len(self.codebooks)), codes]
         return parts.flatten(1) @ self.rotation.T + self.mean
 
-    def last(self, x: Float[Tensor, "N D"], codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N C"]:
+    def last(self, x: Float[Tensor, "n D"], codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n C"]:
         return torch.cdist(self._parts(x)[:, -1], self.codebooks[-1]).pow(2)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -39,7 +39,7 @@ class Product:
             raise UserError(f"codebooks {tuple(words.shape)} and rotation {tuple(rotation.shape)} do not fit together")
         return cls(words, rotation, mean)
 
-    def _parts(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N K d"]:
+    def _parts(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "N K d"]:
         # In float64: rounding of the product must not depend on how many rows it has.
         turned = (x - self.mean).double() @ self.rotation.double()
         return turned.float().unflatten(1, (len(self.codebooks), -1))
@@ -52,17 +52,17 @@ class Residual:
         self.codebooks, self.mean = codebooks, mean
         self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
 
-    def encode(self, x: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
+    def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         rest, found = x - self.mean, []
         for words in self.codebooks:
             found.append(nearest_codeword(rest, words))
             rest = rest - words[found[-1]]
         return torch.stack(found, 1)
 
-    def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
+    def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         return self.codebooks[torch.arange(len(self.codebooks)), codes].sum(1) + self.mean
 
-    def last(self, x: Float[Tensor, "N D"], codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N C"]:
+    def last(self, x: Float[Tensor, "n D"], codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n C"]:
         levels = torch.arange(len(self.codebooks) - 1)
         rest = x - self.mean - self.codebooks[levels, codes[:, :-1]].sum(1)
         return torch.cdist(rest, self.codebooks[-1]).pow(2)
@@ -100,22 +100,22 @@ def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) ->
 ROWS = 4096
 
 
-def nearest_codeword(x: Float[Tensor, "N d"], codebook: Float[Tensor, "C d"], rows: int = ROWS) -> Int64[Tensor, "N"]:
+def nearest_codeword(x: Float[Tensor, "n d"], codebook: Float[Tensor, "C d"], rows: int = ROWS) -> Int64[Tensor, "n"]:
     """Index of the codeword with the least squared distance, `rows` vectors at a time."""
     half = codebook.pow(2).sum(1) / 2
     found = [_refined(part, codebook, torch.addmm(half, part, codebook.T, alpha=-1)) for part in x.split(rows)]
     return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
 
 
-def nearest_codeword_reference(x: Float[Tensor, "N d"], codebook: Float[Tensor, "C d"]) -> Int64[Tensor, "N"]:
+def nearest_codeword_reference(x: Float[Tensor, "n d"], codebook: Float[Tensor, "C d"]) -> Int64[Tensor, "n"]:
     """The same by the distances themselves."""
     far = (x.double()[:, None] - codebook.double()).pow(2).sum(-1)
     return far.argmin(1)
 
 
 def _refined(
-    x: Float[Tensor, "N d"], codebook: Float[Tensor, "C d"], scores: Float[Tensor, "N C"]
-) -> Int64[Tensor, "N"]:
+    x: Float[Tensor, "n d"], codebook: Float[Tensor, "C d"], scores: Float[Tensor, "n C"]
+) -> Int64[Tensor, "n"]:
     two = scores.topk(min(2, len(codebook)), largest=False).indices.sort(1).values
     far = (x.double()[:, None] - codebook.double()[two]).pow(2).sum(-1)
     return two.gather(1, far.argmin(1, keepdim=True)).squeeze(1)

@@ -139,7 +139,7 @@ class Codes:
     def quantiser(self) -> Quantiser:
         """The codebooks, able to encode and decode (an extra digit is none of them). Raises `UserError` if damaged."""
         try:
-            found: Quantiser = self.spec.learner.restore(self.tensors)  # type: ignore[attr-defined]
+            found = self.spec.learner.restore(self.tensors)
         except UserError as error:
             raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         if tuple(found.sizes) != self.sizes[: len(found.sizes)] or self.levels - len(found.sizes) not in (0, 1):
@@ -162,12 +162,12 @@ class Codes:
             raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         return found
 
-    def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
+    def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         """The vectors that codes describe, in the space of the vectors that were read (text)."""
         found = self.quantiser.decode(codes[:, : len(self.quantiser.sizes)])
         return found if self.reduction is None else self.reduction.inverse(found)
 
-    def quantise(self, vectors: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
+    def quantise(self, vectors: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         """Codes of vectors as they were read, before any policy about collisions: no extra digit."""
         return self.quantiser.encode(vectors if self.reduction is None else self.reduction.apply(vectors))
 

@@ -16,12 +16,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.progress import Progress
-from fullrank.core.spec import Spec
+from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
 from fullrank.semantic_ids.quantisers import Residual, nearest_codeword, require_sizes
 
 
-class RqKmeans(Spec):
+class RqKmeans(CodesSpec):
     """Residual k-means."""
 
     kind: Literal["rq_kmeans"] = "rq_kmeans"
@@ -34,7 +34,7 @@ class RqKmeans(Spec):
     points: int = Field(65536, ge=1)
     """Vectors to learn from; more are sampled."""
 
-    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Residual:
+    def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Residual:
         require_vectors(x, self.size, "rq_kmeans")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()

@@ -12,7 +12,7 @@ import torch
 import coded
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import ItemIndex, Knowing, Perturbable, unit
+from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.models.sequential.items.semantic import Semantic, levels_of, read_codes, score_by_codes
 from fullrank.models.sequential.model import Recommender
@@ -43,7 +43,6 @@ def test_vectors_by_hand(parts: str) -> None:
 def test_noise_falls_on_digits(parts: str) -> None:
     """A masked digit is a zero vector that still counts, a replaced one is another item's."""
     items = shaken(Semantic(parts=parts).build(6, catalog()))
-    assert isinstance(items, Perturbable)
     ids = torch.arange(20).view(4, 5)
     noise = Noise(0.3, 0.3, torch.arange(4), seed=1, step=2)
     digits, kept = perturb(items.codes[ids], SIZES_OF_TINY, noise)
@@ -88,26 +87,26 @@ def test_a_run_keeps_the_codes_it_read(tmp_path: Path, vector_file: Path) -> Non
     plain = coded.catalog()
     codes = encode(plain, tmp_path / "codes", set=coded.settings(vector_file))
     items = Semantic(codes=str(codes.path))
-    assert isinstance(items, Knowing)
-    known = items.known(plain)
+    assert isinstance(items, ItemsSpec)
+    known = items.add_columns(plain)
     assert read_codes(known)[1] == codes.sizes and torch.equal(read_codes(known)[0], codes.of(plain))
     known.write(tmp_path / "items.parquet")
     again = Catalog.open(tmp_path / "items.parquet")
     whole = [shaken(spec.build(6, kept)).all() for spec, kept in ((items, again), (Semantic(), codes.attach(plain)))]
     assert torch.equal(*whole), "the folder is not needed any more"
     with pytest.raises(UserError, match="'codes' already"):
-        items.known(known)
+        items.add_columns(known)
 
 
 def test_refusals() -> None:
     with pytest.raises(UserError, match="fullrank encode STORE --out FOLDER"):
-        Semantic().known(bare())
+        Semantic().add_columns(bare())
     with pytest.raises(UserError, match="no column 'codes'"):
         Semantic().build(6, bare())
     with pytest.raises(UserError, match="set model.dim to a multiple of 3"):
         Semantic(parts="concat").build(7, catalog())
     with pytest.raises(UserError, match="no folder of codes"):
-        Semantic(codes="nowhere").known(bare())
+        Semantic(codes="nowhere").add_columns(bare())
     wrong = pl.Series(SIZES, [[5, 5, 2]] * ITEMS, dtype=pl.Array(pl.Int32, 3))
     with pytest.raises(UserError, match="does not fit"):
         Semantic().build(6, Catalog(catalog().frame.with_columns(wrong)))

@@ -15,7 +15,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, Training
-from fullrank.models.sequential.items import Computed, Extending, Knowing
+from fullrank.models.sequential.items import ItemsSpec
 from fullrank.models.sequential.items.text import Text, TextField, text_of
 from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE, TextTokeniser
 from fullrank.models.sequential.model import Recommender
@@ -45,7 +45,7 @@ def spec(**settings: Any) -> Text:
 
 
 def known(items: Text | None = None, frame: Catalog | None = None) -> Catalog:
-    return (items or spec()).known(frame or worded())
+    return (items or spec()).add_columns(frame or worded())
 
 
 def trained(tmp_path: Path, items: Text | None = None) -> tuple[Run, Store]:
@@ -98,9 +98,9 @@ def test_fields() -> None:
 
 def test_a_run_keeps_what_it_read(tmp_path: Path) -> None:
     items = spec()
-    assert isinstance(items, Knowing) and isinstance(items, Extending)
+    assert isinstance(items, ItemsSpec)
     found = known()
-    assert items.known(found) is found, "a run's own table is read as it is"
+    assert items.add_columns(found) is found, "a run's own table is read as it is"
     assert found.frame["title_tokens"].list.len().to_list()[-1] == 0
     assert found.frame["tags_first_tokens"].list.len().min() > 0, "unknown stands for an empty brand"
     found.write(tmp_path / "items.parquet")
@@ -113,7 +113,7 @@ def test_train_and_grow(tmp_path: Path) -> None:
     """New items have vectors from their text, old ones keep theirs, and nothing is trained."""
     run, data = trained(tmp_path)
     model: Any = run.model()
-    assert isinstance(model.items, Computed)
+    assert model.items.computed
     title = worded().frame["title"][4]
     new = pl.DataFrame({
         "item_id": ["n0", "n1", "n2"], "title": [title, "日本", None], "tags": [["Brand0"], ["日本"], None]
@@ -141,7 +141,7 @@ def test_a_token_that_no_old_item_has_in_a_field_is_left_out() -> None:
     items = spec()
     found = known(items)
     more = pl.DataFrame({"item_id": ["n"], "title": ["Brand2 red"], "tags": [["red"]]})
-    grown = items.extended(found.extended(more), ITEMS).frame
+    grown = items.add_new_columns(found.extended(more), ITEMS).frame
     seen = set(found.frame["title_tokens"].explode().drop_nulls())
     everything = TextTokeniser.of(found).tokens(pl.Series(["brand2 red"]), 6)[0].to_list()
     assert grown["title_tokens"][ITEMS].to_list() == [t for t in everything if t in seen] != everything

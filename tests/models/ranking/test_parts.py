@@ -116,14 +116,14 @@ def test_rankmixer_block_is_the_papers() -> None:
     spec = RankMixer(tokens=4, width=8, blocks=1, tokeniser=Tokeniser(mode="vector", dropout=0.0))
     ranker = shaken(spec.build(FIELDS, 4))
     out = ranker(FieldTokens(random(3, 7, 4), wanted=EVERY))
-    tokens = out.taps["tokens"]
-    assert close(out.taps["mixing_0"], tokens + transposed(tokens)), "read before the last norm"
+    tokens = out.captures["tokens"]
+    assert close(out.captures["mixing_0"], tokens + transposed(tokens)), "read before the last norm"
     mixed = ranker.mixings[0].norm(tokens + transposed(tokens))
     ffn = ranker.feed_forwards[0]
     up, down = (w for w in ffn.weights)
     inner = F.gelu(torch.einsum("btd,tdh->bth", mixed, up) + ffn.biases[0][:, 0])
     after = ffn.norm(torch.einsum("bth,thd->btd", inner, down) + ffn.biases[1][:, 0] + mixed)
-    assert close(out.taps["ffn_0"], after)
+    assert close(out.captures["ffn_0"], after)
     assert close(out.logits, ranker.head.map(after.mean(1))[:, 0])
 
 

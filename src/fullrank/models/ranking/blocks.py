@@ -2,11 +2,19 @@
 
     X_0 = tokens;  M_l = mixing_l(X_l);  X_{l+1} = ffn_l(M_l);  logit = head(X_n)
 
-The two differ in mixing and FFN alone, so that an ablation changes one setting. Taps: `embedding` [B, F, E], `tokens`,
-then `mixing_l` (before its last norm, as in RankElastor's code) and `ffn_l` of each block.
+The two differ in mixing and FFN alone, so that an ablation changes one setting. Captures: `embedding` [B, F, E],
+`tokens`, then `mixing_l` (before its last norm, as in RankElastor's code) and `ffn_l` of each block.
 
 Heads: `mlp` T D -> 2 T D -> ReLU -> 1; `flatten` T D -> 1; `mean` mean over tokens, D -> 1 (RankMixer);
 `mean_all` the mean of all numbers, no weights (the code's `noparam_mean`).
+
+The tokeniser makes T tokens of width D of the field vectors: [B, F, E] is flattened to F E numbers and normalised
+(RMSNorm over all of them), then
+
+    none    read as [T, D]; needs F E = T D. The paper's shapes are such plain reshapes (15 x 26 = 39 fields x 10).
+    matrix  cut into T chunks, one perceptron (500 hidden, ReLU, dropout) shared by all of them -> D. A chunk may begin
+            in the middle of a field.
+    vector  one perceptron (800 hidden) on the whole vector -> T D.
 """
 
 from __future__ import annotations
@@ -24,9 +32,10 @@ from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput
+from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.models.ranking.mixings import Mixing, MixingSpec
 from fullrank.models.ranking.perceptron import xavier
-from fullrank.models.ranking.size import Flops, of_linear, of_part
 
 HIDDEN = {"matrix": 500, "vector": 800}
 DROPOUT = 0.1
@@ -102,7 +111,7 @@ class Tokens(nn.Module):
 Heads = Literal["mlp", "flatten", "mean", "mean_all"]
 
 
-class Blocks(Spec):
+class Blocks(RankerSpec):
     """What RankMixer and RankElastor have in common; each declares its own defaults."""
 
     tokens: int = Field(16, ge=2)
@@ -113,9 +122,9 @@ class Blocks(Spec):
     """Blocks, each a mixing and a feed-forward."""
     tokeniser: Tokeniser = Tokeniser()
     """Fields -> tokens."""
-    mixing: Annotated[Spec, Room("rankers.mixings")]
+    mixing: Annotated[MixingSpec, Room("rankers.mixings")]
     """Across tokens."""
-    feed_forward: Annotated[Spec, Room("rankers.feed_forwards")]
+    feed_forward: Annotated[FeedForwardSpec, Room("rankers.feed_forwards")]
     """Within each token."""
     head: Heads
     """Tokens -> logit."""
@@ -126,41 +135,36 @@ class Blocks(Spec):
 
     def _width(self, inputs: int) -> int:
         width = -(-inputs // self.tokens)
-        return -(-width // self.tokens) * self.tokens if getattr(self.mixing, "divides", False) else width
+        return -(-width // self.tokens) * self.tokens if self.mixing.divides else width
 
 
-class BlocksRanker(nn.Module):
+class BlocksRanker(Ranker):
     def __init__(self, inputs: int, width: int, spec: Blocks):
         super().__init__()
         self.tokenise = spec.tokeniser.build(inputs, spec.tokens, width)
-        self.mixings = nn.ModuleList(
-            spec.mixing.build(spec.tokens, width)  # type: ignore[attr-defined]
-            for _ in range(spec.blocks)
-        )
-        self.feed_forwards = nn.ModuleList(
-            spec.feed_forward.build(spec.tokens, width)  # type: ignore[attr-defined]
-            for _ in range(spec.blocks)
-        )
+        self.mixings = nn.ModuleList(spec.mixing.build(spec.tokens, width) for _ in range(spec.blocks))
+        self.feed_forwards = nn.ModuleList(spec.feed_forward.build(spec.tokens, width) for _ in range(spec.blocks))
         self.head = Head(spec.head, spec.tokens, width)
 
     def forward(self, x: FieldTokens) -> RankerOutput:
-        notes = x.notes()
+        outputs = x.layer_outputs()
         tokens = self.tokenise(x.tokens)
-        notes("tokens", tokens)
+        outputs("tokens", tokens)
         aux: dict[str, Tensor] = {}
         for number, (mixing, feed_forward) in enumerate(zip(self.mixings, self.feed_forwards, strict=True)):
             mixed, tokens = mixing(tokens)
-            notes(f"mixing_{number}", mixed)
+            outputs(f"mixing_{number}", mixed)
             tokens, more = feed_forward(tokens)
-            notes(f"ffn_{number}", tokens)
+            outputs(f"ffn_{number}", tokens)
             for name, value in more.items():
                 aux[name] = aux[name] + value if name in aux else value
-        return RankerOutput(self.head(tokens), notes, aux)
+        return RankerOutput(self.head(tokens), outputs, aux)
 
     def flops(self) -> Flops:
         found: Flops = {"tokens": self.tokenise.flops()}
         for number, (mixing, feed_forward) in enumerate(zip(self.mixings, self.feed_forwards, strict=True)):
-            found |= {f"mixing_{number}": of_part(mixing), f"ffn_{number}": of_part(feed_forward)}
+            assert isinstance(mixing, Mixing) and isinstance(feed_forward, FeedForward)
+            found |= {f"mixing_{number}": mixing.flops(), f"ffn_{number}": feed_forward.flops()}
         return {**found, "head": self.head.flops()}
 
 

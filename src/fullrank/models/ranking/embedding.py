@@ -26,9 +26,8 @@ from fullrank.core.errors import unknown
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens
+from fullrank.models.ranking import FieldTokens, Flops
 from fullrank.models.ranking.fused import FusedTable, in_order
-from fullrank.models.ranking.size import Flops
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
 

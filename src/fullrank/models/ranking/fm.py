@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput, require_fields_to_cross
-from fullrank.models.ranking.size import Flops
+from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
 
 
-class FM(Spec):
+class FM(RankerSpec):
     """Second-order factorization machine."""
 
     kind: Literal["fm"] = "fm"
@@ -31,10 +29,10 @@ class FM(Spec):
         return FMRanker()
 
 
-class FMRanker(nn.Module):
+class FMRanker(Ranker):
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
-        return RankerOutput(x.linear + pairs(x.tokens), x.notes())
+        return RankerOutput(x.linear + pairs(x.tokens), x.layer_outputs())
 
     def flops(self) -> Flops:
         return {}

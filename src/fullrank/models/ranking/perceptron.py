@@ -1,4 +1,4 @@
-"""The plain multi-layer perceptron that most rankers carry beside their own idea: its settings and its layers."""
+"""The multi-layer perceptron that most rankers have beside their own idea (the deep part): settings and layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
-from fullrank.models.ranking.size import of_linear
+from fullrank.models.ranking import of_linear
 
 
 class Deep(Spec):

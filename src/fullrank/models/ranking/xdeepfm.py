@@ -16,14 +16,20 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput, require_fields_to_cross
+from fullrank.models.ranking import (
+    FieldTokens,
+    Flops,
+    Ranker,
+    RankerOutput,
+    RankerSpec,
+    of_linear,
+    require_fields_to_cross,
+)
 from fullrank.models.ranking.perceptron import Deep, xavier
-from fullrank.models.ranking.size import Flops, of_linear
 
 
-class XDeepFM(Spec):
+class XDeepFM(RankerSpec):
     """Compressed interaction network, perceptron and linear part."""
 
     kind: Literal["xdeepfm"] = "xdeepfm"
@@ -47,7 +53,7 @@ class XDeepFM(Spec):
         return XDeepFMRanker(len(fields), dim, self)
 
 
-class XDeepFMRanker(nn.Module):
+class XDeepFMRanker(Ranker):
     def __init__(self, fields: int, dim: int, spec: XDeepFM):
         super().__init__()
         self.dim = dim
@@ -62,20 +68,22 @@ class XDeepFMRanker(nn.Module):
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
-        notes, sums, maps = x.notes(), [], x.tokens
+        outputs, sums, maps = x.layer_outputs(), [], x.tokens
         for number, layer in enumerate(self.cin):
-            maps = interact(x.tokens, maps, layer.weight)  # type: ignore[arg-type]
-            notes(f"cin_{number}", maps)
+            assert isinstance(layer, nn.Linear)
+            maps = interact(x.tokens, maps, layer.weight)
+            outputs(f"cin_{number}", maps)
             sums.append(maps.sum(-1))
         logits = x.linear + self.pooled(torch.cat(sums, -1)).squeeze(-1)
         if self.deep is not None and self.head is not None:
             logits = logits + self.head(self.deep(x.tokens.flatten(1))).squeeze(-1)
-        return RankerOutput(logits, notes)
+        return RankerOutput(logits, outputs)
 
     def flops(self) -> Flops:
         found: Flops = {}
         for number, layer in enumerate(self.cin):
-            found[f"cin_{number}"] = of_linear(layer, self.dim)  # type: ignore[arg-type]
+            assert isinstance(layer, nn.Linear)
+            found[f"cin_{number}"] = of_linear(layer, self.dim)
         head = of_linear(self.pooled)
         if self.deep is not None and self.head is not None:
             found["deep"], head = self.deep.flops(), head + of_linear(self.head)

@@ -39,7 +39,7 @@ def texts_fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
 
 def cached_vectors(
     folder: Path, texts: Sequence[str], options: Mapping[str, Any], load: Callable[[], Embed], tick: Progress
-) -> Float32[np.ndarray, "N D"]:
+) -> Float32[np.ndarray, "n D"]:
     """Vectors of the texts in their order. `load` is called only where some are missing."""
     place = folder / texts_fingerprint((), options)[:32]
     known = _read(place)
@@ -99,7 +99,7 @@ def _describe(place: Path, options: Mapping[str, Any]) -> None:
     write_json(place / "options.json", options, indent=1, sort_keys=True)
 
 
-def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "N D"]:
+def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:
     if part.ndim != 2 or len(part) != rows:
         raise UserError(f"the model gave vectors of shape {part.shape} for {rows} texts; it is no sentence encoder")
     if not bool(np.isfinite(part).all()):

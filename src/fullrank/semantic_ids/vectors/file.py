@@ -15,14 +15,13 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
-from fullrank.core.spec import Spec
 from fullrank.data import frames
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.manifest import digest
-from fullrank.semantic_ids.vectors import Vectors
+from fullrank.semantic_ids.vectors import Vectors, VectorsSpec
 
 
-class FileVectors(Spec):
+class FileVectors(VectorsSpec):
     """Vectors from a table."""
 
     kind: Literal["file"] = "file"
@@ -59,7 +58,7 @@ class FileVectors(Spec):
 
 
 def _matrix(frame: pl.DataFrame, chosen: tuple[str, ...], name: str) -> np.ndarray:
-    """[N, D] float32; NaN where a row has no vector."""
+    """[n, D] float32; NaN where a row has no vector."""
     names = list(chosen) or frame.columns
     lists = [n for n in names if isinstance(frame[n].dtype, (pl.List, pl.Array))]
     plain = [n for n in names if frame[n].dtype.is_numeric()]

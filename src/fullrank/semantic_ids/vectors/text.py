@@ -13,14 +13,13 @@ import torch
 from pydantic import Field
 
 from fullrank.core.progress import Tell
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
-from fullrank.semantic_ids.vectors import Vectors, sentences
+from fullrank.semantic_ids.vectors import Vectors, VectorsSpec, sentences
 from fullrank.semantic_ids.vectors.cache import cached_vectors, texts_fingerprint
 from fullrank.semantic_ids.vectors.wording import text_columns, texts
 
 
-class TextVectors(Spec):
+class TextVectors(VectorsSpec):
     """Vectors of the items' text."""
 
     kind: Literal["text"] = "text"

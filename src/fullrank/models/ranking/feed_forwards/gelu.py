@@ -16,11 +16,11 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
 
-class Gelu(Spec):
+class Gelu(FeedForwardSpec):
     """RankMixer's per-token FFN."""
 
     kind: Literal["gelu"] = "gelu"
@@ -43,7 +43,7 @@ class Gelu(Spec):
         return GeluFeedForward(tokens, width, self)
 
 
-class GeluFeedForward(nn.Module):
+class GeluFeedForward(FeedForward):
     def __init__(self, tokens: int, width: int, spec: Gelu, how: How | None = None):
         super().__init__()
         self.how = how

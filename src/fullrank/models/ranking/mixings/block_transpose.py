@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
+from fullrank.models.ranking.mixings import Mixing, MixingSpec
 
 
-class BlockTranspose(Spec):
+class BlockTranspose(MixingSpec):
     """RankMixer's mixing."""
 
     kind: Literal["block_transpose"] = "block_transpose"
@@ -37,7 +37,7 @@ class BlockTranspose(Spec):
         return BlockTransposeMixing(width)
 
 
-class BlockTransposeMixing(nn.Module):
+class BlockTransposeMixing(Mixing):
     def __init__(self, width: int):
         super().__init__()
         self.norm = nn.LayerNorm(width)

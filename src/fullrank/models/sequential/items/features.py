@@ -16,12 +16,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
+from fullrank.models.sequential.items import Items, ItemsSpec
 
 
-class Features(Spec):
+class Features(ItemsSpec):
     """Item vectors from features."""
 
     kind: Literal["features"] = "features"
@@ -44,11 +44,10 @@ class Features(Spec):
         return FeatureItems(dim, catalog, self)
 
 
-class FeatureItems(nn.Module):
+class FeatureItems(Items):
     uncounted = "the map of numbers is computed for every place of a step, and negatives are asked for in several ways"
     codes: Tensor
     numbers: Tensor
-    popularity: Tensor
 
     def __init__(self, dim: int, catalog: Catalog, spec: Features):
         super().__init__()
@@ -79,7 +78,7 @@ class FeatureItems(nn.Module):
     def all(self) -> Float[Tensor, "V D"]:
         return self.embed(torch.arange(self.size, device=self.codes.device))
 
-    def carried(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
         """What an earlier run learned of features, in the codes and scales of the catalogue `new`.
 
         `given` are the run's tensors by the names of this module's state, `old` is its catalogue. A value's vector

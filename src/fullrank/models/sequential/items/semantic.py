@@ -21,10 +21,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import STD
-from fullrank.models.sequential.items import ItemIndex, unit
+from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.code_scores import code_scores
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
@@ -54,7 +53,7 @@ def log_probabilities(logits: Sequence[Float[Tensor, "B _"]]) -> Float[Tensor, "
     return torch.cat([level.float().log_softmax(-1) for level in logits], 1).T.contiguous() / len(logits)
 
 
-class Semantic(Spec):
+class Semantic(ItemsSpec):
     """Item vectors from codes."""
 
     kind: Literal["semantic"] = "semantic"
@@ -63,7 +62,7 @@ class Semantic(Spec):
     parts: Literal["mean", "sum", "concat"] = "mean"
     """How the vectors of an item's codes become one."""
 
-    def known(self, catalog: Catalog) -> Catalog:
+    def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with each item's codes. Raises `UserError` where there are none, or they lack some items."""
         if self.codes is None:
             if CODES not in catalog.frame.columns:
@@ -84,11 +83,10 @@ class Semantic(Spec):
         return SemanticItems(dim, catalog, codes, sizes, self)
 
 
-class SemanticItems(nn.Module):
-    """Satisfies `Items` and `Perturbable`."""
+class SemanticItems(Items):
+    """Vectors put together from a table with a row for each code of each level."""
 
     codes: Tensor
-    popularity: Tensor
     offsets: Tensor
 
     def __init__(self, dim: int, catalog: Catalog, codes: Int[Tensor, "V K"], sizes: tuple[int, ...], spec: Semantic):

@@ -15,7 +15,7 @@ out before the mean is taken.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -28,7 +28,7 @@ from fullrank.core.errors import UserError, nearest
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.items import Once
+from fullrank.models.sequential.items import Items, ItemsSpec
 from fullrank.models.sequential.items.tokeniser import (
     MOST_TOKENS,
     TOKENISER,
@@ -139,10 +139,11 @@ LINES = 1_000_000
 """Most texts of a field that a tokeniser is trained on; of more, evenly spaced ones."""
 
 
-class Text(Spec):
+class Text(ItemsSpec):
     """Item vectors from text."""
 
     kind: Literal["text"] = "text"
+    reads_new_items: ClassVar[bool] = True
     fields: tuple[TextField, ...] = (
         TextField(column="title", tokens=40),
         TextField(column="brand", tokens=8, empty="unknown"),
@@ -164,7 +165,7 @@ class Text(Spec):
             raise ValueError("vocabulary has no effect where a tokeniser is given, which has its own; leave it out")
         return self
 
-    def known(self, catalog: Catalog) -> Catalog:
+    def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with each item's tokens, and the tokeniser. Raises `UserError` where there is no text."""
         columns = catalog.frame.columns
         own = [TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields)]
@@ -191,7 +192,7 @@ class Text(Spec):
         size = pl.repeat(tokeniser.size, catalog.size, dtype=pl.Int32, eager=True)
         return Catalog(catalog.frame.with_columns(**tokens, **{TOKENISER: model, TOKENISER_SIZE: size}))
 
-    def extended(self, catalog: Catalog, old: int) -> Catalog:
+    def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
         """The grown catalogue with the tokens of new items; a token that no old item has in a field is left out."""
         tokeniser, frame = TextTokeniser.of(catalog), catalog.frame
         grown = {TOKENISER_SIZE: pl.repeat(tokeniser.size, len(frame), dtype=pl.Int32, eager=True)}
@@ -213,7 +214,7 @@ class Text(Spec):
             if name not in catalog.frame.columns:
                 raise UserError(
                     f"the item table has no column {name!r}: items become tokens when a model is trained on a store "
-                    "(or: catalog = model.items.known(catalog))"
+                    "(or: catalog = model.items.add_columns(catalog))"
                 )
         size = catalog.frame[TOKENISER_SIZE][0]
         if not isinstance(size, int) or not 0 < size <= MOST_TOKENS:
@@ -227,10 +228,10 @@ class Text(Spec):
             yield from text[:: -(-len(text) // LINES)]
 
 
-class TextItems(nn.Module):
-    """Satisfies `Items` and `Computed`."""
+class TextItems(Items):
+    """Sums of token vectors by field, joined by a linear map."""
 
-    popularity: Tensor
+    computed = True
 
     def __init__(self, dim: int, tokens: int, fields: list[Packed], popularity: Float[Tensor, "V"], spec: Text):
         super().__init__()
@@ -251,18 +252,15 @@ class TextItems(nn.Module):
         rows, parts = ids.reshape(-1), []
         for i, table in enumerate(self.tables):
             flat, offsets = getattr(self, f"flat_{i}"), getattr(self, f"offsets_{i}")
-            parts.append(packed_bags(table.weight, flat, offsets, rows, mean=self.mean))  # type: ignore[arg-type]
+            assert isinstance(table, nn.Embedding)
+            parts.append(packed_bags(table.weight, flat, offsets, rows, mean=self.mean))
         return self.adapter(torch.cat(parts, 1)).view(*ids.shape, self.dim)
 
     def all(self) -> Float[Tensor, "V D"]:
         every = torch.arange(self.size, device=self.popularity.device)
         return torch.cat([self.embed(some) for some in every.split(AT_ONCE)])
 
-    def once(self) -> Once:
-        """The items as one step reads them."""
-        return Once(self)
-
-    def carried(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
         """What an earlier run learned of tokens, by their text: the new tokeniser may number them otherwise.
 
         Tokens that the run did not have keep their first vectors. Raises `UserError` where the fields are others.

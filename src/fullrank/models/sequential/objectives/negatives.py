@@ -6,7 +6,7 @@ In-batch negatives are the targets of the queries at hand: under DDP those of th
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries
+from fullrank.models.sequential.items import ItemIndex
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.picked_dots import picked_dots
 from fullrank.ops.place_random import uniform
@@ -41,13 +42,6 @@ class Negatives(Spec):
         if self.uniform + self.popularity + self.in_batch <= 0:
             raise ValueError("all sources weigh nothing; give uniform, popularity or in_batch a weight above 0")
         return self
-
-
-@runtime_checkable
-class Summed(Protocol):
-    """A catalogue that keeps the running sum of its shares."""
-
-    def cumulative(self) -> Float[Tensor, "V"]: ...
 
 
 def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
@@ -117,7 +111,7 @@ def counted_negatives(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batc
 
 def _cumulative(catalogue: Catalogue, device: torch.device) -> Float[Tensor, "V"]:
     """Share of the training events of the items up to each; the last is 1."""
-    if isinstance(catalogue, Summed):
+    if isinstance(catalogue, ItemIndex):  # it keeps the sum for as long as the counts stay
         return catalogue.cumulative()
     running = catalogue.log_q(torch.arange(catalogue.size, device=device)).double().exp().cumsum(0)
     return running / running[-1]

@@ -9,13 +9,12 @@ from typing import Literal
 
 import torch.nn.functional as F
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
-from fullrank.models.sequential.objectives.losses import positive_scores
+from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.models.sequential.objectives.negatives import Negatives, counted_negatives, draw, per_query, scores
 
 
-class BCE(Spec):
+class BCE(LossSpec):
     """Binary cross-entropy."""
 
     kind: Literal["bce"] = "bce"
@@ -26,9 +25,7 @@ class BCE(Spec):
         return BCELoss(self)
 
 
-class BCELoss:
-    sampled = True
-
+class BCELoss(Loss):
     def __init__(self, spec: BCE):
         self.spec = spec
 

@@ -11,13 +11,12 @@ from typing import Literal
 import torch.nn.functional as F
 from pydantic import Field
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
-from fullrank.models.sequential.objectives.losses import positive_scores
+from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.models.sequential.objectives.negatives import Negatives, counted_negatives, draw, per_query, scores
 
 
-class GBCE(Spec):
+class GBCE(LossSpec):
     """Generalised binary cross-entropy."""
 
     kind: Literal["gbce"] = "gbce"
@@ -30,9 +29,7 @@ class GBCE(Spec):
         return GBCELoss(self)
 
 
-class GBCELoss:
-    sampled = True
-
+class GBCELoss(Loss):
     def __init__(self, spec: GBCE):
         self.spec = spec
 

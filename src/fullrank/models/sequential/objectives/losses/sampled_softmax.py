@@ -12,9 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
-from fullrank.models.sequential.objectives.losses import positive_scores
+from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.models.sequential.objectives.negatives import (
     Negatives,
     counted_negatives,
@@ -27,7 +26,7 @@ from fullrank.models.sequential.objectives.negatives import (
 Draw = Callable[[Negatives, Queries, Batch], Tensor]
 
 
-class SampledSoftmax(Spec):
+class SampledSoftmax(LossSpec):
     """Sampled softmax."""
 
     kind: Literal["sampled_softmax"] = "sampled_softmax"
@@ -40,9 +39,7 @@ class SampledSoftmax(Spec):
         return SampledSoftmaxLoss(self)
 
 
-class SampledSoftmaxLoss:
-    sampled = True
-
+class SampledSoftmaxLoss(Loss):
     def __init__(self, spec: SampledSoftmax, drawing: Draw | None = None):
         """`drawing`: where negatives come from, for measurements that need the same ones everywhere."""
         self.spec, self.drawing = spec, drawing

@@ -16,15 +16,14 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.initial import STD
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments
+from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 from fullrank.ops.place_random import uniform
 
 
-class Cloze(Spec):
+class Cloze(TaskSpec):
     """Masked-item prediction."""
 
     kind: Literal["cloze"] = "cloze"
@@ -37,8 +36,8 @@ class Cloze(Spec):
         return ClozeTask(dim, max_length, self)
 
 
-class ClozeTask(nn.Module):
-    causal: bool | None = False
+class ClozeTask(Task):
+    causal = False
 
     def __init__(self, dim: int, max_length: int, spec: Cloze):
         super().__init__()

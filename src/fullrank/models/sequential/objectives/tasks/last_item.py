@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments
+from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 
 
-class LastItem(Spec):
+class LastItem(TaskSpec):
     """Prediction of each prefix's next item."""
 
     kind: Literal["last_item"] = "last_item"
@@ -31,8 +30,7 @@ class LastItem(Spec):
         return LastItemTask(max_length, self)
 
 
-class LastItemTask(nn.Module):
-    causal: bool | None = None
+class LastItemTask(Task):
     reads_outputs = True
 
     def __init__(self, max_length: int, spec: LastItem):

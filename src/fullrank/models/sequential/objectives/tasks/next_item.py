@@ -10,14 +10,13 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments
+from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 
 
-class NextItem(Spec):
+class NextItem(TaskSpec):
     """Next-item prediction at all positions."""
 
     kind: Literal["next_item"] = "next_item"
@@ -30,8 +29,8 @@ class NextItem(Spec):
         return NextItemTask(dim, max_length, self)
 
 
-class NextItemTask(nn.Module):
-    causal: bool | None = True
+class NextItemTask(Task):
+    causal = True
 
     def __init__(self, dim: int, max_length: int, spec: NextItem):
         super().__init__()

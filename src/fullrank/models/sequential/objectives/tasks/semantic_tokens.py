@@ -22,14 +22,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
+from fullrank.models.sequential.objectives.tasks import TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
 
-class SemanticTokens(Spec):
+class SemanticTokens(TaskSpec):
     """Multi-token prediction of semantic ids."""
 
     kind: Literal["semantic_tokens"] = "semantic_tokens"
@@ -51,7 +51,6 @@ class SemanticTokensTask(NextItemTask):
     """`NextItem`'s rows and views; K queries a position."""
 
     generates = True
-    """Its answers are scores of codes, which decoders may search (`inference/search.py`)."""
 
     def __init__(self, dim: int, max_length: int, levels: int, spec: SemanticTokens):
         super().__init__(dim, max_length, NextItem(window=spec.window))
@@ -66,7 +65,7 @@ class SemanticTokensTask(NextItemTask):
         return states[:, None] + F.silu(moved.unflatten(-1, (self.levels, -1)))
 
     def heads_of_reference(self, states: Float[Tensor, "M D"]) -> Float[Tensor, "M K D"]:
-        """The twin: head by head."""
+        """The reference: head by head."""
         each = zip(self.weight, self.bias, strict=True)
         return torch.stack([states + F.silu(states @ weight.T + bias) for weight, bias in each], 1)
 
@@ -75,10 +74,10 @@ class SemanticTokensTask(NextItemTask):
         return {f"code_{k}": known for k in range(1, self.levels + 1)}
 
     def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
-        assert isinstance(catalogue, ItemIndex)
+        assert isinstance(catalogue, ItemIndex) and isinstance(catalogue.items, SemanticItems)
         rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
         items = batch.items[rows, positions + 1]
-        codes: Int[Tensor, "M K"] = catalogue.items.codes[items]  # type: ignore[attr-defined]
+        codes: Int[Tensor, "M K"] = catalogue.items.codes[items]
         vectors = self.heads_of(states.tokens[rows, positions]).unbind(1)
         return tuple(
             Queries(f"code_{k + 1}", vectors[k], codes[:, k], level, rows, positions, weight=self.share, items=items)

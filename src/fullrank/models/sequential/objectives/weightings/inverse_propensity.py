@@ -1,7 +1,15 @@
-"""Inverse propensity by training popularity (Schnabel et al., arXiv:1602.05352, Eq. 3), tempered by a power.
+"""Inverse propensity: the rarer a query's target in training, the more the query counts (and uniform, to compare).
 
-w_i = n_i^-power over its mean under the training distribution: the weights have mean one without looking at the batch,
-so shards and accumulation do not change them.
+`inverse_popularity` (Schnabel et al., arXiv:1602.05352, Eq. 3), tempered by a power: w_i = n_i^-power over its mean
+under the training distribution. The weights have mean one without looking at the batch, so shards and accumulation do
+not change them.
+
+`d2lr` (Lu et al., SIGIR 2025), here the weights of its propensity part: w = max(training share of the target,
+floor)^-power, divided by its mean over the batch. A reconstruction (low confidence): the paper is about language models
+and no code of its authors was found. SPRINT's authors, who compare with it, ran this with power 0.1 and without a
+floor. Their paper searches a second setting beta from 0.05 to 0.4 without explaining it: `floor` is our reading, off by
+default, and no item of a usual catalogue has such a share. Without a floor it is `inverse_popularity` with another
+divisor. The mean runs over this process's micro-batch: nothing is gathered, so shards divide by their own.
 """
 
 from __future__ import annotations
@@ -15,12 +23,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, Step
+from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
 
-class Uniform(Spec):
-    """Weight one."""
+class Uniform(WeightingSpec):
+    """Every query counts the same."""
 
     kind: Literal["uniform"] = "uniform"
 
@@ -28,15 +36,13 @@ class Uniform(Spec):
         return UniformWeighting()
 
 
-class UniformWeighting:
-    couples = False
-
+class UniformWeighting(Weighting):
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
         return torch.ones(len(queries.targets), device=queries.targets.device)
 
 
-class InversePopularity(Spec):
-    """Inverse popularity."""
+class InversePopularity(WeightingSpec):
+    """Inverse popularity of the target to a power, mean one under the training distribution (Schnabel et al. 2016)."""
 
     kind: Literal["inverse_popularity"] = "inverse_popularity"
     power: float = Field(0.5, gt=0)
@@ -46,9 +52,7 @@ class InversePopularity(Spec):
         return InversePopularityWeighting(self)
 
 
-class InversePopularityWeighting:
-    couples = False
-
+class InversePopularityWeighting(Weighting):
     def __init__(self, spec: InversePopularity):
         self.power = spec.power
 
@@ -59,8 +63,8 @@ class InversePopularityWeighting:
         return raw[queries.targets] / (log_q.exp() * raw).sum()
 
 
-class D2LR(Spec):
-    """Inverse training share over the batch's mean."""
+class D2LR(WeightingSpec):
+    """Inverse training share of the target over the batch's mean (D2LR, SIGIR 2025)."""
 
     kind: Literal["d2lr"] = "d2lr"
     power: float = Field(0.1, gt=0)
@@ -72,7 +76,7 @@ class D2LR(Spec):
         return D2LRWeighting(self)
 
 
-class D2LRWeighting:
+class D2LRWeighting(Weighting):
     couples = True
 
     def __init__(self, spec: D2LR):
@@ -91,6 +95,7 @@ class D2LRWeighting:
         if most <= self.floor:
             raise UserError(
                 f"the weighting d2lr with floor={self.floor:g} would weigh every item alike: the most popular one has "
-                f"{most:.3g} of the training events; give a smaller floor"
+                f"{most:.3g} of the training events; give a smaller floor",
+                code="floor-above-every-share",
             )
         return log_q.clamp_min(math.log(self.floor))

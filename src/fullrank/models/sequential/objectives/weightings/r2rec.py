@@ -22,11 +22,11 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Catalogue, Queries, Step
+from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
 
-class R2Rec(Spec):
+class R2Rec(WeightingSpec):
     """Softmax of a reward for tail targets."""
 
     kind: Literal["r2rec"] = "r2rec"
@@ -39,7 +39,7 @@ class R2Rec(Spec):
         return R2RecWeighting(self)
 
 
-class R2RecWeighting:
+class R2RecWeighting(Weighting):
     couples = True
 
     def __init__(self, spec: R2Rec):
