@@ -18,6 +18,7 @@ from fullrank.data.impressions.store import ImpressionStore
 from fullrank.inference.predict import predict
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from rankers_small import ALL, DIM, model, small
+from refusals import refused
 from tests.training.clicks import SCHEMA, shop, table
 from tiny import close, shaken
 
@@ -59,7 +60,7 @@ def test_labels_are_0_or_1(pair: Pair, wrong: float) -> None:
     batch = impressions()
     labels = batch.labels.clone()
     labels[3] = wrong
-    with pytest.raises(UserError, match="allowed are 0 and 1"):
+    with refused("invalid-label", "0 and 1"):
         model(pair)(replace(batch, labels=labels))
 
 

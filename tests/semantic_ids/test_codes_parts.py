@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from coded import matrix
-from fullrank.core.errors import UserError
 from fullrank.semantic_ids import kmeans as km
 from fullrank.semantic_ids.opq import Opq, initial_rotation
 from fullrank.semantic_ids.quantisers import Product, nearest_codeword, nearest_codeword_reference
 from fullrank.semantic_ids.reader import Tuples
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
+from refusals import refused
 
 
 def silent(done: int, total: int) -> None: ...
@@ -114,14 +114,14 @@ def test_the_engines_of_opq_agree_in_quality() -> None:
 
 def test_opq_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.from_numpy(matrix(60))
-    with pytest.raises(UserError, match="width 12 does not divide by it; set pca=10 or another number of levels"):
+    with refused("width-not-divisible", 12, "pca=10"):
         Opq(levels=5, size=8).fit(x, 0, silent)
-    with pytest.raises(UserError, match="2, 4, 8, ... codes, not of 6; set engine=torch"):
+    with refused("size-not-power-of-two", 6, "engine=torch"):
         Opq(levels=3, size=6, engine="faiss").fit(x, 0, silent)
     assert Opq(levels=3, size=6).chosen() == "torch"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert Opq(size=8).chosen() == "torch"
-    with pytest.raises(UserError, match=r"pip install 'fullrank\[codes\]'"):
+    with refused("missing-package", "fullrank[codes]"):
         Opq(size=8, engine="faiss").chosen()
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from coded import matrix
-from fullrank.core.errors import UserError
 from fullrank.semantic_ids import collisions
 from fullrank.semantic_ids.collisions import colliding, resolve_collisions, transport
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
+from refusals import refused
 
 ROWS = 250
 POPULAR = np.arange(ROWS) * 7 % 50
@@ -78,7 +78,7 @@ def test_sinkhorn_separates_equal_vectors(made: tuple) -> None:  # type: ignore[
 
 def test_sinkhorn_says_what_it_cannot_separate() -> None:
     codes = torch.zeros(5, 2, dtype=torch.long)
-    with pytest.raises(UserError, match="cannot separate more than 4 items"):
+    with refused("too-many-collisions", 4, "collisions=extra_digit"):
         resolve_collisions("sinkhorn", codes, (4, 4), np.zeros(5, np.int64), lambda rows: torch.rand(len(rows), 4))
 
 
@@ -118,5 +118,5 @@ def test_new_items_leave_old_codes(policy: str, made: tuple) -> None:  # type: i
 def test_a_full_extra_digit_is_refused() -> None:
     old = torch.cat([torch.zeros(4, 2, dtype=torch.long), torch.arange(4)[:, None]], 1)
     codes = torch.zeros(5, 2, dtype=torch.long)
-    with pytest.raises(UserError, match="5 items share their codes and the extra digit has 4 values"):
+    with refused("extra-digit-full", 5, 4):
         resolve_collisions("extra_digit", codes, (4, 4, 4), np.zeros(5, np.int64), lambda rows: rows, old)

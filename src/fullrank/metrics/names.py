@@ -74,9 +74,14 @@ def split_name(text: str) -> tuple[str, int]:
     """What stands before the `@`, and the list length."""
     base, at, length = text.strip().partition("@")
     if not at:
-        raise UserError(f"the metric {text!r} has no list length: write it as {base or 'ndcg'}@10")
+        raise UserError(
+            f"the metric {text!r} has no list length: write it as {base or 'ndcg'}@10", code="metric-without-length"
+        )
     if not length.isdecimal() or int(length) < 1:
-        raise UserError(f"the list length of the metric {text!r} must be a whole number of at least 1, not {length!r}")
+        raise UserError(
+            f"the list length of the metric {text!r} must be a whole number of at least 1, not {length!r}",
+            code="invalid-list-length",
+        )
     return base, int(length)
 
 
@@ -94,12 +99,19 @@ def _base(text: str) -> tuple[str, float | None]:
     found = re.fullmatch(r"fair(\d*\.?\d+)?", text)
     if found is not None:
         if found[1] is None:
-            raise UserError("the metric 'fair' needs the share of items that are unpopular: write it as fair0.8@1")
+            raise UserError(
+                "the metric 'fair' needs the share of items that are unpopular: write it as fair0.8@1",
+                code="metric-without-share",
+            )
         if not 0 < float(found[1]) < 1:
-            raise UserError(f"the share in {text!r} must lie between 0 and 1, such as fair0.8@1")
+            raise UserError(
+                f"the share in {text!r} must lie between 0 and 1, such as fair0.8@1", code="share-out-of-range"
+            )
         return "fair", float(found[1])
     if text == PAIRED:
-        raise UserError(f"{PAIRED} compares two runs: `fullrank evaluate A B --metric {PAIRED}@10`")
+        raise UserError(
+            f"{PAIRED} compares two runs: `fullrank evaluate A B --metric {PAIRED}@10`", code="metric-of-two-runs"
+        )
     plain = [*ACCURACY, *EXPOSURE, *PER_LIST]
     if text not in plain:
         allowed = [*plain, "fair0.8"]

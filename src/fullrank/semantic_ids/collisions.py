@@ -85,11 +85,15 @@ def _digits(
     if fixed is None:
         room = max(*sizes, largest)
         if room > MOST:
-            raise UserError(f"{largest:,} items share their codes, more than a digit can count ({MOST:,}); {MORE}")
+            raise UserError(
+                f"{largest:,} items share their codes, more than a digit can count ({MOST:,}); {MORE}",
+                code="too-many-collisions",
+            )
         sizes = (*sizes, room)
     elif largest > sizes[-1]:
         raise UserError(
-            f"{largest:,} items share their codes and the extra digit has {sizes[-1]:,} values; encode all items anew"
+            f"{largest:,} items share their codes and the extra digit has {sizes[-1]:,} values; encode all items anew",
+            code="extra-digit-full",
         )
     return torch.cat([codes, torch.from_numpy(digit)[:, None]], 1), sizes
 
@@ -113,7 +117,8 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
         if len(used) >= size:
             raise UserError(
                 f"sinkhorn cannot separate more than {size:,} items that share all codes but the last; set "
-                "collisions=extra_digit or list, or more learner.levels"
+                "collisions=extra_digit or list, or more learner.levels",
+                code="too-many-collisions",
             )
         wish = plan[place[row]].argsort(descending=True, stable=True).tolist()
         codes[row, -1] = next(code for code in wish if code not in used)

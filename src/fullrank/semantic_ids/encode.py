@@ -156,5 +156,7 @@ def _learned(found: Vectors, catalog: Catalog, spec: Encode) -> Bool[Tensor, "V"
     if spec.fit_on == "trained":
         chosen = chosen & torch.from_numpy(catalog.popularity > 0)
     if not bool(chosen.any()):
-        raise UserError("none of the items has both a vector and training events; set fit_on=all")
+        raise UserError(
+            "none of the items has both a vector and training events; set fit_on=all", code="nothing-to-learn-from"
+        )
     return chosen

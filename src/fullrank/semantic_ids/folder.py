@@ -70,12 +70,12 @@ def read_folder(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, 
         or not sizes
         or not all(manifests.is_count(s) and 1 <= s <= MOST_CODES for s in sizes)
     ):
-        raise UserError(f"{where} lacks the sizes of the levels; {AGAIN}")
+        raise UserError(f"{where} lacks the sizes of the levels; {AGAIN}", code="manifest-incomplete")
     for key, kind in (("spec", dict), ("counts", dict), ("report", dict), ("content", str), ("item_ids", str)):
         if not isinstance(manifest.get(key), kind):
-            raise UserError(f"{where} lacks {key!r}; {AGAIN}")
+            raise UserError(f"{where} lacks {key!r}; {AGAIN}", code="manifest-incomplete")
     if not isinstance(files, dict):
-        raise UserError(f"{where} lacks 'files'; {AGAIN}")
+        raise UserError(f"{where} lacks 'files'; {AGAIN}", code="manifest-incomplete")
     manifests.check_files(folder, files, {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
     if verify:
         manifests.verify(folder, manifest, AGAIN)

@@ -51,11 +51,16 @@ def grow_codes(
     order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)
     count = int((rows >= 0).sum())
     if count == catalog.size:
-        raise UserError(f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add")
+        raise UserError(
+            f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add", code="no-new-items"
+        )
     found = source.read(catalog, Path(cache), tell)
     fresh = rows < 0
     if not bool((found.known & fresh).any()):
-        raise UserError(f"none of the {int(fresh.sum()):,} new items has a vector; give vectors of the new items")
+        raise UserError(
+            f"none of the {int(fresh.sum()):,} new items has a vector; give vectors of the new items",
+            code="items-without-vectors",
+        )
     raw = fill_unknown(found)
     x = _seen(old, raw)
     fixed = old.codes[rows[order[:count]]]
@@ -80,7 +85,8 @@ def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
         return old.spec.vectors
     if old.spec.vectors.kind_of() != "file":
         raise UserError(
-            f"the vectors of {str(old.path)!r} are made from text; a file of others would not fit its codebooks"
+            f"the vectors of {str(old.path)!r} are made from text; a file of others would not fit its codebooks",
+            code="other-vectors",
         )
     return old.spec.vectors.override(f"path={json.dumps(str(vectors))}")
 
@@ -89,7 +95,10 @@ def _seen(old: Codes, raw: Float[Tensor, "V D"]) -> Float[Tensor, "V R"]:
     """The vectors as the old learner saw them. Raises `UserError` where their width is another."""
     width = old.quantiser.dim if old.reduction is None else len(old.reduction.mean)
     if raw.shape[1] != width:
-        raise UserError(f"the new vectors have width {raw.shape[1]}, the codebooks of {str(old.path)!r} {width}")
+        raise UserError(
+            f"the new vectors have width {raw.shape[1]}, the codebooks of {str(old.path)!r} {width}",
+            code="other-vectors",
+        )
     return raw if old.reduction is None else old.reduction.apply(raw)
 
 

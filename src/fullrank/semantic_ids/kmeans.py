@@ -87,7 +87,8 @@ def require_vectors(x: Float[Tensor, "n D"], size: int, name: str) -> None:
         smaller = 1 << (max(len(x) // 4, 1).bit_length() - 1)
         raise UserError(
             f"{name} has {size:,} codes in a level and only {len(x):,} vectors to learn them from; set "
-            f"learner.size={smaller}"
+            f"learner.size={smaller}",
+            code="too-few-vectors",
         )
 
 

@@ -112,7 +112,8 @@ def check_limits(report: dict[str, Any], limits: Limits) -> None:
         raise UserError(
             f"level {worst['level']} uses {worst['use']:.1%} of its {worst['size']:,} codes (perplexity "
             f"{worst['perplexity']:.1f}), the limit is {limits.use:.1%}: the codebook has collapsed; set a smaller "
-            "learner.size or whiten=true, or allow it with limits.use=0"
+            "learner.size or whiten=true, or allow it with limits.use=0",
+            code="codebook-collapsed",
         )
     least = min(
         (level for level in report["levels"] if level["learned"]), key=lambda one: one["perplexity"] / one["size"]
@@ -121,20 +122,23 @@ def check_limits(report: dict[str, Any], limits: Limits) -> None:
         raise UserError(
             f"level {least['level']} has the perplexity {least['perplexity']:.1f} of {least['size']:,} codes, the "
             f"limit is {limits.perplexity:.1%} of them: most items have a few of its codes; set fewer learner.levels "
-            "or fewer dimensions (pca), or allow it with limits.perplexity=0"
+            "or fewer dimensions (pca), or allow it with limits.perplexity=0",
+            code="codebook-uneven",
         )
     shared = report["collisions"]["after"]["different"]
     if shared > limits.collisions:
         raise UserError(
             f"{shared:.1%} of the items have the codes of an item with another vector, the limit is "
             f"{limits.collisions:.1%}; set more learner.levels, collisions=extra_digit, or allow it with "
-            "limits.collisions=1"
+            "limits.collisions=1",
+            code="too-many-collisions",
         )
     recall = report["neighbours"]["recall"]
     if recall is not None and recall < limits.neighbours:
         raise UserError(
             f"{recall:.1%} of an item's nearest {report['neighbours']['k']} by vector are nearest by codes, the limit "
-            f"is {limits.neighbours:.1%}; set more learner.levels, or allow it with limits.neighbours=0"
+            f"is {limits.neighbours:.1%}; set more learner.levels, or allow it with limits.neighbours=0",
+            code="neighbours-lost",
         )
 
 

@@ -57,7 +57,7 @@ class Opq(CodesSpec):
             raise UserError(
                 f"opq cuts vectors into {self.levels} parts, and their width {x.shape[1]} does not divide by it; set "
                 + (f"pca={fitting} or " if fitting else "") + "another number of levels"
-            )  # fmt: skip
+            , code="width-not-divisible")  # fmt: skip
         require_vectors(x, self.size, "opq")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
@@ -80,9 +80,15 @@ class Opq(CodesSpec):
         power = self.size > 1 and self.size & (self.size - 1) == 0
         there = importlib.util.find_spec("faiss") is not None
         if self.engine == "faiss" and not there:
-            raise UserError("engine faiss needs the package faiss-cpu: pip install 'fullrank[codes]', or engine=torch")
+            raise UserError(
+                "engine faiss needs the package faiss-cpu: pip install 'fullrank[codes]', or engine=torch",
+                code="missing-package",
+            )
         if self.engine == "faiss" and not power:
-            raise UserError(f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch")
+            raise UserError(
+                f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",
+                code="size-not-power-of-two",
+            )
         return "faiss" if self.engine != "torch" and there and power else "torch"
 
 

@@ -36,7 +36,10 @@ class Product:
     def restore(cls, tensors: Mapping[str, Tensor]) -> Product:
         words, rotation, mean = require_tensors(tensors, {"codebooks": 3, "rotation": 2, "mean": 1})
         if rotation.shape != (len(mean), len(mean)) or words.shape[0] * words.shape[2] != len(mean):
-            raise UserError(f"codebooks {tuple(words.shape)} and rotation {tuple(rotation.shape)} do not fit together")
+            raise UserError(
+                f"codebooks {tuple(words.shape)} and rotation {tuple(rotation.shape)} do not fit together",
+                code="codebooks-damaged",
+            )
         return cls(words, rotation, mean)
 
     def _parts(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "N K d"]:
@@ -74,14 +77,19 @@ class Residual:
     def restore(cls, tensors: Mapping[str, Tensor]) -> Residual:
         words, mean = require_tensors(tensors, {"codebooks": 3, "mean": 1})
         if words.shape[2] != len(mean):
-            raise UserError(f"codebooks {tuple(words.shape)} do not fit vectors of width {len(mean)}")
+            raise UserError(
+                f"codebooks {tuple(words.shape)} do not fit vectors of width {len(mean)}", code="codebooks-damaged"
+            )
         return cls(words, mean)
 
 
 def require_sizes(books: Float[Tensor, "K C d"], levels: int, size: int) -> None:
     """Raises `UserError` unless these are the codebooks that the learner's spec speaks of."""
     if tuple(books.shape[:2]) != (levels, size):
-        raise UserError(f"it holds {books.shape[0]} levels of {books.shape[1]} codes, the spec says {levels} of {size}")
+        raise UserError(
+            f"it holds {books.shape[0]} levels of {books.shape[1]} codes, the spec says {levels} of {size}",
+            code="codebooks-damaged",
+        )
 
 
 def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) -> list[Tensor]:
@@ -90,9 +98,11 @@ def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) ->
     for name, dimensions in shapes.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.dtype != torch.float32 or tensor.ndim != dimensions or 0 in tensor.shape:
-            raise UserError(f"it lacks the tensor {name!r} (float32 with {dimensions} dimensions)")
+            raise UserError(
+                f"it lacks the tensor {name!r} (float32 with {dimensions} dimensions)", code="codebooks-damaged"
+            )
         if not bool(tensor.isfinite().all()):
-            raise UserError(f"{name!r} holds values that are not finite")
+            raise UserError(f"{name!r} holds values that are not finite", code="codebooks-damaged")
         found.append(tensor)
     return found
 

@@ -54,7 +54,9 @@ class Codes:
         try:
             spec = Encode.parse(manifest["spec"])
         except UserError as error:
-            raise UserError(f"the spec in {manifests.NAME} of {str(place)!r}: {error}") from None
+            raise UserError(
+                f"the spec in {manifests.NAME} of {str(place)!r}: {error}", code="manifest-invalid-spec"
+            ) from None
         return cls(place, manifest, spec, ids, codes)
 
     def __len__(self) -> int:
@@ -105,7 +107,8 @@ class Codes:
             example = catalog.ids[int((rows < 0).nonzero()[0])]
             raise UserError(
                 f"{lacking:,} of {catalog.size:,} items have no codes in {str(self.path)!r} (such as {example!r}); "
-                "give them codes with fullrank encode STORE --grow, or encode this store"
+                "give them codes with fullrank encode STORE --grow, or encode this store",
+                code="items-without-codes",
             )
         return self.codes[rows]
 
@@ -122,7 +125,7 @@ class Codes:
         """
         for name in (CODES, SIZES):
             if name in catalog.frame.columns:
-                raise UserError(f"the items have a column {name!r} already; rename it")
+                raise UserError(f"the items have a column {name!r} already; rename it", code="column-name-taken")
         sizes = pl.Series(SIZES, [list(self.sizes)], dtype=pl.Array(pl.Int32, self.levels))
         return Catalog(
             catalog.frame.with_columns(
@@ -157,7 +160,10 @@ class Codes:
         try:
             found = Reduction.load(self.tensors)
             if found is not None and found.matrix.shape[1] != self.quantiser.dim:
-                raise UserError(f"the reduction to {found.matrix.shape[1]} dimensions and the codebooks do not fit")
+                raise UserError(
+                    f"the reduction to {found.matrix.shape[1]} dimensions and the codebooks do not fit",
+                    code="codebooks-damaged",
+                )
         except UserError as error:
             raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         return found
@@ -178,7 +184,8 @@ class Codes:
         if (self.item_ids.dtype == pl.String) != (catalog.ids.dtype == pl.String):
             raise UserError(
                 f"the items' ids are {catalog.ids.dtype} (such as {catalog.ids[0]!r}), those of {str(self.path)!r} are "
-                f"{self.item_ids.dtype} (such as {self.item_ids[0]!r}); encode the items of this store"
+                f"{self.item_ids.dtype} (such as {self.item_ids[0]!r}); encode the items of this store",
+                code="id-types-differ",
             )
         if catalog.ids.dtype != pl.String:
             known = known.with_columns(pl.col("item_id").cast(pl.Int128))

@@ -6,11 +6,11 @@ import io
 import random
 
 import polars as pl
-import pytest
 import sentencepiece
 
 from fullrank.core.errors import UserError
 from fullrank.models.sequential.items.tokeniser import TextTokeniser, train_tokeniser, words
+from refusals import refused
 
 
 def test_words() -> None:
@@ -55,5 +55,5 @@ def test_a_tokeniser_of_another_make_is_refused() -> None:
         sentence_iterator=iter(["red nail", "blue nail"]), model_writer=made, vocab_size=14, model_type="bpe",
         unk_id=1, bos_id=0, eos_id=-1, pad_id=-1, hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
-    with pytest.raises(UserError, match="unknown text the token 1; it must be 0"):
+    with refused("tokeniser-unknown-token", 1, 0):
         TextTokeniser(made.getvalue())

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Queries, States
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import Semantic
@@ -17,6 +16,7 @@ from fullrank.models.sequential.objectives.tasks.cloze import Cloze, ClozeTask
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
+from refusals import refused
 from tiny import Flat, catalog, close, padded, shaken
 
 ITEMS = Table().build(4, catalog())
@@ -163,7 +163,7 @@ def test_refusals() -> None:
         (Cloze, {"share": 0}),
         (Cloze, {"last": 2}),
     ):
-        with pytest.raises(UserError):
+        with refused("invalid-setting", *tree):
             spec.parse(tree)
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Queries, States, Step
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
+from refusals import refused
 from tiny import Flat, close, histories, padded, questions
 from whole import build, pattern
 
@@ -71,9 +71,9 @@ def test_d2lr_by_hand(floor: float) -> None:
 
 
 def test_a_floor_above_every_share_is_refused() -> None:
-    with pytest.raises(UserError, match=r"floor=0.4 would weigh every item alike.*0.281 of the training events"):
+    with refused("floor-above-every-share", "floor=0.4", "0.281"):
         D2LR(floor=0.4).build()(*asked([0, 1]))
-    with pytest.raises(UserError, match="floor"):
+    with refused("invalid-setting", "floor"):
         D2LR.parse({"floor": 1.0})
 
 

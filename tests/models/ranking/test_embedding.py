@@ -15,6 +15,7 @@ from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking.embedding import Embedding, FieldEmbedding
 from fullrank.models.ranking.fused import FusedTable, flattened
 from fullrank.models.ranking.model import RankingModel
+from refusals import refused
 from tiny import close, shaken
 
 BOTH = frozenset({"tokens", "linear"})
@@ -164,7 +165,7 @@ def test_wrong_fields_are_refused() -> None:
         made("dims=[[history,3]]")
     with pytest.raises(ValueError, match=r"embedding.dim has no effect on lr"):
         RankingModel(ranker="lr", embedding={"dim": 8})
-    with pytest.raises(UserError, match="crosses fields"):
+    with refused("too-few-fields", "fm", 1):
         RankingModel(ranker="fm").build(FIELDS[:1])
-    with pytest.raises(UserError, match="no fields"):
+    with refused("too-few-fields", "no fields"):
         RankingModel(ranker="lr").build(())

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
     FieldTokens,
@@ -57,7 +58,7 @@ class AutoInt(RankerSpec):
     @model_validator(mode="after")
     def _divides(self) -> AutoInt:
         if self.width % self.heads:
-            raise ValueError(f"the width {self.width} does not divide by {self.heads} heads")
+            raise UserError(f"the width {self.width} does not divide by {self.heads} heads", code="width-not-divisible")
         return self
 
     @property

@@ -59,20 +59,25 @@ class Tokeniser(Spec):
     def _every_setting_has_an_effect(self) -> Tokeniser:
         for name in ("hidden", "dropout", "hidden_norm"):
             if self.mode == "none" and getattr(self, name) is not None:
-                raise ValueError(f"{name} has no effect with mode=none, which has no perceptron: leave it out")
+                raise UserError(
+                    f"{name} has no effect with mode=none, which has no perceptron: leave it out",
+                    code="setting-without-effect",
+                )
         return self
 
     def build(self, inputs: int, tokens: int, width: int) -> Tokens:
         if self.mode == "none" and inputs != tokens * width:
             raise UserError(
                 f"tokeniser mode=none reshapes {inputs} numbers (fields x embedding.dim) and cannot make {tokens} x "
-                f"{width} of them: set tokens and width to factors of {inputs}, or use mode=matrix or vector"
+                f"{width} of them: set tokens and width to factors of {inputs}, or use mode=matrix or vector",
+                code="width-not-divisible",
             )
         if self.mode == "matrix" and inputs % tokens:
             fitting = [n for n in range(2, 65) if inputs % n == 0]
             raise UserError(
                 f"tokeniser mode=matrix cuts {inputs} numbers (fields x embedding.dim) into equal chunks and {tokens} "
-                f"tokens do not divide them: set tokens to one of {fitting}, or use mode=vector"
+                f"tokens do not divide them: set tokens to one of {fitting}, or use mode=vector",
+                code="width-not-divisible",
             )
         return Tokens(inputs, tokens, width, self)
 

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
 from fullrank.models.ranking.perceptron import Deep, xavier
@@ -45,9 +46,13 @@ class DCNv2(RankerSpec):
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> DCNv2:
         if self.experts is not None and self.rank is None:
-            raise ValueError(f"experts={self.experts} has no effect without rank: set both or neither")
+            raise UserError(
+                f"experts={self.experts} has no effect without rank: set both or neither", code="setting-without-effect"
+            )
         if self.structure == "stacked" and not self.deep.hidden:
-            raise ValueError("structure=stacked has no effect without deep.hidden: leave it out")
+            raise UserError(
+                "structure=stacked has no effect without deep.hidden: leave it out", code="setting-without-effect"
+            )
         return self
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> DCNv2Ranker:

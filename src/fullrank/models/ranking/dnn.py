@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import model_validator
 from torch import nn
 
+from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
 from fullrank.models.ranking.perceptron import Deep, xavier
@@ -26,7 +27,7 @@ class DNN(RankerSpec):
     @model_validator(mode="after")
     def _is_deep(self) -> DNN:
         if not self.deep.hidden:
-            raise ValueError("deep.hidden is empty: a DNN needs a hidden layer (lr has none)")
+            raise UserError("deep.hidden is empty: a DNN needs a hidden layer (lr has none)", code="no-hidden-layers")
         return self
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> DNNRanker:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.errors import unknown
+from fullrank.core.errors import UserError, unknown
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
@@ -54,15 +54,22 @@ class Embedding(Spec):
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Embedding:
         if self.l2_on is not None and not self.l2:
-            raise ValueError(f"l2_on={self.l2_on} has no effect when l2 is 0: set l2, or leave it out")
+            raise UserError(
+                f"l2_on={self.l2_on} has no effect when l2 is 0: set l2, or leave it out", code="setting-without-effect"
+            )
         if self.l2_on == "table" and self.update != "adamw":
-            raise ValueError(f"l2_on=table moves every row in every step: use update=adamw, not {self.update}")
+            raise UserError(
+                f"l2_on=table moves every row in every step: use update=adamw, not {self.update}",
+                code="settings-conflict",
+            )
         names = [name for name, _ in self.dims]
         if len(set(names)) < len(names):
-            raise ValueError(f"dims: each field once, given {names}")
+            raise UserError(f"dims: each field once, given {names}", code="repeated-fields")
         for name, width in self.dims:
             if width < 1 or width == self.dim:
-                raise ValueError(f"dims: {name!r} needs a width of at least 1 that differs from dim={self.dim}")
+                raise UserError(
+                    f"dims: {name!r} needs a width of at least 1 that differs from dim={self.dim}", code="invalid-width"
+                )
         return self
 
     def build(self, fields: Sequence[FieldInfo], reads: frozenset[str]) -> FieldEmbedding:

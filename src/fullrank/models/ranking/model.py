@@ -39,9 +39,10 @@ class RankingModel(Spec):
         if "tokens" not in self.ranker.reads:
             for name in ("dim", "dims"):
                 if getattr(self.embedding, name) != Embedding.model_fields[name].default:
-                    raise ValueError(
+                    raise UserError(
                         f"embedding.{name} has no effect on {self.ranker.kind_of()}, which has one weight per value: "
-                        "leave it out"
+                        "leave it out",
+                        code="setting-without-effect",
                     )
         return self
 
@@ -87,7 +88,10 @@ class RankingModule(nn.Module):
     def __init__(self, fields: Sequence[FieldInfo], spec: RankingModel):
         super().__init__()
         if not fields:
-            raise UserError("the store has no fields, so there is nothing to rank by: prepare it with at least one")
+            raise UserError(
+                "the store has no fields, so there is nothing to rank by: prepare it with at least one",
+                code="too-few-fields",
+            )
         self.embedding = spec.embedding.build(fields, spec.ranker.reads)
         self.ranker = spec.ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
@@ -125,9 +129,14 @@ class RankingModule(nn.Module):
 def checked_labels(labels: Tensor | None) -> Float[Tensor, "B"]:
     """The labels of a training batch. Raises `UserError` where there are none, or others than 0 and 1."""
     if labels is None:
-        raise UserError("these impressions have no labels: training and evaluation need 0 or 1 for each")
+        raise UserError(
+            "these impressions have no labels: training and evaluation need 0 or 1 for each", code="no-labels"
+        )
     wrong = (labels != 0) & (labels != 1)
     if bool(wrong.any()):
         given = float(labels[wrong][0])
-        raise UserError(f"a label is {given:g}, allowed are 0 and 1: set label_threshold where you prepare the store")
+        raise UserError(
+            f"a label is {given:g}, allowed are 0 and 1: set label_threshold where you prepare the store",
+            code="invalid-label",
+        )
     return labels

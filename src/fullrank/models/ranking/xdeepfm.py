@@ -16,6 +16,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
     FieldTokens,
@@ -41,7 +42,7 @@ class XDeepFM(RankerSpec):
     @model_validator(mode="after")
     def _has_maps(self) -> XDeepFM:
         if min(self.cin) < 1:
-            raise ValueError(f"cin: at least one feature map per layer, not {list(self.cin)}")
+            raise UserError(f"cin: at least one feature map per layer, not {list(self.cin)}", code="invalid-width")
         return self
 
     @property

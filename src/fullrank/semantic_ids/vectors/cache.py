@@ -95,13 +95,22 @@ def _describe(place: Path, options: Mapping[str, Any]) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"the cache {str(place)!r} cannot be made ({error.strerror}); name another folder") from None
+        raise UserError(
+            f"the cache {str(place)!r} cannot be made ({error.strerror}); name another folder",
+            code="folder-not-writable",
+        ) from None
     write_json(place / "options.json", options, indent=1, sort_keys=True)
 
 
 def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:
     if part.ndim != 2 or len(part) != rows:
-        raise UserError(f"the model gave vectors of shape {part.shape} for {rows} texts; it is no sentence encoder")
+        raise UserError(
+            f"the model gave vectors of shape {part.shape} for {rows} texts; it is no sentence encoder",
+            code="not-a-sentence-encoder",
+        )
     if not bool(np.isfinite(part).all()):
-        raise UserError("the model gave vectors that are not finite; choose another model or another precision")
+        raise UserError(
+            "the model gave vectors that are not finite; choose another model or another precision",
+            code="vectors-not-finite",
+        )
     return np.ascontiguousarray(part, dtype=np.float32)

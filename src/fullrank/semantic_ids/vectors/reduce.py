@@ -45,11 +45,14 @@ class Reduction:
         found = [tensors.get(f"reduce.{name}") for name in ("mean", "matrix", "back")]
         mean, matrix, back = found
         if mean is None or matrix is None or back is None or matrix.ndim != 2:
-            raise UserError("the reduction lacks its mean, its matrix or the way back")
+            raise UserError("the reduction lacks its mean, its matrix or the way back", code="codebooks-damaged")
         if mean.shape != matrix.shape[:1] or back.shape != matrix.mT.shape:
-            raise UserError(f"the reduction's matrix {tuple(matrix.shape)}, mean and way back do not fit together")
+            raise UserError(
+                f"the reduction's matrix {tuple(matrix.shape)}, mean and way back do not fit together",
+                code="codebooks-damaged",
+            )
         if not all(one.dtype == torch.float32 and bool(one.isfinite().all()) for one in (mean, matrix, back)):
-            raise UserError("the reduction holds values that are not finite float32")
+            raise UserError("the reduction holds values that are not finite float32", code="codebooks-damaged")
         return cls(mean, matrix, back)
 
 
@@ -64,7 +67,8 @@ def fit_reduction(x: Float[Tensor, "n D"], pca: int | None, whiten: bool) -> Red
     if width > x.shape[1] or width >= len(x):
         raise UserError(
             f"pca={width} asks for more directions than {len(x):,} vectors of width {x.shape[1]} have; set at most "
-            f"pca={min(x.shape[1], len(x) - 1)}"
+            f"pca={min(x.shape[1], len(x) - 1)}",
+            code="too-many-dimensions",
         )
     mean = x.double().mean(0)
     values, directions = torch.linalg.eigh(_covariance(x, mean))

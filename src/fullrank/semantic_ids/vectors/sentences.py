@@ -53,7 +53,8 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
     except ImportError:
         raise UserError(
             "text vectors need the package sentence-transformers: pip install 'fullrank[text]', or give vectors of "
-            "your own (--vectors FILE)"
+            "your own (--vectors FILE)",
+            code="missing-package",
         ) from None
     folder = folder_of(model)
     try:
@@ -68,7 +69,8 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(
             f"the sentence-transformers model {model!r} cannot be loaded ({reason[:200]}); give the name or the folder "
-            "of a model whose weights are safetensors"
+            "of a model whose weights are safetensors",
+            code="model-not-loaded",
         ) from error
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens

@@ -32,7 +32,8 @@ class BlockTranspose(MixingSpec):
         if width % tokens:
             raise UserError(
                 f"block_transpose cuts each token into as many parts as there are tokens: the width {width} must "
-                f"divide by {tokens}; take {-(-width // tokens) * tokens}, or leave width out"
+                f"divide by {tokens}; take {-(-width // tokens) * tokens}, or leave width out",
+                code="width-not-divisible",
             )
         return BlockTransposeMixing(width)
 

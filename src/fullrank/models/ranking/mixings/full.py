@@ -36,7 +36,10 @@ class Full(MixingSpec):
 
     def build(self, tokens: int, width: int) -> FullMixing:
         if tokens * width % self.factor:
-            raise UserError(f"full mixing: factor={self.factor} must divide tokens x width = {tokens * width}")
+            raise UserError(
+                f"full mixing: factor={self.factor} must divide tokens x width = {tokens * width}",
+                code="width-not-divisible",
+            )
         return FullMixing(tokens, width, self)
 
 

@@ -62,7 +62,7 @@ class RecencyModel(Baseline):
         _, items, times = store.trained()
         if times is None:
             raise UserError(
-                "recency needs event times; this store was prepared without a time column", code="no-event-times"
+                "recency needs event times; this store was prepared without a time column", code="missing-times"
             )
         weight = 0.5 ** ((times.max() - times) / self.half_life)
         mass = np.bincount(items, weights=weight, minlength=self.num_items)

@@ -37,7 +37,10 @@ class Features(ItemsSpec):
     @model_validator(mode="after")
     def _some_source(self) -> Features:
         if not (self.categorical or self.numeric):
-            raise ValueError("features needs columns in categorical or numeric; without any, use items kind 'table'")
+            raise UserError(
+                "features needs columns in categorical or numeric; without any, use items kind 'table'",
+                code="no-feature-columns",
+            )
         return self
 
     def build(self, dim: int, catalog: Catalog) -> FeatureItems:
@@ -93,12 +96,15 @@ class FeatureItems(Items):
             places, sources = _same_values(name, old, new)
             if learned.shape != (old.categorical(name).cardinality, table.shape[1]):
                 raise UserError(f"the run's items have another {key} than the column {name!r} has values; "
-                                "going on needs the same model spec")  # fmt: skip
+                                "going on needs the same model spec", code="other-model-spec")  # fmt: skip
             table[places] = learned[sources]
             found[key] = table
         if self.linear is not None:
             if given["linear.weight"].shape != self.linear.weight.shape:
-                raise UserError("the run's items have other numeric columns; going on needs the same model spec")
+                raise UserError(
+                    "the run's items have other numeric columns; going on needs the same model spec",
+                    code="other-model-spec",
+                )
             moved = _rescaled(given["linear.weight"], given["linear.bias"], *_scales(self.spec.numeric, old, new))
             found |= dict(zip(("linear.weight", "linear.bias"), moved, strict=True))
         return found
@@ -109,7 +115,8 @@ def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list
     a, b = old.categorical(name).values, new.categorical(name).values
     if len(a) and len(b) and a.dtype.is_integer() != b.dtype.is_integer():
         raise UserError(
-            f"the items' column {name!r} was {a.dtype} in the run and is now {b.dtype}; give it the same type"
+            f"the items' column {name!r} was {a.dtype} in the run and is now {b.dtype}; give it the same type",
+            code="column-type-changed",
         )
     codes = {value: code for code, value in enumerate(a, 1)}
     both = [(0, 0), *((place, codes[value]) for place, value in enumerate(b, 1) if value in codes)]

@@ -68,7 +68,8 @@ class Semantic(ItemsSpec):
             if CODES not in catalog.frame.columns:
                 raise UserError(
                     "the items have no codes: make them with `fullrank encode STORE --out FOLDER`, then set "
-                    "model.items.codes=FOLDER"
+                    "model.items.codes=FOLDER",
+                    code="items-without-codes",
                 )
             return catalog
         return Codes.open(self.codes).attach(catalog)
@@ -78,7 +79,8 @@ class Semantic(ItemsSpec):
         if self.parts == "concat" and dim % len(sizes):
             raise UserError(
                 f"parts=concat gives each of {len(sizes)} codes an equal part of the width, and {dim} does not divide: "
-                f"set model.dim to a multiple of {len(sizes)}, or parts=mean"
+                f"set model.dim to a multiple of {len(sizes)}, or parts=mean",
+                code="width-not-divisible",
             )
         return SemanticItems(dim, catalog, codes, sizes, self)
 
@@ -191,13 +193,20 @@ def read_codes(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
     missing = [name for name in (CODES, SIZES) if name not in catalog.frame.columns]
     if missing:
         raise UserError(
-            f"the item table has no column {missing[0]!r}: set model.items.codes to a folder of `fullrank encode`"
+            f"the item table has no column {missing[0]!r}: set model.items.codes to a folder of `fullrank encode`",
+            code="items-without-codes",
         )
     cells, sizes = catalog.frame[CODES], catalog.frame[SIZES]
     if not isinstance(cells.dtype, pl.Array) or not isinstance(sizes.dtype, pl.Array) or cells.null_count():
-        raise UserError(f"the columns {CODES!r} and {SIZES!r} must hold the codes of every item, as arrays of numbers")
+        raise UserError(
+            f"the columns {CODES!r} and {SIZES!r} must hold the codes of every item, as arrays of numbers",
+            code="codes-damaged",
+        )
     most = tuple(int(n) for n in sizes[0])
     codes = torch.tensor(cells.to_numpy(), dtype=torch.long).reshape(catalog.size, -1)
     if codes.shape[1] != len(most) or bool((codes >= torch.tensor(most)).any()):
-        raise UserError(f"the column {CODES!r} does not fit {SIZES!r}: {codes.shape[1]} codes, sizes {list(most)}")
+        raise UserError(
+            f"the column {CODES!r} does not fit {SIZES!r}: {codes.shape[1]} codes, sizes {list(most)}",
+            code="codes-damaged",
+        )
     return codes, most

@@ -74,7 +74,7 @@ def text_of(field: TextField, catalog: Catalog, *, may_be_empty: bool = False) -
     found = words(_plain(field, catalog))
     if not may_be_empty and not (found.str.len_bytes() > 0).any():
         raise UserError(f"the column {field.column!r} has no words for any of {catalog.size:,} items; "
-                        f"name other columns with model.items.fields{_texts(catalog)}")  # fmt: skip
+                        f"name other columns with model.items.fields{_texts(catalog)}", code="no-text")  # fmt: skip
     return found if field.empty is None else found.replace("", _instead(field))
 
 
@@ -91,11 +91,13 @@ def _instead(field: TextField) -> str:
 def packed(column: pl.Series, size: int, name: str) -> Packed:
     """Lists of tokens as a run keeps them. Raises `UserError` for anything that is not such a column."""
     if not isinstance(column.dtype, pl.List) or column.dtype.inner != pl.Int32 or column.null_count():
-        raise UserError(f"the column {name!r} must hold the tokens of every item, as lists of whole numbers")
+        raise UserError(
+            f"the column {name!r} must hold the tokens of every item, as lists of whole numbers", code="tokens-damaged"
+        )
     counts = column.list.len().to_numpy().astype(np.int64)
     flat = column.filter(pl.Series(counts > 0)).explode()
     if len(flat) and (flat.null_count() or not 1 <= flat.min() <= flat.max() < size):  # type: ignore[operator]
-        raise UserError(f"the column {name!r} is damaged: its tokens must be 1 to {size - 1:,}")
+        raise UserError(f"the column {name!r} is damaged: its tokens must be 1 to {size - 1:,}", code="tokens-damaged")
     offsets = np.concatenate([[0], counts.cumsum()])
     return Packed(torch.tensor(flat.to_numpy(), dtype=torch.int32), torch.from_numpy(offsets))
 
@@ -104,7 +106,7 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
     """The column as strings."""
     if field.column not in catalog.columns:
         raise UserError(f"the items have no column {field.column!r}{nearest(field.column, catalog.columns)}: set "
-                        f"model.items.fields (columns: {', '.join(catalog.columns) or 'none'})")  # fmt: skip
+                        f"model.items.fields (columns: {', '.join(catalog.columns) or 'none'})", code="unknown-column")  # fmt: skip
     column = catalog.frame[field.column]
     if column.dtype == pl.Null:
         return column.cast(pl.String)
@@ -113,10 +115,15 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
     listed = isinstance(column.dtype, pl.List)
     inner = column.dtype.inner if isinstance(column.dtype, pl.List) else column.dtype
     if not (inner == pl.String or isinstance(inner, (pl.Categorical, pl.Enum))):
-        raise UserError(f"the column {field.column!r} is {column.dtype}, not text or lists of text{_texts(catalog)}")
+        raise UserError(
+            f"the column {field.column!r} is {column.dtype}, not text or lists of text{_texts(catalog)}",
+            code="column-not-text",
+        )
     if not listed:
         if field.first:
-            raise UserError(f"the column {field.column!r} holds no lists: leave out first=true")
+            raise UserError(
+                f"the column {field.column!r} holds no lists: leave out first=true", code="column-not-lists"
+            )
         return column.cast(pl.String)
     column = column.cast(pl.List(pl.String))
     return column.list.first() if field.first else column.list.join(" ", ignore_nulls=True)
@@ -160,9 +167,12 @@ class Text(ItemsSpec):
     def _sound(self) -> Text:
         names = [field.name for field in self.fields]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"fields: at least one, and each column once; given {names}")
+            raise UserError(f"fields: at least one, and each column once; given {names}", code="repeated-fields")
         if self.tokeniser is not None and self.vocabulary != type(self).model_fields["vocabulary"].default:
-            raise ValueError("vocabulary has no effect where a tokeniser is given, which has its own; leave it out")
+            raise UserError(
+                "vocabulary has no effect where a tokeniser is given, which has its own; leave it out",
+                code="setting-without-effect",
+            )
         return self
 
     def add_columns(self, catalog: Catalog) -> Catalog:
@@ -173,7 +183,10 @@ class Text(ItemsSpec):
             return catalog
         for name in own:
             if name in columns:
-                raise UserError(f"the items have a column {name!r}, a name that text items use themselves; rename it")
+                raise UserError(
+                    f"the items have a column {name!r}, a name that text items use themselves; rename it",
+                    code="column-name-taken",
+                )
         texts = {field: text_of(field, catalog) for field in self.fields}
         if self.tokeniser is not None:
             tokeniser = TextTokeniser.open(self.tokeniser)
@@ -185,7 +198,8 @@ class Text(ItemsSpec):
             raise UserError(
                 f"the tokeniser {self.tokeniser!r} knows no token of any of {catalog.size:,} items (columns "
                 f"{', '.join(field.column for field in self.fields)}), so all would be alike: leave "
-                "model.items.tokeniser out to train one on these items, or name one that was trained on such text"
+                "model.items.tokeniser out to train one on these items, or name one that was trained on such text",
+                code="tokeniser-knows-nothing",
             )
         rest = pl.repeat(None, catalog.size - 1, dtype=pl.Binary, eager=True)
         model = pl.concat([pl.Series([tokeniser.model], dtype=pl.Binary), rest])
@@ -199,7 +213,9 @@ class Text(ItemsSpec):
         new = Catalog(frame[old:].with_columns(item=pl.Series(np.arange(len(frame) - old)), map_version=pl.lit(0)))
         if all(frame[field.column][old:].is_null().all() for field in self.fields):
             names = ", ".join(dict.fromkeys(repr(field.column) for field in self.fields))
-            raise UserError(f"the new items have no text: give them the columns that this run reads ({names})")
+            raise UserError(
+                f"the new items have no text: give them the columns that this run reads ({names})", code="no-text"
+            )
         for field in self.fields:
             before = frame[field.kept][:old]
             seen = np.zeros(tokeniser.size, dtype=bool)
@@ -214,11 +230,15 @@ class Text(ItemsSpec):
             if name not in catalog.frame.columns:
                 raise UserError(
                     f"the item table has no column {name!r}: items become tokens when a model is trained on a store "
-                    "(or: catalog = model.items.add_columns(catalog))"
+                    "(or: catalog = model.items.add_columns(catalog))",
+                    code="items-without-tokens",
                 )
         size = catalog.frame[TOKENISER_SIZE][0]
         if not isinstance(size, int) or not 0 < size <= MOST_TOKENS:
-            raise UserError(f"the column {TOKENISER_SIZE!r} must hold a number of tokens up to {MOST_TOKENS:,}")
+            raise UserError(
+                f"the column {TOKENISER_SIZE!r} must hold a number of tokens up to {MOST_TOKENS:,}",
+                code="tokens-damaged",
+            )
         tokens = [packed(catalog.frame[field.kept], size, field.kept) for field in self.fields]
         popularity = torch.as_tensor(catalog.popularity, dtype=torch.float32)
         return TextItems(dim, size, tokens, popularity, self)
@@ -275,7 +295,9 @@ class TextItems(Items):
             of_tokens = name.startswith("tables.")
             wanted = (len(before), *table.shape[1:]) if of_tokens else tuple(table.shape)
             if learned is None or tuple(learned.shape) != wanted:
-                raise UserError(f"the run's items have another {name}; going on needs the same model spec")
+                raise UserError(
+                    f"the run's items have another {name}; going on needs the same model spec", code="other-model-spec"
+                )
             if of_tokens:
                 table[here] = learned[there]
             found[name] = table if of_tokens else learned

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries
 from fullrank.models.sequential.items import ItemIndex
@@ -40,7 +41,10 @@ class Negatives(Spec):
     @model_validator(mode="after")
     def _some_source(self) -> Negatives:
         if self.uniform + self.popularity + self.in_batch <= 0:
-            raise ValueError("all sources weigh nothing; give uniform, popularity or in_batch a weight above 0")
+            raise UserError(
+                "all sources weigh nothing; give uniform, popularity or in_batch a weight above 0",
+                code="weights-all-zero",
+            )
         return self
 
 

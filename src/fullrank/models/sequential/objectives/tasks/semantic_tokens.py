@@ -42,7 +42,8 @@ class SemanticTokens(TaskSpec):
         if not isinstance(items, SemanticItems) or items.parts == "concat":
             raise UserError(
                 "the task 'semantic_tokens' predicts codes of the model's own width: set model.items.kind=semantic "
-                "with parts=mean or parts=sum"
+                "with parts=mean or parts=sum",
+                code="items-not-codes",
             )
         return SemanticTokensTask(dim, max_length, len(items.sizes), self)
 
