@@ -78,7 +78,7 @@ def ranking_activations(
             for low in range(0, len(rows), ROWS):
                 with torch.inference_mode():
                     out = model.output(store.batch(rows[low : low + ROWS]).to(device), EVERY)
-                taps = {name: tap for name, tap in out.taps.items() if tap.shape[-1]}
+                taps = {name: tap for name, tap in out.captures.items() if tap.shape[-1]}
                 yield RankingActivations(taps, dict(inputs))
                 inputs.clear()
                 if progress is not None:

@@ -30,7 +30,7 @@ from fullrank.evaluation.statistics import (
     resample_clicks,
     sign_flip,
 )
-from fullrank.metrics.names import PAIRED, Name, cut, parse
+from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 from fullrank.problem import Problem
 
 MAY_DIFFER = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
@@ -120,7 +120,7 @@ def compare(
 def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
     samples = 10_000 if samples is None else samples
     read = bqs_like_quality(metric)
-    name = parse(metric) if read is None else read
+    name = parse_metric(metric) if read is None else read
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER)
         if str(name) not in side.metrics:
@@ -202,7 +202,7 @@ def bqs_like_quality(metric: str) -> Name | None:
     """The metric whose differences `bqs_like@k` reads, NDCG@k; None for every other metric."""
     if metric.strip().partition("@")[0] != PAIRED:
         return None
-    return Name("ndcg", cut(metric)[1])
+    return Name("ndcg", split_name(metric)[1])
 
 
 def _target_bands(result: EvaluationResult) -> Int[np.ndarray, "U"]:
