@@ -69,6 +69,9 @@ def test_the_stand_in_for_bqs_compares_two_runs(call: Call, refuses: Refuses, sh
     rows = call(*words).json["metrics"]
     assert list(rows) == ["ndcg@5", "bqs_like@5"] and rows["bqs_like@5"]["a"] == 0.5
     refuses("", ["evaluate", shop / "popularity", "--metric", "bqs_like@5"], "bqs_like")
+    asked = call(*words[:-1]).out
+    assert "bqs_like@5" in asked and "a stand-in, not BQS" in asked
+    assert "bqs_like@10" in call(*words[:3], "--json").json["metrics"], "programs get it always"
 
 
 def test_runs_that_were_measured_differently_are_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import json
 import os
@@ -26,6 +27,7 @@ from fullrank.core.files import (
     copy_file,
     foreign_files,
     is_litter,
+    jsonable,
     open_whole,
     require_replaceable,
     whole_file,
@@ -291,3 +293,17 @@ def test_threads_that_write_one_path_leave_it_whole(tmp_path: Path) -> None:
         list(pool.map(lambda n: write_text(place, f"{n}" * 1000), range(10, 90)))
     assert len(set(place.read_text()[i : i + 2] for i in range(0, 2000, 2))) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["x.txt"]
+
+
+def test_any_result_is_what_json_can_hold() -> None:
+    given = {
+        "nan": float("nan"), "far": [np.float64("inf"), np.float32("-inf")], "half": np.float32(0.5),
+        "count": np.int64(3), "yes": np.bool_(True), "one": torch.tensor(2.5), "none": None, "text": "a",
+        "place": Path("a/b"), "day": datetime.date(2026, 1, 2), 7: (1, 2), np.int64(8): {4}, "kind": range(2),
+    }  # fmt: skip
+    wanted = {
+        "nan": None, "far": [None, None], "half": 0.5, "count": 3, "yes": True, "one": 2.5, "none": None, "text": "a",
+        "place": "a/b", "day": "2026-01-02", "7": [1, 2], "8": [4], "kind": "range(0, 2)",
+    }  # fmt: skip
+    found = jsonable(given)
+    assert json.dumps(found, allow_nan=False) == json.dumps(wanted)

@@ -79,7 +79,16 @@ class Outer(Spec):
     part: Annotated[Spec, Room("attention")] | None = None
 
 
-REFUSALS = set("not-json not-yaml not-text too-large too-deep too-many-values number-too-long endless-alias".split())
+REFUSALS = {
+    "not-json",
+    "not-yaml",
+    "not-text",
+    "too-large",
+    "too-deep",
+    "too-many-values",
+    "number-too-long",
+    "endless-alias",
+}
 
 
 def sentence(error: pytest.ExceptionInfo[UserError]) -> str:

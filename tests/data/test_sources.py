@@ -18,7 +18,7 @@ import pytest
 from fullrank.core.errors import UserError
 from fullrank.core.registry import discover, find, kinds
 from fullrank.core.spec import Spec
-from fullrank.data.sources import EventSource, ImpressionSource, Tables
+from fullrank.data.sources import EventSource, ImpressionSource, Tables, _archive
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources.gowalla import Gowalla
 from fullrank.data.sources.movielens import MovieLens
@@ -267,7 +267,7 @@ def test_hostile_paths_in_an_archive_are_refused(form: str, path: str, tmp_path:
             info = tarfile.TarInfo(path)
             info.size = 3
             tar.addfile(info, io.BytesIO(b"abc"))
-    with pytest.raises(UserError, match="points outside"):
+    with refused("path-outside-folder", repr(path)):
         extract(archive, ("ratings.dat",), into)
     assert list(into.iterdir()) == [] and not (tmp_path / "evil").exists()
 
@@ -280,7 +280,7 @@ def test_links_in_an_archive_are_not_followed(tmp_path: Path) -> None:
         info = tarfile.TarInfo("ratings.dat")
         info.type, info.linkname = tarfile.SYMTYPE, str(secret)
         tar.addfile(info)
-    with pytest.raises(UserError, match=r"holds no ratings\.dat"):
+    with refused("missing-file", archive, "ratings.dat"):
         extract(archive, ("ratings.dat",), tmp_path)
     assert not (tmp_path / "ratings.dat").exists()
 
@@ -302,9 +302,44 @@ def test_a_cut_archive_is_a_clear_error_and_leaves_nothing(form: str, tmp_path: 
     (into / "ratings.dat").unlink()
     cut = tmp_path / "cut"
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    with refused("wrong-download"):
+    with refused("wrong-download", cut):
         extract(cut, ("ratings.dat",), into)
     assert list(into.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["zip", "tar"])
+@pytest.mark.parametrize("bound", ["MOST_MEMBERS", "MOST_BYTES"])
+def test_an_archive_has_bounds(form: str, bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands before the wanted member counts too: a tar is read through to find it."""
+    members = {"other": b"x" * 90, "ratings.dat": b"y" * 10}
+    archive, into = tmp_path / "a", tmp_path / "into"
+    into.mkdir()
+    if form == "zip":
+        zipped(archive, members)
+    else:
+        with tarfile.open(archive, "w") as tar:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    enough = {"MOST_MEMBERS": 2, "MOST_BYTES": 100}[bound]
+    monkeypatch.setattr(_archive, bound, enough - 1)
+    with refused("archive-too-large", archive):
+        extract(archive, ("ratings.dat",), into)
+    assert list(into.iterdir()) == []
+    monkeypatch.setattr(_archive, bound, enough)
+    assert extract(archive, ("ratings.dat",), into)["ratings.dat"].read_bytes() == b"y" * 10
+
+
+def test_a_member_that_unpacks_to_more_than_it_says(tmp_path: Path) -> None:
+    """A zip that lies about a size is damaged; no more than that size is ever written."""
+    archive = tmp_path / "a.zip"
+    zipped(archive, {"ratings.dat": bytes(1_000_000)})
+    data = archive.read_bytes()
+    archive.write_bytes(data.replace((1_000_000).to_bytes(4, "little"), (1_000).to_bytes(4, "little")))
+    with refused("wrong-download", archive):
+        extract(archive, ("ratings.dat",), tmp_path)
+    assert not (tmp_path / "ratings.dat").exists()
 
 
 def test_an_unpacked_member_is_kept_and_a_changed_one_replaced(tmp_path: Path) -> None:

@@ -193,6 +193,23 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "an empty array file": (lambda f: put_bytes(f, "items.npy", b""), ("file-damaged", "items.npy")),
     "a header alone": (lambda f: put_bytes(f, "items.npy", header("(8,)")), ("file-damaged", "items.npy")),
     "a huge shape": (lambda f: put_bytes(f, "items.npy", header(f"({2**62},)", 32)), ("file-damaged", "items.npy")),
+    "a shape that wraps around": (
+        lambda f: put_bytes(f, "items.npy", header(f"({2**40}, {2**40})", 32)),
+        ("file-damaged", "items.npy"),
+    ),
+    "a shape beyond 64 bits": (
+        lambda f: put_bytes(f, "items.npy", header(f"({2**70},)", 32)),
+        ("file-damaged", "items.npy"),
+    ),
+    "a shape of truths": (lambda f: put_bytes(f, "items.npy", header("(True,)", 32)), ("file-damaged", "items.npy")),
+    "a deep header": (
+        lambda f: put_bytes(f, "items.npy", header("(" * 20 + "8" + ",)" * 20, 32)),
+        ("file-damaged", "items.npy"),
+    ),
+    "columns first": (
+        lambda f: put(f, "bounds.npy", np.asfortranarray(np.array([[2, 3], [5, 6], [8, 8]]))),
+        ("file-damaged", "bounds.npy"),
+    ),
     "a negative shape": (lambda f: put_bytes(f, "items.npy", header("(-8,)", 32)), ("file-damaged", "items.npy")),
     "code in a header": (
         lambda f: put_bytes(f, "items.npy", header("__import__('os')", 32)),

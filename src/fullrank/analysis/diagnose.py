@@ -35,7 +35,7 @@ from fullrank.analysis.streams import Streams
 from fullrank.analysis.thinking import thinking_rows
 from fullrank.analysis.token_ranks import TokenRanks
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_jsonl
+from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.progress import Progress
 from fullrank.core.readers import read_jsonl
 from fullrank.data.batch import Model
@@ -44,7 +44,6 @@ from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split
 from fullrank.models.ranking.model import RankingModule
-from fullrank.ops.plain import plain
 from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash
 
@@ -85,7 +84,7 @@ class Diagnosis:
 
     def save(self, path: str | Path) -> None:
         """One JSON object a line."""
-        write_jsonl(path, (plain(one) for one in self.rows))
+        write_jsonl(path, (jsonable(one) for one in self.rows))
 
     @staticmethod
     def load(path: str | Path) -> Diagnosis:
@@ -143,7 +142,7 @@ def diagnose(
         found += case_rows(model, store, some, split, relevance)
         found += thinking_rows(model, store, some, part, spec, tick.part(0.8, 1.0))
     tick.part(0.0, 1.0)(1, 1)
-    return Diagnosis(tuple(cast(list[Row], plain(found))))
+    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 
 def diagnose_clicks(
@@ -173,7 +172,7 @@ def diagnose_clicks(
     found: list[Row] = list(about_rows("impressions", split, len(rows), seed, store.fingerprint, weights))
     for observer in observers:
         found += observer.rows()
-    return Diagnosis(tuple(cast(list[Row], plain(found))))
+    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 
 class Diagnose(Protocol):

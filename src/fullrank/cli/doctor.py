@@ -32,6 +32,7 @@ CORE = (
     "safetensors",
     "pyyaml",
     "jaxtyping",
+    "urllib3",
 )
 """Distributions that every installation has."""
 USERS, ITEMS, LENGTH = 400, 40, 12

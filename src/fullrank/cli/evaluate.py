@@ -32,8 +32,7 @@ from fullrank.cli.options import (
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle, print_pair, print_single
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
-from fullrank.ops.plain import plain
+from fullrank.core.files import jsonable, write_json
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ def _study(call: Call, flags: list[str], shares: str | None) -> None:
         found = _curve(call, changes, every=flags == ["--dial"])
     if call.out is not None and shares is None:
         call.out.mkdir(parents=True, exist_ok=True)
-        write_json(call.out / f"{flags[0].strip('-').replace('-', '_')}.json", plain(found))
+        write_json(call.out / f"{flags[0].strip('-').replace('-', '_')}.json", jsonable(found))
     spent = time.perf_counter() - begun
     call.output.say(f"{call.split} split; in {seconds(spent)}")
     call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": round(spent, 3)})

@@ -225,11 +225,10 @@ def _check_report(out: Path | None) -> None:
 
 def _save(output: Output, page: Any, found: dict[str, Any], out: Path, name: str) -> str:
     """The page and what was found, in a folder; returns the folder's name."""
-    from fullrank.core.files import write_json
-    from fullrank.ops.plain import plain
+    from fullrank.core.files import jsonable, write_json
 
     page.save(out / "report.html")
-    write_json(out / name, plain(found))
+    write_json(out / name, jsonable(found))
     output.say(f"{out / 'report.html'} and {name}", wrap=False)
     return str(out)
 

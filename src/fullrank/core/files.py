@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from fullrank.core.errors import UserError
 
@@ -71,10 +72,17 @@ def write_text(path: str | Path, text: str) -> None:
         file.write(text.encode())
 
 
+def jsonable(result: Any) -> Any:
+    """A result as what JSON can hold: NaN and infinity are null, scalars of numpy and torch numbers, paths text."""
+    return to_jsonable_python(
+        result, inf_nan_mode="null", fallback=lambda other: other.item() if hasattr(other, "item") else str(other)
+    )
+
+
 def write_json(
     path: str | Path, tree: Any, *, indent: int | None = 2, ensure_ascii: bool = True, sort_keys: bool = False
 ) -> None:
-    """Write plain data as JSON, with a newline behind it."""
+    """Write plain data as JSON, with a newline behind it. NaN is written as Python reads it back; see `jsonable`."""
     write_text(path, json.dumps(tree, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys) + "\n")
 
 

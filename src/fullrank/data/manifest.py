@@ -6,7 +6,6 @@ Stores of events, stores of impressions and folders of semantic ids share these.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,22 +91,18 @@ def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
 
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
-    wanted = np.dtype(dtype)
     try:
-        with open(path, "rb") as file:
-            if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError("its header is of another version than 1.0")
-            given, by_column, kind = np.lib.format.read_array_header_1_0(file)
-            start = file.tell()
-    except (ValueError, OSError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
+        with np.errstate(over="raise"):  # a shape whose size wraps around
+            found = np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
+    except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
+            MemoryError) as error:  # fmt: skip
         raise damaged_file(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
-    if kind.str != dtype or given != shape or (by_column and len(shape) > 1):
-        raise damaged_file(path, f"it holds {kind} {given}, expected {wanted} {shape}")
-    if path.stat().st_size != start + math.prod(shape) * wanted.itemsize:
+    if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
+        order = "" if found.flags.c_contiguous else " by columns"
+        raise damaged_file(path, f"it holds {found.dtype} {found.shape}{order}, expected {np.dtype(dtype)} {shape}")
+    if path.stat().st_size != found.offset + found.nbytes:
         raise damaged_file(path, "its size does not fit its header")
-    if math.prod(shape) == 0:  # nothing to map
-        return np.empty(shape, wanted)
-    return np.memmap(path, dtype=wanted, mode="r", offset=start, shape=shape)
+    return found
 
 
 def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
-from fullrank.core.files import require_replaceable, whole_folder, write_json
+from fullrank.core.files import jsonable, require_replaceable, whole_folder, write_json
 from fullrank.core.tables import write_table
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data import manifest as manifests
 from fullrank.data.frames import unreadable
-from fullrank.ops.plain import plain
 
 FORMAT, VERSION = "fullrank.codes", 1
 TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
@@ -53,7 +52,7 @@ def write(
         write_tensors(folder / BOOKS, dict(tensors))
         files = manifests.describe_files(folder)
         header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__}
-        whole = header | plain(facts) | {"content": manifests.content(files), "files": files}
+        whole = header | jsonable(facts) | {"content": manifests.content(files), "files": files}
         write_json(folder / manifests.NAME, whole, indent=1, ensure_ascii=False)
 
 
