@@ -180,7 +180,7 @@ class States:
     after that many steps (`step_0` is h_0, `step_S` equals `answer`).
     """
     thoughts: ReasoningStates | None = None
-    """What a reasoner thought; None for a plain encoder."""
+    """The latent states of a reasoner; None for a plain encoder."""
 
 
 def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
@@ -191,7 +191,7 @@ def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
 
 @runtime_checkable
 class Catalogue(Protocol):
-    """What queries search."""
+    """The table of item vectors that queries search."""
 
     @property
     def size(self) -> int: ...
@@ -232,7 +232,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class Record:
-    """What a loss made of some queries."""
+    """The losses of some queries, and the scores that they are made of."""
 
     losses: Float[Tensor, "M"]
     positive: Float[Tensor, "M"] | None = None

@@ -1,4 +1,4 @@
-"""The store: events as flat arrays with one offset per user, memory-mapped and read-only."""
+"""The store, a prepared dataset of events: flat arrays with one offset per user, memory-mapped and read-only."""
 
 from __future__ import annotations
 
@@ -166,9 +166,9 @@ class Store:
             DeprecationWarning,
             stacklevel=2,
         )
-        asked = self.eval_set(split, without_history=without_history)
-        known = asked.histories.items
-        return asked.users, known.starts, known.ends, asked.targets.ends
+        found = self.eval_set(split, without_history=without_history)
+        known = found.histories.items
+        return found.users, known.starts, known.ends, found.targets.ends
 
     def trained(
         self,

@@ -1,5 +1,6 @@
-"""The store of impressions: fields as flat arrays, memory-mapped and read-only, rows in the order train, validation,
-test.
+"""The store of impressions, a prepared dataset for rankers: fields as flat arrays, memory-mapped and read-only.
+
+Rows stand in the order train, validation, test.
 
 `fullrank.data.impressions.prepare` makes one. Opening costs the same for any number of rows: sizes and headers are
 checked then, ids and offsets when a batch reads them.
@@ -138,10 +139,10 @@ class ImpressionStore:
         if len(at) and bool(((ids.max(axis=0) >= self._sizes) | (ids.min(axis=0) < 0)).any()):
             raise damaged_file(self.path / "categorical.npy", "it holds ids beyond the sizes of the fields")
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
-        bags = [self._bag(number, at) for number in range(len(self.encoder.several))]
+        bags = [self._bag(number, at) for number in range(len(self.encoder.multivalued))]
         groups = arrays["groups"][at] if "groups" in arrays else None
         found = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
-        for number, (field, bag) in enumerate(zip(self.encoder.several, found.bags, strict=True)):
+        for number, (field, bag) in enumerate(zip(self.encoder.multivalued, found.bags, strict=True)):
             table, size = bag.ids.numpy(), self.encoder.lookup(field).size
             if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
                 raise damaged_file(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
@@ -270,8 +271,11 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
         if not isinstance(tree.get(key), kind):
             raise UserError(f"{where} lacks {key!r}", code="manifest-incomplete")
     schema = Schema.parse(tree["schema"])
-    _check_counts(tree["counts"], len(list(schema.several())), where)
-    allowed = {*TABLES, *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.several()))))}
+    _check_counts(tree["counts"], len(list(schema.multivalued())), where)
+    allowed = {
+        *TABLES,
+        *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.multivalued())))),
+    }
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
     return tree, schema
