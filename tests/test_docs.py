@@ -20,7 +20,7 @@ from fullrank.core.registry import find, kinds
 from fullrank.data.events.prepare import Prepare
 from fullrank.data.impressions.fields import Schema
 from fullrank.evaluation.spec import Evaluation
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.semantic_ids.spec import Encode
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.search import Search
@@ -70,7 +70,7 @@ def check_settings(words: list[str], settings: list[str]) -> None:
     verb, what = [*words, ""][:2]
     own = [setting.removeprefix("source.") for setting in settings if setting.startswith("source.")]
     if verb == "train" and what in kinds("recipes"):
-        named(what).override(*settings)
+        find_experiment(what).override(*settings)
     elif verb == "prepare":
         Prepare().override(*(setting for setting in settings if not setting.startswith("source.")))
         if own:

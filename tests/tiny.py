@@ -2,68 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from discover import Pair, example, load, variations
-from fullrank.core.errors import UserError
+from discover import Pair, load
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
+from fullrank.testing.inputs import (
+    ITEMS,
+    built,
+    catalog,
+    close,
+    example,
+    histories,
+    padded,
+    reachable,
+    shaken,
+)  # fmt: skip
 
-ITEMS = 23
-SETTINGS: dict[Pair, dict[str, Any]] = {("items", "features"): {"categorical": ("brand",), "numeric": ("price",)}}
-"""Settings of the specs that cannot be built from their defaults."""
-
-
-def catalog(size: int = ITEMS) -> Catalog:
-    """Popularity falls like a power law and ends in items without events; brands and prices are missing at times.
-
-    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand.
-    """
-    counts = [int(40 / (1 + i)) if i < size - 2 else 0 for i in range(size)]
-    brand = [None if i % 5 == 4 else f"brand-{i % 3}" for i in range(size)]
-    price = [None if i % 7 == 6 else 1.5 * i for i in range(size)]
-    columns = {"item": np.arange(size), "item_id": [f"i{i}" for i in range(size)], "train_count": counts}
-    codes = np.stack([np.arange(size) % 5, np.arange(size) // 5 % 5, np.arange(size) * 7 // 25 % 3], 1)
-    semantic = {"codes": pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3))}
-    semantic["code_sizes"] = pl.Series([[5, 5, 3]] * size, dtype=pl.Array(pl.Int32, 3))
-    return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price} | semantic | _tokens(size)))
-
-
-def _tokens(size: int) -> dict[str, pl.Series]:
-    """Up to four tokens of 13 in the title, up to two in the brand; some items have none. No tokeniser made them."""
-    title = [[1 + (i * k + k) % 12 for k in range(1, 1 + i % 5)] for i in range(size)]
-    brand = [[1 + (i * 5 + k) % 12 for k in range(i % 3)] for i in range(size)]
-    tokens = {"title_tokens": title, "brand_tokens": brand}
-    found = {name: pl.Series(rows, dtype=pl.List(pl.Int32)) for name, rows in tokens.items()}
-    return found | {"tokeniser_size": pl.Series([13] * size, dtype=pl.Int32)}
-
-
-def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:
-    """These histories, right-padded with item `fill`, and with `extra` more places.
-
-    The times follow from the items, so a prefix keeps its own: gaps from none to half a year, and zeros in the padding.
-    """
-    width = max(len(row) for row in rows) + extra
-    items = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
-    lengths = torch.tensor([len(row) for row in rows])
-    rows_ids = torch.arange(100, 100 + len(rows)) if ids is None else torch.as_tensor(ids)
-    gaps = (3.0 ** (items % 16)).long() - 1
-    times = torch.where(torch.arange(width) < lengths[:, None], 10**9 + gaps.cumsum(1), 0)
-    return Batch(items, lengths, rows=rows_ids, times=times, seed=3, step=step)
-
-
-def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list[list[int]]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, items, n).tolist() for n in lengths]
+__all__ = [
+    "ITEMS", "Flat", "built", "catalog", "close", "histories", "padded", "plain", "questions", "reachable", "shaken",
+    "store",
+]  # fmt: skip
 
 
 def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[Sequence[int]] | None = None) -> Store:
@@ -77,15 +44,6 @@ def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[
     arrays = {"items": flat, "offsets": offsets, "bounds": bounds, "times": clock, "weights": None, "types": None}
     frame = catalog(items).frame.with_columns(train_count=pl.Series(counts))
     return Store(Path("in memory"), {"fingerprint": "tiny"}, arrays, Catalog(frame))
-
-
-def shaken(module: nn.Module, scale: float = 0.3, seed: int = 1) -> nn.Module:
-    """The module with every parameter drawn anew, large enough that no effect hides behind small starting values."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
-    return module
 
 
 class Flat:
@@ -125,37 +83,4 @@ def questions(batch: Batch, *, items: int = ITEMS, dim: int = 6, seed: int = 0, 
 
 def plain(pair: Pair) -> Spec:
     """The spec of a kind at its defaults (and the settings that it cannot do without)."""
-    return load(pair)(**SETTINGS[pair]) if pair in SETTINGS else example(load(pair))
-
-
-def reachable(spec: Spec, changes: int = 2, *, numbers: bool = True) -> list[Spec]:
-    """The spec and every one that differs from it in at most this many settings (but numbers, unless asked for)."""
-    found, edge = {spec: None}, [spec]
-    for _ in range(changes):
-        edge = [other for one in edge for other in variations(one) if other not in found]
-        edge = [other for other in edge if numbers or not _counts(spec, other)]
-        found |= dict.fromkeys(edge)
-    return list(found)
-
-
-def _counts(a: Spec, b: Spec) -> bool:
-    values = [getattr(b, key) for key in type(b).model_fields if getattr(a, key) != getattr(b, key)]
-    return any(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-
-
-def built(specs: Iterable[Spec], *arguments: Any) -> Iterator[tuple[Spec, Any]]:
-    """What these specs build, shaken, in evaluation mode; those whose settings do not suit the sizes are left out."""
-    count = 0
-    for spec in specs:
-        try:
-            torch.manual_seed(0)
-            module = spec.build(*arguments)  # type: ignore[attr-defined]
-        except UserError:
-            continue
-        count += 1
-        yield spec, shaken(module).eval()
-    assert count, "none of the specs could be built"
-
-
-def close(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
-    return a.shape == b.shape and bool(torch.allclose(a, b, rtol=tolerance, atol=tolerance))
+    return example(load(pair))

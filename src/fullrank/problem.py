@@ -1,7 +1,7 @@
 """Problem: the two families of models, and the word by which every room tells them apart.
 
-- retrieval: a model orders a whole catalogue for each history of events (`data.pack.Store`).
-- ranking: a CTR model gives the probability that an impression is clicked (`data.impressions.ImpressionStore`).
+- retrieval: a model orders a whole catalogue for each history of events (`data.events.store.Store`).
+- ranking: a CTR model gives the probability that an impression is clicked (`data.impressions.store.ImpressionStore`).
 
 Stores, evaluation specs, experiments and results have an attribute `problem`. A room that does something for both
 problems states in a Protocol what that is, and registers its two in one table; callers look up by `problem`:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.cascade import Cascade, Ranker, Retriever
+from fullrank.cascade import Cascade, RankingStage, RetrievalStage
 from fullrank.core.errors import UserError
 from tests.cascade.pieces import ITEMS, SCHEMA, goods, log, people, ranker, retriever, stores
 
@@ -113,7 +113,7 @@ def test_stages_the_wrong_way_round(both: Any, tmp_path: Path) -> None:
         Cascade(found, found)
     with pytest.raises(UserError, match="not the split that .* was trained on"):
         Cascade(found, ctr, store=shown)
-    cascade = Cascade(Retriever(found.model(), found.catalog), Ranker.of(ctr), users=people(), items=goods())
+    cascade = Cascade(RetrievalStage(found.model(), found.catalog), RankingStage.of(ctr), users=people(), items=goods())
     with pytest.raises(UserError, match="name it by store=FOLDER"):
         cascade.recommend(users=["u1"], **ASK)
     assert len(cascade.recommend({"u1": [1]}, **ASK)) == 2

@@ -41,9 +41,9 @@ def test_json_has_no_nan_and_knows_paths_and_numpy() -> None:
 
 
 def test_with_json_people_read_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Output(True)
-    screen.say("hello")
-    screen.finish({"a": 1})
+    output = Output(True)
+    output.say("hello")
+    output.finish({"a": 1})
     out, err = capsys.readouterr()
     assert out == '{"a": 1}\n' and err == "hello\n"
 

@@ -14,12 +14,11 @@ from fullrank.data.batch import Batch
 from fullrank.models.sequential.attention import mask
 from fullrank.models.sequential.attention.hstu import HSTU, HSTUAttention
 from fullrank.models.sequential.attention.softmax import Softmax, SoftmaxAttention
-from tests.components.test_attention import (
+from fullrank.testing.attention import (
     DIM,
     check_apply,
     check_causal,
     check_columns,
-    check_effects,
     check_learns,
     check_linear,
     check_matrices,
@@ -27,6 +26,7 @@ from tests.components.test_attention import (
     check_project,
     check_streams,
     check_weights,
+    settings_have_effect,
 )  # fmt: skip
 from tiny import shaken
 
@@ -120,9 +120,9 @@ class Signed(HSTUAttention):
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         y = super().forward(x, batch)
-        if batch.taps is not None and batch.taps.columns:
+        if batch.captures is not None and batch.captures.columns:
             sums = (self.weights(x, batch) * batch.valid[:, None, :, None]).sum(2)
-            batch.taps.columns[-1] = replace(batch.taps.columns[-1], sums=sums)
+            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=sums)
         return y
 
 
@@ -131,8 +131,8 @@ class Crowded(HSTUAttention):
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         y = super().forward(x, batch)
-        if batch.taps is not None and batch.taps.columns:
-            batch.taps.columns[-1] = replace(batch.taps.columns[-1], sums=self.weights(x, batch).abs().sum(2))
+        if batch.captures is not None and batch.captures.columns:
+            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=self.weights(x, batch).abs().sum(2))
         return y
 
 
@@ -153,7 +153,7 @@ def test_planted_faults_of_times_and_columns_are_caught(fault: type, check: Call
 
 def test_a_setting_without_effect_is_caught() -> None:
     with pytest.raises(AssertionError, match="has no effect"):
-        check_effects(Deaf())
+        settings_have_effect(Deaf(), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_setting_without_effect_is_caught() -> None:
         (Leaky, True, check_project),
         (Idle, True, check_learns),
         (Overlooking, True, check_streams),
-        (Open, True, lambda attention: check_weights(attention, distribution=False)),
+        (Open, True, check_weights),
     ],
 )
 def test_planted_faults_are_caught(fault: type, causal: bool, check: Callable[[Any], None]) -> None:

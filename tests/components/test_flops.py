@@ -29,7 +29,7 @@ def check_flops(module: Any, run: Any, length: int) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("pair", everything("attention", "encoders"), ids=name)
+@pytest.mark.parametrize("pair", everything("encoders"), ids=name)
 def test_what_is_said_is_what_torch_counts(pair: Pair, length: int) -> None:
     batch, x = padded(histories([length] * ROWS)), torch.randn(ROWS, length, DIM)
     for _, module in built(reachable(plain(pair), 1, numbers=length < 100), DIM, 160):

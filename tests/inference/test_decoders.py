@@ -12,15 +12,12 @@ import torch
 from fakes import ragged
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.inference.beam import Beam, product_beam
-from fullrank.inference.candidates import Candidates, own_scores
-from fullrank.inference.decoding import Decoding
+from fullrank.inference.code_search import BeamSearch, Candidates, GraphSearch, nearest_items, own_scores, product_beam
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.inference.graph import Graph, neighbours
-from fullrank.inference.pruned import Pruned
+from fullrank.inference.pruned import PrunedSearch
 from fullrank.inference.rank import rank
-from fullrank.inference.search import search_of
+from fullrank.inference.search import Decoding, search_of
 from fullrank.models.sequential.items.coded import CodeScorer, log_probabilities
 from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
@@ -79,9 +76,9 @@ def test_every_search_at_full_width_is_the_exhaustive_one(same: int, k: int, see
     wanted = exhaustive(answer, answer.rows, k, seen)
     every = {
         "exact": top_k(answer, k, filters=pairs, block=17),
-        "graph": Graph(items, beams=V, edges=V, steps=1)(answer, k, pairs),
-        "beam": Beam(items, beams=5 * 3 * 7)(answer, k, pairs),
-        "pruned": Pruned(items, codes=2)(answer, k, pairs),
+        "graph": GraphSearch(items, beams=V, edges=V, steps=1)(answer, k, pairs),
+        "beam": BeamSearch(items, beams=5 * 3 * 7)(answer, k, pairs),
+        "pruned": PrunedSearch(items, codes=2)(answer, k, pairs),
     }
     for name, (scores, ids) in every.items():
         assert torch.equal(ids, wanted), name
@@ -94,8 +91,8 @@ def test_narrow_searches_return_existing_unseen_items_once() -> None:
     made = model(4)
     answer = answered(made)
     pairs = BatchFilter.of(*np.array(sorted(SEEN), dtype=np.int64).T)
-    beam = Beam(made.items, beams=2)
-    for search in (Graph(made.items, beams=6, edges=3, steps=2), beam):
+    beam = BeamSearch(made.items, beams=2)
+    for search in (GraphSearch(made.items, beams=6, edges=3, steps=2), beam):
         scores, ids = search(answer, 6, pairs)
         for user, row in enumerate(ids.tolist()):
             real = [i for i in row if i >= 0]
@@ -107,7 +104,7 @@ def test_narrow_searches_return_existing_unseen_items_once() -> None:
 def test_neighbours_are_the_most_alike_items() -> None:
     items = model().items
     assert isinstance(items, SemanticItems)
-    found = neighbours(items, 5)
+    found = nearest_items(items, 5)
     table = torch.nn.functional.normalize(items.table.detach(), dim=-1)
     vectors = table[items.codes + items.offsets]
     alike = (1 + torch.einsum("ikd,jkd->ijk", vectors, vectors)).mean(-1) / 2
@@ -172,7 +169,7 @@ def peaked(users: int, sharp: float) -> tuple[SemanticItems, CodeScorer]:
 @pytest.mark.parametrize(("sharp", "k", "whole"), [(3.0, 10, 0), (0.01, 4000, 5)])
 def test_pruning_scores_few_items_where_users_are_decided(sharp: float, k: int, whole: int) -> None:
     items, answer = peaked(5, sharp)
-    search = Pruned(items, codes=1)
+    search = PrunedSearch(items, codes=1)
     assert torch.equal(search(answer, k, None)[1], top_k(answer, k)[1])
     assert search.scanned == whole and (search.scored < 5 * 4000 / 2) == (whole == 0)
 
@@ -193,7 +190,7 @@ def test_pruning_refuses_a_cosine_of_whole_items_and_nan() -> None:
         rank(cosine.eval(), ragged([[1, 2]]), k=3, decoding=Decoding(kind="pruned"))
     items, answer = peaked(2, 1.0)
     with pytest.raises(UserError, match="NaN scores"):
-        Pruned(items, codes=1)(CodeScorer(answer.levels.fill_(torch.nan), answer.sizes, answer.rows), 3, None)
+        PrunedSearch(items, codes=1)(CodeScorer(answer.levels.fill_(torch.nan), answer.sizes, answer.rows), 3, None)
 
 
 def test_settings() -> None:

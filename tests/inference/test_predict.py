@@ -14,7 +14,7 @@ import torch
 import fullrank as fr
 from fullrank.core import files
 from fullrank.core.errors import UserError
-from fullrank.data import chunks
+from fullrank.data import frames
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.ranking import evaluate_ranking
 from fullrank.inference import predict as module
@@ -48,15 +48,15 @@ def model(store: ImpressionStore) -> RankingModule:
 def fine(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Chunks of 70 rows, scored by 32; the list gets the sizes of the frames that are encoded."""
     sizes: list[int] = []
-    plain = module.fresh
+    plain = module.transform
 
     def counted(encoder: Any, frame: pl.DataFrame, *rest: Any, **more: Any) -> Any:
         sizes.append(len(frame))
         return plain(encoder, frame, *rest, **more)
 
-    monkeypatch.setattr(chunks, "CHUNK", 70)
+    monkeypatch.setattr(frames, "CHUNK", 70)
     monkeypatch.setattr(module, "ROWS", 32)
-    monkeypatch.setattr(module, "fresh", counted)
+    monkeypatch.setattr(module, "transform", counted)
     return sizes
 
 

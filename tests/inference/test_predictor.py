@@ -15,9 +15,9 @@ import torch
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.inference.decoding import Decoding
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.recommend import check
+from fullrank.inference.recommend import check_settings
+from fullrank.inference.search import Decoding
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -219,7 +219,7 @@ def test_lists_that_are_no_lists_are_refused() -> None:
             made.recommend(two, **given)
     for k in ("3", 2.5, True, None, 0):
         with pytest.raises(UserError, match="k must be at least 1, a whole number"):
-            check(k, "exclude", "popular")
+            check_settings(k, "exclude", "popular")
     for histories in ([5, 7], {"a": 5}, {"a": None}):
         with pytest.raises(UserError, match="the history of"):
             made.recommend(histories)

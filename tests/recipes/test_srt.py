@@ -10,7 +10,7 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import srt
 from fullrank.training.schedule import lr_factor
 from tiny import catalog
@@ -28,12 +28,12 @@ def model(made: Experiment) -> Any:
 
 @pytest.mark.parametrize("recipe", [*DRAWN, *SHAPES, srt.full])
 def test_every_function_round_trips(recipe: Any) -> None:
-    made = named(f"fullrank.recipes.srt:{recipe.__name__}")
+    made = find_experiment(f"fullrank.recipes.srt:{recipe.__name__}")
     assert Experiment.from_text(made.to_yaml()) == made
 
 
 def test_the_small_ones_differ_in_the_loss_alone() -> None:
-    base = named("srt")
+    base = find_experiment("srt")
     assert model(base).loss.negatives.share == "batch" and model(srt.full()).loss.kind == "cross_entropy"
     for recipe, count in DRAWN.items():
         loss = model(recipe()).loss

@@ -13,7 +13,7 @@ import torch
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import named
+from fullrank.experiment import find_experiment
 from fullrank.models.sequential.items.features import FeatureItems
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.ops.flop_count import counted
@@ -34,7 +34,7 @@ def titled(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def made(store: Store, recipe: str, *settings: str) -> Any:
-    experiment = named(recipe).override("model.dim=8", "training.batch_size=256", *settings)
+    experiment = find_experiment(recipe).override("model.dim=8", "training.batch_size=256", *settings)
     data = data_module_of(experiment, store)
     model = experiment.model.build(data.known)  # type: ignore[attr-defined]
     return model, data.loader(model)

@@ -17,9 +17,8 @@ import torch
 import fullrank as fr
 from fullrank.cli import main
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder, transform
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.impressions.transform import fresh
 from fullrank.run import Run, write_run
 from fullrank.training.state import RUN_FILES
 from tests.cascade.pieces import BEGIN, SCHEMA, log
@@ -59,7 +58,7 @@ class Trained:
 
     path: Path
     moved: Path
-    encoder: Encoder
+    encoder: FieldEncoder
     before: pl.DataFrame
 
 
@@ -113,7 +112,7 @@ def test_threads_share_one_predictor(trained: Trained) -> None:
 def test_every_field_is_encoded_as_by_the_store(trained: Trained) -> None:
     own = Run.open(trained.path).encoder()
     assert own.schema == trained.encoder.schema and own.fitted == trained.encoder.fitted
-    found, wanted = (fresh(one, unseen(), "impressions") for one in (own, trained.encoder))
+    found, wanted = (transform(one, unseen(), "impressions") for one in (own, trained.encoder))
     for name in ("categorical", "numeric", "missing"):
         assert torch.equal(getattr(found, name), getattr(wanted, name))
         assert (getattr(found, name)[:, 0] != getattr(found, name)[0, 0]).any()

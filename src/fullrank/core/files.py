@@ -2,7 +2,7 @@
 
 What is being written lies in a hidden folder ``.NAME.PID-N.part`` beside its place. It is flushed to disk and then
 takes the place in one step, so a killed process or a full disk leaves what was there before. What a killed process left
-beside a place is removed by the next one that writes there, and never counts as a file of somebody else (`foreign`).
+beside a place is removed by the next one that writes there, and never counts as one of `foreign_files`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from fullrank.core.errors import UserError
 
@@ -31,11 +32,11 @@ _NUMBERS = itertools.count(1)
 
 
 class NotWritten(UserError):
-    """A file or folder could not be written."""
+    """A file or folder could not be written (code `not-written`)."""
 
     def __init__(self, path: Path, reason: str, *, folder: bool = False):
         sentence = f"{str(path)!r} could not be written ({reason})" if folder else f"cannot write {path}: {reason}"
-        super().__init__(f"{sentence}; what was there before is unchanged")
+        super().__init__(f"{sentence}; what was there before is unchanged", code="not-written")
         self.reason = reason
 
 
@@ -71,10 +72,17 @@ def write_text(path: str | Path, text: str) -> None:
         file.write(text.encode())
 
 
+def jsonable(result: Any) -> Any:
+    """A result as what JSON can hold: NaN and infinity are null, scalars of numpy and torch numbers, paths text."""
+    return to_jsonable_python(
+        result, inf_nan_mode="null", fallback=lambda other: other.item() if hasattr(other, "item") else str(other)
+    )
+
+
 def write_json(
     path: str | Path, tree: Any, *, indent: int | None = 2, ensure_ascii: bool = True, sort_keys: bool = False
 ) -> None:
-    """Write plain data as JSON, with a newline behind it."""
+    """Write plain data as JSON, with a newline behind it. NaN is written as Python reads it back; see `jsonable`."""
     write_text(path, json.dumps(tree, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys) + "\n")
 
 
@@ -101,7 +109,7 @@ def append_line(path: Path, line: str) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason_of(error)}") from error
+        raise UserError(f"cannot write {path}: {reason_of(error)}", code="not-written") from error
 
 
 class Pending:
@@ -117,7 +125,7 @@ class Pending:
         if self.folder is None:
             return self.path
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(self.path)
+        remove_litter(self.path)
         self.folder.mkdir()  # a folder, since some writers make temporary files of their own beside what they write
         return self.folder / "whole"  # a name that no reader of the folder around it takes for data
 
@@ -149,7 +157,7 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     building = _part(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        sweep(out)
+        remove_litter(out)
         building.mkdir()
         yield building
         for file in building.iterdir():
@@ -163,7 +171,7 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
         _forget(building)
 
 
-def replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool]) -> None:
+def require_replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool]) -> None:
     """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or one of its kind.
 
     `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by replacing it.
@@ -171,18 +179,23 @@ def replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Ca
     if not out.exists():
         return
     if not out.is_dir():
-        raise UserError(f"{str(out)!r} is a file; name a folder for the store")
-    if not foreign(out):
+        raise UserError(f"{str(out)!r} is a file; name a folder for the store", code="not-a-folder")
+    if not foreign_files(out):
         return
     if not is_one(out):
-        raise UserError(f"{str(out)!r} holds other files and is no {what}; name a new or an empty folder")
-    others = foreign(out, is_own)
+        raise UserError(
+            f"{str(out)!r} holds other files and is no {what}; name a new or an empty folder", code="folder-not-empty"
+        )
+    others = foreign_files(out, is_own)
     if others:
         shown = ", ".join(others[:5])
-        raise UserError(f"the {what} {str(out)!r} also holds files that replacing it would delete ({shown}); move them")
+        raise UserError(
+            f"the {what} {str(out)!r} also holds files that replacing it would delete ({shown}); move them",
+            code="foreign-files",
+        )
 
 
-def foreign(folder: Path, is_own: Callable[[str], bool] = lambda name: False) -> list[str]:
+def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: False) -> list[str]:
     """Names in a folder that are not its own, in order; none where it does not exist. What killed writers left counts
     as nobody's.
     """
@@ -196,7 +209,7 @@ def is_litter(name: str) -> bool:
     return _LITTER.fullmatch(name) is not None
 
 
-def sweep(path: Path) -> None:
+def remove_litter(path: Path) -> None:
     """Remove what killed writers to this place left beside it."""
     if os.name == "nt":  # there is no harmless signal to ask whether a process lives
         return

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fullrank.core.errors import UserError, brief, nearest
-from fullrank.core.overrides import place, read_setting
+from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.readers import read_json_text, read_yaml_text
 
 FEW = 5
@@ -42,8 +42,11 @@ class Spec(BaseModel):
             for key in given:
                 if key not in cls.model_fields:
                     names = [n for n in cls.model_fields if n != "kind"]
-                    hint = nearest(str(key), names)
-                    raise ValueError(f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})")
+                    hint = did_you_mean(str(key), names)
+                    raise UserError(
+                        f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})",
+                        code="unknown-setting",
+                    )
         return given
 
     @classmethod
@@ -58,7 +61,7 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise UserError(explain(error), code=_code(error)) from None
+            raise UserError(error_sentence(error), code=_code(error)) from None
 
     @classmethod
     def from_text(cls: type[S], text: str) -> S:
@@ -69,7 +72,7 @@ class Spec(BaseModel):
             try:
                 tree = read_yaml_text(text)
             except UserError as error:
-                raise UserError(f"this is neither YAML nor JSON: {error}") from None
+                raise UserError(f"this is neither YAML nor JSON: {error}", code="neither-yaml-nor-json") from None
         return cls.parse(tree)
 
     def dump(self) -> dict[str, Any]:
@@ -92,7 +95,7 @@ class Spec(BaseModel):
         for setting in settings:
             path, value = read_setting(setting)
             try:
-                place(tree, path, value)
+                put_setting(tree, path, value)
             except UserError as error:
                 raise refusal or error from None
             try:
@@ -115,7 +118,7 @@ def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:
     return Field(default, json_schema_extra=extra, **limits)
 
 
-def explain(error: ValidationError) -> str:
+def error_sentence(error: ValidationError) -> str:
     """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few."""
     parts, found = [], error.errors()
     for item in found[:FEW]:

@@ -21,7 +21,9 @@ SUFFIXES = (".parquet", ".csv", ".jsonl")
 def check_suffix(path: Path, what: str = "") -> None:
     """Raise `UserError` unless a table can be written to a file of that name; `what` stands before it."""
     if path.suffix not in SUFFIXES:
-        raise UserError(f"{what}{path} has the suffix {path.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"{what}{path} has the suffix {path.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
+        )
 
 
 def write_table(frame: pl.DataFrame, path: str | Path) -> None:
@@ -98,7 +100,9 @@ class TableWriter:
 def _refuse_nested(frame: pl.DataFrame, path: Path) -> None:
     nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
     if nested and path.suffix == ".csv":
-        raise UserError(f"column {nested[0]!r} holds lists, which CSV cannot: write {path.stem}.parquet")
+        raise UserError(
+            f"column {nested[0]!r} holds lists, which CSV cannot: write {path.stem}.parquet", code="lists-in-csv"
+        )
 
 
 @contextmanager

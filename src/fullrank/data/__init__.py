@@ -7,7 +7,6 @@ memory. A store keeps flat item ids sorted by (user, time, input order) with one
 `prepare_impressions` does the same for rankers: a table of impressions (what was shown to whom, and was it clicked) to
 an `ImpressionStore` of fields.
 
-Letters: E events, U users, V items, Q users with a target in a split, F features. Of impressions: R rows, C categorical
-fields, N numeric fields, T values of a bag. Times are int64 seconds since 1970. Nothing here but `loader` and `tensors`
-imports torch.
+The letters of shapes are those of `batch.py`. Times are int64 seconds since 1970. Nothing here but `batch` and
+`events.loader` loads torch when it is imported.
 """

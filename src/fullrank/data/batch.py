@@ -1,9 +1,18 @@
-"""The tensors that cross rooms, and the letters of their shapes.
+"""The tensors that cross rooms, and the letters of their shapes. A capital means one thing in the whole library:
 
-B users (rows), T positions, D width, H heads, V items, M queries, N negatives, G groups of queries, K list length.
-Where a reasoner thinks, S are its steps and M its streams; of semantic ids K are the levels and C the codes of one.
+    B  rows of a batch: users, or impressions    V  items of the catalogue
+    T  positions of a history                    M  queries of a loss
+    D  width of a model                          N  negatives of a query
+    H  heads of an attention                     G  groups of queries
+    K  levels of a semantic id                   F  categorical fields of an impression
+    C  codes of a level                          X  numeric fields (or features)
+    P  parallel streams of a reasoner            L  longest bag of a batch
+    S  steps of a reasoner
+
+Of tables and stores: E events or values, U users, R rows of a table or a ragged array. A lower-case letter is a size of
+no meaning beyond its function: k the length of a list, n a number of things.
+
 Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
-Of impressions: B impressions (rows), C categorical fields, N numeric fields, L longest bag.
 One file although it is long: who looks for what crosses rooms, and for the meaning of a letter, has one place to look.
 """
 
@@ -19,8 +28,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Columns:
-    """How much attention every key of one attention layer received."""
+class ColumnSums:
+    """How much attention every key of one layer received: the column sums of its weights (SPRINT penalises them)."""
 
     module: torch.nn.Module
     sums: Float[Tensor, "B H T"]
@@ -30,20 +39,21 @@ class Columns:
     """The same summed over the keys, zero at padded queries; None where rows sum to one."""
 
 
-class Taps:
-    """What modules note down for the penalties of one step, or for a cache. A module notes only what is `wanted`."""
+@dataclass(frozen=True)
+class Captures:
+    """What modules keep of one forward pass for penalties or for a cache: a module fills what is not None."""
 
-    def __init__(self, wanted: frozenset[str]):
-        self.wanted = wanted
-        self.columns: list[Columns] = []
-        self.memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] = {}
-        """The keys and values of each attention, [B, H, T, e]."""
+    columns: list[ColumnSums] | None = None
+    """How much attention each key received, layer by layer."""
+    after_dropout: bool = False
+    """Whether columns are sums of the weights after dropout."""
+    memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] | None = None
+    """The keys and values of each attention, [B, H, T, e]."""
 
-    def also(self, need: str) -> Taps:
-        """Taps that want one thing more; what is noted there is noted here."""
-        more = Taps(self.wanted | {need})
-        more.columns, more.memory = self.columns, self.memory
-        return more
+    @staticmethod
+    def remembering(others: Captures | None) -> Captures:
+        """Captures of keys and values, and of what others want: it is kept in the same lists."""
+        return replace(others or Captures(), memory={})
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,8 @@ class Batch:
     """Queries per group over all shards of one optimizer step; None means this batch alone."""
     empty_shard: bool = False
     """A shard without rows of its own: it takes part in the step and adds nothing."""
-    taps: Taps | None = None
-    """Where modules note what a penalty needs; None outside of training, or where no penalty needs anything."""
+    captures: Captures | None = None
+    """Where modules keep what a penalty or a cache needs; None where nothing is needed."""
     views: int = 1
     """How often the rows are repeated, each time under other dropout: rows [0, B / views) are the first view."""
 
@@ -98,14 +108,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class ReasoningStates:
-    """What a reasoner thought behind each row's last event: S steps in M isolated streams (ReaRec: M = 1)."""
+    """The latent states of a reasoner behind each row's last event: S steps in P isolated streams (ReaRec: P = 1)."""
 
     start: Float[Tensor, "B D"]
     """h_0, the encoder's own state of the last event."""
-    steps: Float[Tensor, "B S M D"]
-    """h_{t,m}."""
-    gate: Float[Tensor, "B M"]
-    """Weight of each stream; a row sums to one."""
+    steps: Float[Tensor, "B S P D"]
+    """h_{s,p}: the state of stream p after step s."""
+    gate: Float[Tensor, "B P"]
+    """Weight of each stream in the answer; a row sums to one."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +135,11 @@ class Bag:
 class Impressions:
     """What was shown to whom, as fields. Columns follow the order of the schema's fields of that kind."""
 
-    categorical: Int[Tensor, "B C"]
+    categorical: Int[Tensor, "B F"]
     """An id within its own field: 0 missing, 1 unknown (rare, or never seen in training), 2 and up known."""
-    numeric: Float[Tensor, "B N"]
+    numeric: Float[Tensor, "B X"]
     """Transformed as the schema says; 0 where missing, never NaN."""
-    missing: Bool[Tensor, "B N"]
+    missing: Bool[Tensor, "B X"]
     """Where a numeric value is missing."""
     bags: tuple[Bag, ...] = ()
     """One for each bag or sequence of the schema."""
@@ -241,10 +251,12 @@ class Step:
     states: States
     queries: tuple[Queries, ...]
     records: Mapping[str, Record] = field(default_factory=dict)
-    taps: Taps | None = None
-    """What the modules noted, where a penalty asked for it."""
+    captures: Captures | None = None
+    """What the modules kept of this step, where a penalty needs it."""
     inputs: Batch | None = None
     """What the encoder was given of the batch: lengths and positions of `states.tokens`."""
+    first_view_only: bool = False
+    """Whether the loss reads the first view of the rows alone."""
 
 
 @runtime_checkable

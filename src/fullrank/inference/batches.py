@@ -18,7 +18,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Batch, Model, Scorer
 from fullrank.data.histories import Histories
-from fullrank.inference.exact import scorer
+from fullrank.inference.exact import block_scorer
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
 BLOCK = 8192
@@ -35,14 +35,14 @@ def index_of(model: Model) -> Any | None:
     return None if make is None else make()
 
 
-def answer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
+def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
     """A model's answer to a batch; index and budget are for models that have an index (`batch.Model`)."""
     if index is None:
         return model.answer(batch)
     return model.answer(batch, index=index, budget=budget)  # type: ignore[call-arg]  # of models with index_items
 
 
-def answers(
+def score_batches(
     model: Model,
     histories: Histories,
     *,
@@ -66,9 +66,12 @@ def answers(
             model, histories, block=block, batch_size=batch_size, device=device, progress=progress
         ):
             with torch.inference_mode():
-                answer = answer_of(model, batch, index, budget)
+                answer = scorer_of(model, batch, index, budget)
             if answer.size != model.num_items:
-                raise UserError(f"the model says it has {model.num_items} items but answers for {answer.size}")
+                raise UserError(
+                    f"the model says it has {model.num_items} items but answers for {answer.size}",
+                    code="scorer-size-differs",
+                )
             yield at, answer
 
 
@@ -100,7 +103,7 @@ def batches(
             at = order[done : done + count]
             items = read.take(at)
             table = items.padded()
-            _refuse_strangers(table, model.num_items)
+            _check_item_ids(table, model.num_items)
             batch = Batch(
                 items=_padded(table),
                 lengths=torch.from_numpy(lengths[at]),
@@ -132,22 +135,28 @@ def _padded(table: np.ndarray) -> torch.Tensor:
 
 def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) -> None:
     if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size must be at least 1 user, not {batch_size}")
+        raise UserError(f"batch_size must be at least 1 user, not {batch_size}", code="batch-size-below-one")
     shortest = int(lengths.min(initial=1))
     if shortest < 0:
-        raise UserError("a history ends before it starts: every end must be at least its start")
+        raise UserError(
+            "a history ends before it starts: every end must be at least its start", code="bad-history-bounds"
+        )
     if shortest == 0 and not getattr(model, "allows_empty", False):
         raise UserError(
             f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot answer without "
-            "one: leave these users out or rank them with a model that can, such as popularity"
+            "one: leave these users out or rank them with a model that can, such as popularity",
+            code="empty-history",
         )
 
 
-def _refuse_strangers(items: Int[np.ndarray, "B T"], num_items: int) -> None:
+def _check_item_ids(items: Int[np.ndarray, "B T"], num_items: int) -> None:
     low, high = int(items.min()), int(items.max())
     if low < 0 or high >= num_items:
         wrong = low if low < 0 else high
-        raise UserError(f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})")
+        raise UserError(
+            f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})",
+            code="item-out-of-range",
+        )
 
 
 @torch.inference_mode()
@@ -158,7 +167,7 @@ def pair_scores(
     order = np.argsort(items, kind="stable")
     pairs_rows, pairs_items = torch.from_numpy(rows[order]), torch.from_numpy(items[order])
     found = np.empty(len(rows), dtype=np.float32)
-    score = scorer(answer, block)
+    score = block_scorer(answer, block)
     edges = np.searchsorted(items[order], np.arange(0, answer.size + block, block))
     for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         if first == last:
@@ -168,5 +177,7 @@ def pair_scores(
         taken = scores[pairs_rows[first:last].to(scores.device), (pairs_items[first:last] - low).to(scores.device)]
         found[order[first:last]] = taken.float().cpu().numpy()
     if np.isnan(found).any():
-        raise UserError(f"the model gave NaN scores for {int(np.isnan(found).sum())} of {len(found)} candidates")
+        raise UserError(
+            f"the model gave NaN scores for {int(np.isnan(found).sum())} of {len(found)} candidates", code="nan-scores"
+        )
     return found

@@ -150,7 +150,7 @@ class _Pairs:
         return keys[place] == wanted
 
 
-def checked(policy: str) -> SeenPolicy:
+def seen_policy(policy: str) -> SeenPolicy:
     """The policy, or a `UserError` that names the allowed ones."""
     for allowed in get_args(SeenPolicy):
         if policy == allowed:

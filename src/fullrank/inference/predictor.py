@@ -24,16 +24,22 @@ from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
 from fullrank.data.batch import DenseScorer
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import Unit, take
-from fullrank.inference.batches import BLOCK, answers, index_of, pair_scores
-from fullrank.inference.decoding import Decoding
+from fullrank.inference.batches import BLOCK, index_of, pair_scores, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
-from fullrank.inference.predict import Predicted, predict, predict_file
-from fullrank.inference.recommend import check, lists, long
-from fullrank.inference.requests import Given, ItemLists, RequestBatch, read, read_candidates, read_filters
-from fullrank.inference.search import Search, search_of
+from fullrank.inference.predict import PredictionFile, predict, predict_file
+from fullrank.inference.recommend import check_settings, long_frame, rank_requests
+from fullrank.inference.requests import (
+    HistoryInput,
+    ItemLists,
+    RequestBatch,
+    read_candidates,
+    read_filters,
+    read_histories,
+)
+from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.problem import Problem
 
@@ -56,7 +62,7 @@ class Predictor:
     def __init__(
         self,
         model: Any,
-        known: Catalog | Encoder,
+        known: Catalog | FieldEncoder,
         *,
         device: str | torch.device = "auto",
         budget: Budget | None = None,
@@ -64,7 +70,7 @@ class Predictor:
         name: str = "this model",
     ):
         self.device, self.name = resolve_device(device), name
-        self.problem: Problem = "ranking" if isinstance(known, Encoder) else "retrieval"
+        self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
         self._known = known
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
         self.budget, self.decoding = budget or Budget(), decoding or Decoding()
@@ -75,22 +81,26 @@ class Predictor:
     @property
     def catalog(self) -> Catalog:
         """The items that a recommender knows, in the order of its table."""
-        if isinstance(self._known, Encoder):
+        if isinstance(self._known, FieldEncoder):
             raise UserError(
-                f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender"
+                f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender",
+                code="not-a-recommender",
             )
         return self._known
 
     @property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> FieldEncoder:
         """How a ranking model reads impressions: schema, vocabularies, scales."""
-        if not isinstance(self._known, Encoder):
-            raise UserError(f"{self.name} recommends items; `predict` is of ranking models, use `recommend`")
+        if not isinstance(self._known, FieldEncoder):
+            raise UserError(
+                f"{self.name} recommends items; `predict` is of ranking models, use `recommend`",
+                code="not-a-ranking-model",
+            )
         return self._known
 
     def recommend(
         self,
-        histories: Given,
+        histories: HistoryInput,
         *,
         k: int = 10,
         seen: str = "exclude",
@@ -125,13 +135,13 @@ class Predictor:
         Returns columns user, item, score, rank (from 1), and title where `titles` is asked for and known; polars unless
         a frame was given. Raises `UserError` for what cannot be done as asked.
         """
-        check(k, seen, empty)
+        check_settings(k, seen, empty)
         spent, search = self.settings(budget, decoding)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         filters = read_filters(exclude, allow, request, self.catalog)
         found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=spent, decoding=search)
         taken = None if spent.adaptive is None else found.steps
-        return request.give(long(request.names, found.ids, found.scores, self.catalog, titles, taken))
+        return request.give(long_frame(request.names, found.ids, found.scores, self.catalog, titles, taken))
 
     def lists(
         self,
@@ -146,7 +156,7 @@ class Predictor:
     ) -> Any:
         """The same for requests that are read already, as arrays of item numbers (`retrieval.recommend.Lists`)."""
         decoding = self.decoding if decoding is None else decoding
-        return lists(
+        return rank_requests(
             self.model, self.catalog, request, k=k, seen=seen, empty=empty, filters=filters,
             budget=self.budget if budget is None else budget, decoding=decoding, device=self.device, index=self.index,
             search=self._search(decoding),
@@ -154,7 +164,7 @@ class Predictor:
 
     def score(
         self,
-        histories: Given,
+        histories: HistoryInput,
         candidates: ItemLists,
         *,
         budget: Budget | Mapping[str, Any] | None = None,
@@ -177,11 +187,12 @@ class Predictor:
         if bare.any() and not getattr(self.model, "allows_empty", False):
             raise UserError(
                 f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows, so nothing can be "
-                "scored for them: leave them out, or use recommend, which answers them by popularity"
+                "scored for them: leave them out, or use recommend, which answers them by popularity",
+                code="no-known-items",
             )
         ids = self.catalog.lookup(items)
         found = np.full(len(ids), np.nan, np.float32)
-        for at, answer in answers(
+        for at, answer in score_batches(
             self.model, request.histories, block=BLOCK, device=self.device, budget=spent, index=self.index
         ):
             place = np.full(len(request), -1)
@@ -210,23 +221,26 @@ class Predictor:
         itself. `exclude` and `allow` are lists of item ids, as in `recommend`. Raises `UserError` for an id that the
         model does not know, and for a model without a likeness of items (popularity, recency).
         """
-        check(k, "exclude", "popular")
+        check_settings(k, "exclude", "popular")
         several = isinstance(items, list | tuple | np.ndarray | pl.Series)
         asked = pl.Series("item", list(items) if several else [items], strict=False)
         ids = self.catalog.lookup(asked)
         if (ids < 0).any():
-            raise UserError(f"the model does not know the item {asked[int(np.argmax(ids < 0))]!r}")
+            raise UserError(f"the model does not know the item {asked[int(np.argmax(ids < 0))]!r}", code="unknown-item")
         alike = getattr(self.model, "similar", None)
         if alike is None:
-            raise UserError("this model has no vectors of items, so none are alike: take one that reads histories")
-        request = read([[item] for item in asked.to_list()], self.catalog)
+            raise UserError(
+                "this model has no vectors of items, so none are alike: take one that reads histories",
+                code="no-item-similarity",
+            )
+        request = read_histories([[item] for item in asked.to_list()], self.catalog)
         filters = read_filters(exclude, allow, request, self.catalog)
         with torch.inference_mode():
             answer = alike(torch.from_numpy(ids).to(self.device), self.index)
             scores, found = top_k(
                 answer, min(k, self.catalog.size), filters=filters.of_batch(request.histories.items, self.device)
             )
-        frame = long(asked, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
+        frame = long_frame(asked, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
         return frame.rename({"user": "item", "item": "similar"})
 
     def predict(
@@ -244,7 +258,7 @@ class Predictor:
 
     def predict_file(
         self, impressions: Any, out: str | Path, *, column: str = "probability", progress: Progress | None = None
-    ) -> Predicted:
+    ) -> PredictionFile:
         """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
 
         The file appears whole or not at all. The result says how many rows it has, and the mean probability.
@@ -263,7 +277,7 @@ class Predictor:
 
     def user_vectors(
         self,
-        histories: Given,
+        histories: HistoryInput,
         *,
         budget: Budget | Mapping[str, Any] | None = None,
         unknown: str = "skip",
@@ -294,22 +308,25 @@ class Predictor:
         """The vectors of some users, and the last answer that they came from."""
         found: np.ndarray | None = None
         last: DenseScorer | None = None
-        for at, answer in answers(
+        for at, answer in score_batches(
             self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
         ):
             if not isinstance(answer, DenseScorer):
-                raise UserError("this model does not score by inner products, so users and items have no vectors in it")
+                raise UserError(
+                    "this model does not score by inner products, so users and items have no vectors in it",
+                    code="no-vectors",
+                )
             vectors = (answer.vectors / answer.temperature).float().cpu().numpy()
             found = np.zeros((len(request), vectors.shape[1]), np.float32) if found is None else found
             found[at], last = vectors, answer
         if found is None or last is None:
-            raise UserError("there are no histories; give at least one")
+            raise UserError("there are no histories; give at least one", code="no-histories")
         return found, last
 
     def _read(
-        self, histories: Given, unknown: str, untimed: str, columns: Sequence[str], time_unit: Unit
+        self, histories: HistoryInput, unknown: str, untimed: str, columns: Sequence[str], time_unit: Unit
     ) -> RequestBatch:
-        return read(
+        return read_histories(
             histories, self.catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
             timed=getattr(self.model, "reads_times", False),
         )  # fmt: skip
@@ -326,7 +343,10 @@ class Predictor:
         own = self.budget.model_copy(update={"adaptive": None, "patience": None})
         spent = _changed("budget", own, budget)
         if spent.adaptive is not None:
-            raise UserError("adaptive stopping goes by ranked lists, and none is ranked here: give steps instead")
+            raise UserError(
+                "adaptive stopping goes by ranked lists, and none is ranked here: give steps instead",
+                code="adaptive-needs-full-lists",
+            )
         return spent
 
     def _search(self, decoding: Decoding) -> Search | None:
@@ -355,6 +375,9 @@ def _changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:
     if isinstance(given, type(spec)):
         return given
     if not isinstance(given, Mapping):
-        raise UserError(f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}")
+        raise UserError(
+            f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}",
+            code="settings-not-a-mapping",
+        )
     other = "kind" in given and given["kind"] != getattr(spec, "kind", None)
     return type(spec).parse({**({} if other else spec.dump()), **given})

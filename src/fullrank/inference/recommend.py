@@ -16,17 +16,16 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
 from fullrank.inference.batches import BLOCK, SCORES
-from fullrank.inference.decoding import Decoding
 from fullrank.inference.exact import top_k
-from fullrank.inference.filters import Filters, checked
+from fullrank.inference.filters import Filters, seen_policy
 from fullrank.inference.rank import rank
-from fullrank.inference.requests import RequestBatch, named
-from fullrank.inference.search import Search
+from fullrank.inference.requests import RequestBatch, check_choice
+from fullrank.inference.search import Decoding, Search
 from fullrank.models.sequential.reasoning.budget import Budget
 
 
 @dataclass(frozen=True)
-class Lists:
+class RankedLists:
     """The best items of each user; empty places hold -1 / -inf."""
 
     ids: Int[np.ndarray, "U K"]
@@ -35,15 +34,15 @@ class Lists:
     """Reasoning steps where stopping is adaptive, else 0."""
 
 
-def check(k: Any, seen: str, empty: str) -> None:
+def check_settings(k: Any, seen: str, empty: str) -> None:
     """Raise `UserError` for policies that there are not."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k must be at least 1, a whole number, not {k!r}")
-    checked(seen)
-    named("empty", empty, ("popular", "error"))
+        raise UserError(f"k must be at least 1, a whole number, not {k!r}", code="bad-list-length")
+    seen_policy(seen)
+    check_choice("empty", empty, ("popular", "error"))
 
 
-def lists(
+def rank_requests(
     model: Any,
     catalog: Catalog,
     request: RequestBatch,
@@ -57,7 +56,7 @@ def lists(
     device: torch.device | str = "cpu",
     index: Any | None = None,
     search: Search | None = None,
-) -> Lists:
+) -> RankedLists:
     """The k best items of each user, or as many as there are; policies as in `Predictor.recommend`, the rest as in
     `rank`."""
     filters = filters or Filters()
@@ -66,7 +65,8 @@ def lists(
     if bare.any() and empty == "error":
         raise UserError(
             f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows; "
-            "empty='popular' answers them"
+            "empty='popular' answers them",
+            code="no-known-items",
         )
     k = min(k, catalog.size)
     served = ~bare | getattr(model, "allows_empty", False)
@@ -75,7 +75,7 @@ def lists(
     if not len(rest):  # what most requests are
         found = rank(model, histories, k=k, seen=seen, filters=filters, **how)
         none = np.zeros(len(request), dtype=np.int64)
-        return Lists(found.ids, found.scores, none if found.steps is None else found.steps)
+        return RankedLists(found.ids, found.scores, none if found.steps is None else found.steps)
     ids = np.full((len(request), k), -1, dtype=np.int64)
     scores = np.full((len(request), k), -np.inf, dtype=np.float32)
     steps = np.zeros(len(request), dtype=np.int64)
@@ -84,11 +84,11 @@ def lists(
         ids[able], scores[able] = found.ids, found.scores
         steps[able] = 0 if found.steps is None else found.steps
     for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
-        ids[some], scores[some] = popular(catalog, len(some), k, filters.take(some), histories.take(some))
-    return Lists(ids, scores, steps)
+        ids[some], scores[some] = most_popular(catalog, len(some), k, filters.take(some), histories.take(some))
+    return RankedLists(ids, scores, steps)
 
 
-def popular(
+def most_popular(
     catalog: Catalog, users: int, k: int, filters: Filters, histories: Histories
 ) -> tuple[Int[np.ndarray, "U K"], Float[np.ndarray, "U K"]]:
     """The items with most training events that filters let through, with their counts as scores, for each user."""
@@ -98,7 +98,7 @@ def popular(
     return ids.numpy(), scores.numpy()
 
 
-def long(
+def long_frame(
     users: pl.Series | None,
     ids: Int[np.ndarray, "U K"],
     scores: Float[np.ndarray, "U K"],

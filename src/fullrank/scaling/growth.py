@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
-from fullrank.data.events.manifest import is_store
 from fullrank.data.events.store import Store
-from fullrank.data.events.subset import drawn, gini
+from fullrank.data.events.subset import draw_order, popularity_gini
+from fullrank.data.manifest import is_store
 
 LEAST = 3
 """Points that a law is fitted to; two always lie on one."""
@@ -101,7 +101,7 @@ class Growth:
     @property
     def gini(self) -> float:
         """Inequality of events among items: 0 all have as many, near 1 one has all."""
-        return gini(self.per_item)
+        return popularity_gini(self.per_item)
 
     @property
     def rare(self) -> tuple[float, float]:
@@ -157,7 +157,7 @@ def catalogue_growth(
     source = store if isinstance(store, Store) else _open(Path(store))
     if source.num_events == 0:
         raise UserError(f"{str(source.path)!r} has no events, so nothing grows; give a store with histories")
-    order = drawn(source.num_users, seed)
+    order = draw_order(source.num_users, seed)
     order = order[np.diff(source.offsets)[order] > 0]
     at = np.unique(np.geomspace(1, len(order), POINTS).round().astype(np.int64))
     items = np.asarray(source.items)

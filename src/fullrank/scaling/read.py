@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fullrank.core.errors import UserError, nearest, unknown
+from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.scaling.ladder import Ladder, Trace
 
@@ -122,7 +122,7 @@ def _tidy(frame: pl.DataFrame, file: Path, named: ColumnNames) -> Ladder:
     name = named.metric or str(TIDY.metric)
     if name not in frame.columns:
         raise UserError(
-            f"{file} has no column {name!r}{nearest(name, frame.columns)} and none named by epochs "
+            f"{file} has no column {name!r}{did_you_mean(name, frame.columns)} and none named by epochs "
             f"(NAME_ep5, NAME_ep10): name the metric's column with --metric-col (there are: {', '.join(frame.columns)})"
         )
     metric = _numbers(frame, file, name)
@@ -183,7 +183,8 @@ def _present(frame: pl.DataFrame, file: Path, asked: str | None, usual: str | No
     """The column's name, where it is there. Raises `UserError` where it was asked for and is not."""
     if asked is not None and asked not in frame.columns:
         raise UserError(
-            f"{file} has no column {asked!r}{nearest(asked, frame.columns)} (there are: {', '.join(frame.columns)})"
+            f"{file} has no column {asked!r}{did_you_mean(asked, frame.columns)} "
+            f"(there are: {', '.join(frame.columns)})"
         )
     return asked or (usual if usual in frame.columns else None)
 

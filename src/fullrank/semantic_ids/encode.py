@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell, quiet
-from fullrank.data.events import manifest as manifests
+from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import Quantiser, folder, measure

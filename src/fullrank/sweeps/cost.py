@@ -17,7 +17,7 @@ from torch import nn
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import build_model

@@ -20,9 +20,9 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation import EVALUATE
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 from fullrank.scaling.sequence_size import sequence_size
@@ -103,7 +103,7 @@ def training_figures(run: Run, job: Job) -> Row:
     metric = job.experiment.evaluation.selection
     rows = [row for row in run.rows() if row.get("event") == "epoch"]
     scored = [(row[f"validation/{metric}"], row["epoch"]) for row in rows if f"validation/{metric}" in row]
-    better = sign(job.experiment.evaluation)
+    better = selection_sign(job.experiment.evaluation)
     best = max(scored, key=lambda pair: (better * pair[0], -pair[1]), default=None)
     return {
         "validation_best": None if best is None else {"metric": metric, "value": best[0], "epoch": best[1]},

@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.overrides import read_setting
 from fullrank.core.registry import kinds
 from fullrank.core.spec import BEFORE, Spec
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 
 Split = Literal["validation", "test"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -130,7 +130,7 @@ def make_jobs(
     """
     settings = parse_exponents(cell.set)
     try:
-        experiment = named(cell.recipe).override(*as_settings(settings))
+        experiment = find_experiment(cell.recipe).override(*as_settings(settings))
     except UserError as error:
         raise UserError(f"cell {cell.name!r}: {error}") from None
     if "seed" in cell.set:

@@ -20,9 +20,8 @@ import torch
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json, write_jsonl
+from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.readers import read_jsonl
-from fullrank.ops.plain import plain
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 
@@ -93,7 +92,7 @@ class RowsFile:
 
     def add(self, row: Row) -> None:
         """Append one row; the file is replaced whole, so that it never ends in half a line."""
-        write_jsonl(self.path, (plain(r) for r in [*self.all, row]))
+        write_jsonl(self.path, (jsonable(r) for r in [*self.all, row]))
         self.all.append(row)
 
     def last(self, job: Job, fingerprint: str) -> Row | None:
@@ -178,4 +177,4 @@ def results_file(results: str | Path | None) -> Path | None:
 
 def write_results(path: Path, tree: Mapping[str, Any]) -> None:
     """A JSON file that is replaced whole."""
-    write_json(path, plain(tree))
+    write_json(path, jsonable(tree))

@@ -12,7 +12,7 @@ from typing import Any
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
 from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_job_folder, steps_done

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_jsonl
-from fullrank.data.open import AnyStore
-from fullrank.ops.plain import plain
+from fullrank.core.files import jsonable, write_jsonl
+from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.records import (
@@ -144,7 +143,7 @@ def run_ladder(
 
     def keep(rung: Rung, outcome: Outcome) -> None:
         rung.outcome = outcome
-        write_jsonl(folder / "rows.jsonl", (plain(row) for row in ladder_rows(rungs)))
+        write_jsonl(folder / "rows.jsonl", (jsonable(row) for row in ladder_rows(rungs)))
         if place is not None:
             write_results(place, _results(grid, rungs, command))
 

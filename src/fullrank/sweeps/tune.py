@@ -15,8 +15,8 @@ from typing import Any
 
 from fullrank.core.errors import unknown
 from fullrank.core.files import write_text
-from fullrank.data.open import AnyStore
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.data.impressions.store import AnyStore
+from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell
@@ -141,7 +141,7 @@ def _trials(space: Search, plan: Plan, number: int, outcome: Outcome) -> list[di
                 "trial": trial,
                 "set": settings,
                 "metric": metric,
-                "better": "larger" if sign(jobs[0].experiment.evaluation) > 0 else "smaller",
+                "better": "larger" if selection_sign(jobs[0].experiment.evaluation) > 0 else "smaller",
                 "score": statistics.fmean(scores) if scores else None,
                 "seeds": [row["seed"] for row in rows],
                 "epochs_allowed": jobs[0].experiment.training.max_epochs,

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Impressions
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment
 from fullrank.problem import Problem
-from fullrank.run import Known, Run
+from fullrank.run import CatalogOrEncoder, Run
 from fullrank.training.distributed import ProcessRank
 from fullrank.training.ranking_data import RankingData
 from fullrank.training.retrieval_data import RetrievalData
@@ -42,7 +42,7 @@ class DataModule(Protocol):
     @property
     def store(self) -> AnyStore: ...
     @property
-    def known(self) -> Known:
+    def known(self) -> CatalogOrEncoder:
         """What models are built on, kept in the run folder."""
         ...
 

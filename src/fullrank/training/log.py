@@ -15,7 +15,7 @@ from typing import Any
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import append_line, write_jsonl
 from fullrank.core.progress import Reporter, clock
-from fullrank.run import rows_of
+from fullrank.run import metrics_rows
 
 
 class MetricsLog:
@@ -28,7 +28,7 @@ class MetricsLog:
         """Drop the rows behind a step: a resumed run writes them again."""
         if not self.path.exists():
             return
-        write_jsonl(self.path, takewhile(lambda row: row["step"] <= step, rows_of(self.path.parent)))
+        write_jsonl(self.path, takewhile(lambda row: row["step"] <= step, metrics_rows(self.path.parent)))
 
     def add(self, event: str, step: int, epoch: int | float, figures: Mapping[str, Any]) -> None:
         """One row: what happened, where, and its figures."""

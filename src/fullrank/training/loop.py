@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.evaluation.spec import selection_sign
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
@@ -217,7 +217,7 @@ class TrainingLoop(lightning.Callback):
         spec, begun = self.experiment.evaluation, time.perf_counter()
         place = ProcessRank(module.global_rank, module.trainer.world_size)
         score = self.data.score(module.model, module.device, place)
-        if self.best is None or sign(spec) * score > sign(spec) * self.best:
+        if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.stale = score, epoch, 0
             if module.global_rank == 0:
                 write_weights(self.out, module.model)

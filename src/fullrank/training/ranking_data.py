@@ -12,11 +12,11 @@ from jaxtyping import Int
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.evaluation.ranking import rows_of, score, selected, summarised
-from fullrank.evaluation.ranking_spec import RankingEvaluation
+from fullrank.evaluation.ranking import predict_rows, ranking_result, selection_value, split_rows
 from fullrank.evaluation.result import PerImpression
+from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run
@@ -65,7 +65,7 @@ class RankingData:
     store: ImpressionStore
 
     @property
-    def known(self) -> Encoder:
+    def known(self) -> FieldEncoder:
         return self.store.encoder
 
     @property
@@ -89,8 +89,8 @@ class RankingData:
         copy_ranking_weights(model, self.store, source)
 
     def score(self, model: Any, device: torch.device, place: ProcessRank) -> float:
-        rows = rows_of(self.store, "validation")[place.rank :: place.world]
-        found = score(model, self.store, rows, self._spec.batch_size, device=device)
+        rows = split_rows(self.store, "validation")[place.rank :: place.world]
+        found = predict_rows(model, self.store, rows, self._spec.batch_size, device=device)
         parts = [found.probabilities, found.labels, found.groups]
         whole = [
             None if p is None else gather_ranks(torch.from_numpy(p).double().to(device)).cpu().numpy() for p in parts
@@ -98,14 +98,16 @@ class RankingData:
         probabilities, labels, groups = whole
         assert probabilities is not None and labels is not None
         whose = None if groups is None else groups.astype(np.int64)
-        return selected(PerImpression(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection)
+        return selection_value(
+            PerImpression(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection
+        )
 
     def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
-        rows = score(
-            model, self.store, rows_of(self.store, "validation")[::share], self._spec.batch_size, device=device
+        rows = predict_rows(
+            model, self.store, split_rows(self.store, "validation")[::share], self._spec.batch_size, device=device
         )
         spec = self._spec if all_metrics else self._spec.for_selection()
-        summarised(rows, spec, "validation", self.store.fingerprint)
+        ranking_result(rows, spec, "validation", self.store.fingerprint)
 
     def batch_sizes(self, batch: Impressions) -> tuple[int, int]:
         return len(batch), len(batch)

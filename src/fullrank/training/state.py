@@ -15,11 +15,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import foreign, is_litter, write_json
+from fullrank.core.files import foreign_files, is_litter, write_json
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
-from fullrank.data.events.manifest import is_store
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
+from fullrank.data.manifest import is_store
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 
@@ -72,7 +72,7 @@ def check_folder(
     if init_from is not None and init_from.path.resolve() == folder.resolve() and not resume:
         raise UserError(f"{folder} is the run to go on from; give another folder for the new run")
     if not is_run(folder):
-        strange = foreign(folder, RUN_FILES.__contains__)
+        strange = foreign_files(folder, RUN_FILES.__contains__)
         if strange:
             raise UserError(f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder")
         return

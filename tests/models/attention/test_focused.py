@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, Columns, Taps
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.sequential.attention.focused import Focused, FocusedAttention
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers.sprint import Sprint
-from tests.components.test_attention import (
+from fullrank.testing.attention import (
     check_apply,
     check_causal,
     check_columns,
@@ -119,7 +119,7 @@ def test_head_rms_has_the_direction_of_any_row_scale() -> None:
 @pytest.mark.parametrize(
     "check",
     [check_causal, check_padding, check_apply, check_matrices, check_project, check_learns, check_streams,
-     check_columns, lambda a: check_weights(a, distribution=False)],
+     check_columns, check_weights],
 )  # fmt: skip
 def test_laws_at_another_width(norm: str, check: Callable[[Any], None]) -> None:
     """The laws vary every setting but the numbers that have no default value."""
@@ -130,9 +130,13 @@ def test_laws_at_another_width(norm: str, check: Callable[[Any], None]) -> None:
 
 @pytest.mark.parametrize("norm", ["row_l1", "row_rms", "none"])
 def test_without_a_head_norm_it_is_linear_in_the_values(norm: str) -> None:
+    assert build(norm=norm).linear
     check_linear(build(norm=norm))
+    claimed = build(norm="head_rms")
+    assert not claimed.linear
+    claimed.linear = True
     with pytest.raises(AssertionError):
-        check_linear(build(norm="head_rms"))
+        check_linear(claimed)
 
 
 class Apart(FocusedAttention):
@@ -154,9 +158,9 @@ class Netted(FocusedAttention):
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         y = super().forward(x, batch)
-        if batch.taps is not None and batch.taps.columns:
+        if batch.captures is not None and batch.captures.columns:
             sums = (self.weights(x, batch) * batch.valid[:, None, :, None]).sum(2)
-            batch.taps.columns[-1] = replace(batch.taps.columns[-1], sums=sums)
+            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=sums)
         return y
 
 
@@ -217,10 +221,10 @@ def test_noted_columns_bound_the_norm() -> None:
     """|A|_2^2 <= largest column sum times largest row sum of what is noted, for every norm."""
     for norm in NORMS:
         attention, batch = build(norm=norm), padded(histories([9, 6]))
-        x, taps = torch.randn(2, 9, 12), Taps(frozenset({"columns"}))
-        attention(x, replace(batch, taps=taps))
-        (noted,) = taps.columns
-        assert isinstance(noted, Columns) and noted.rows is not None
+        x, kept = torch.randn(2, 9, 12), list[ColumnSums]()
+        attention(x, replace(batch, captures=Captures(columns=kept)))
+        (noted,) = kept
+        assert isinstance(noted, ColumnSums) and noted.rows is not None
         shown = attention.weights(x, batch) * batch.valid[:, None, :, None]
         sigma = torch.linalg.matrix_norm(shown, 2)
         assert (sigma**2 <= noted.sums.amax(-1) * noted.rows.amax(-1) + 1e-5).all()

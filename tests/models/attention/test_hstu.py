@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, Taps
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.sequential.attention import Attention, Placed, Places
 from fullrank.models.sequential.attention.hstu import HSTU, HSTUAttention, buckets
 from fullrank.models.sequential.attention.rotary import rotate
@@ -142,9 +142,9 @@ def test_column_sums_of_long_histories(settings: dict[str, Any], length: int) ->
     attention = shaken(HSTU.parse(settings).build(8, 260), 0.3).eval()
     batch = padded(histories([length, length - 60, 2]), extra=2)
     x = torch.randn(3, length + 2, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    taps = Taps(frozenset({"columns"}))
-    y = attention(x, replace(batch, taps=taps))
-    noted = taps.columns[0].sums
+    kept: list[ColumnSums] = []
+    y = attention(x, replace(batch, captures=Captures(columns=kept)))
+    noted = kept[0].sums
     weights = attention.weights(x, batch)
     slow = (weights.abs() * batch.valid[:, None, :, None]).sum(2)
     assert close(noted, slow, 1e-4) and not noted.masked_select(~batch.valid[:, None]).any()
@@ -162,10 +162,10 @@ def test_column_sums_under_autocast() -> None:
     batch, x = padded(histories([150])), torch.randn(1, 150, 8)
     sums = []
     for cast in (False, True):
-        taps = Taps(frozenset({"columns"}))
+        kept: list[ColumnSums] = []
         with torch.autocast("cpu", torch.bfloat16, enabled=cast):
-            attention(x, replace(batch, taps=taps))
-        sums.append(taps.columns[0].sums)
+            attention(x, replace(batch, captures=Captures(columns=kept)))
+        sums.append(kept[0].sums)
     assert sums[1].dtype == torch.float32 and (sums[0] - sums[1]).abs().max() < 0.05 * sums[0].abs().max()
     sums[1].sum().backward()
     assert attention.uvqk.weight.grad is not None and attention.uvqk.weight.grad.isfinite().all()
@@ -173,10 +173,10 @@ def test_column_sums_under_autocast() -> None:
 
 def test_every_layer_notes_its_columns_in_order() -> None:
     encoder = Transformer(layers=3, attention=HSTU()).build(8, 20)
-    taps = Taps(frozenset({"columns"}))
+    kept: list[ColumnSums] = []
     batch = padded(histories([5, 3]))
-    encoder(torch.randn(2, 5, 8), replace(batch, taps=taps))
-    assert [c.module for c in taps.columns] == [block.attention for block in encoder.blocks]
+    encoder(torch.randn(2, 5, 8), replace(batch, captures=Captures(columns=kept)))
+    assert [c.module for c in kept] == [block.attention for block in encoder.blocks]
 
 
 def test_dropout_in_training_alone() -> None:

@@ -19,20 +19,21 @@ from fullrank import __version__
 from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.tables import write_table
-from fullrank.data.chunks import Chunks
+from fullrank.data import manifest as manifests
+from fullrank.data.frames import Chunks
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions import manifest as manifests
-from fullrank.data.impressions.encoding import Encoder, labels
+from fullrank.data.impressions.encoding import FieldEncoder, read_labels
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.fitting import Fit
 from fullrank.data.impressions.splits import PARTS, Cuts, GivenSplit, RandomSplit, TemporalSplit, TimeParts
+from fullrank.data.impressions.store import FORMAT, FORMAT_VERSION, array_shapes, impressions_fingerprint
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
 
 
-def write(
+def write_impressions(
     folder: Path,
     scratch: Path,
     chunks: Chunks,
@@ -68,12 +69,18 @@ def write(
 
 
 def _block(
-    start: int, frame: pl.DataFrame, schema: Schema, encoder: Encoder, groups: Vocabulary | None, typed: bool, what: str
+    start: int,
+    frame: pl.DataFrame,
+    schema: Schema,
+    encoder: FieldEncoder,
+    groups: Vocabulary | None,
+    typed: bool,
+    what: str,
 ) -> dict[str, Any]:
     """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
     encoded = encoder.encode(frame, what)
     block: dict[str, Any] = {
-        "labels": labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
+        "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
         "inputs": np.arange(start, start + len(frame), dtype=np.int64),
         "categorical": encoded.categorical,
         "numeric": encoded.numeric,
@@ -122,9 +129,9 @@ class _Parter:
 class _Files:
     """The arrays of a store while they are written."""
 
-    def __init__(self, folder: Path, encoder: Encoder, fit: Fit):
+    def __init__(self, folder: Path, encoder: FieldEncoder, fit: Fit):
         rows = fit.rows
-        shapes = manifests.shapes(
+        wanted = array_shapes(
             int(rows.sum()),
             len(encoder.categorical),
             len(encoder.numeric),
@@ -133,14 +140,14 @@ class _Files:
         )
         self.files = {
             name: _Array(folder / f"{name}.npy", dtype, shape, rows)
-            for name, (dtype, shape) in shapes.items()
+            for name, (dtype, shape) in wanted.items()
             if not name.startswith("bag")
         }
         self.ends = np.cumsum(fit.lengths, axis=1) - fit.lengths
         """Values of each bag before the next row of each part."""
         for at in range(len(encoder.several)):
             for name, sizes in ((f"bag{at}_ids", fit.lengths[at]), (f"bag{at}_offsets", rows)):
-                self.files[name] = _Array(folder / f"{name}.npy", *shapes[name], sizes)
+                self.files[name] = _Array(folder / f"{name}.npy", *wanted[name], sizes)
             self.files[f"bag{at}_offsets"].last(np.array([fit.lengths[at].sum()]))
 
     def add(self, part: np.ndarray, block: dict[str, Any]) -> None:
@@ -194,18 +201,18 @@ def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: dict[str, Any]) -> None:
-    files, kept = manifests.describe(folder), encoder_files.state(encoder)
+def _manifest(folder: Path, schema: Schema, encoder: FieldEncoder, fit: Fit, facts: dict[str, Any]) -> None:
+    files, kept = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
-        "format": manifests.FORMAT,
-        "format_version": manifests.FORMAT_VERSION,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
         "library_version": __version__,
         "schema": kept["schema"],
         "fields": [asdict(field) for field in encoder.fields],
         "fitted": kept["fitted"],
         "counts": fit.counts(),
         **facts,
-        "fingerprint": manifests.fingerprint(folder, files, schema),
+        "fingerprint": impressions_fingerprint(folder, files, schema),
         "content": manifests.content(files),
         "files": files,
     }

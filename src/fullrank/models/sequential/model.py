@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Annotated, Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step, Taps
+from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, reading, unit
@@ -23,7 +24,7 @@ from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntr
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.models.sequential.regularizers import Asking, Attached
+from fullrank.models.sequential.regularizers import Asking, Attached, Needs
 
 
 class Scoring(Spec):
@@ -108,12 +109,8 @@ class RecommenderModel(nn.Module):
         self._attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
         for penalty in self._attached:
             penalty.attach(self)
-        self._needs = frozenset(need for penalty in self._attached for need in penalty.needs)
-        if {"loss_of_both_views", "loss_of_first_view"} <= self._needs:
-            raise UserError(
-                "one penalty wants the loss of both views and another that of the first; "
-                "set loss_views=first on reasoning_contrast"
-            )
+        self._needs = reduce(Needs.__or__, (penalty.needs for penalty in self._attached), Needs())
+        self._first_view_only = self._needs.loss_of == "first_view"
 
     @property
     def reasoner(self) -> Reasoner | None:
@@ -123,7 +120,7 @@ class RecommenderModel(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
         step = self.step(batch)
-        views = 1 if "loss_of_first_view" in self._needs else step.batch.views
+        views = 1 if self._first_view_only else step.batch.views
         terms = {}
         for q in step.queries:
             losses = step.records[q.name].losses
@@ -140,18 +137,18 @@ class RecommenderModel(nn.Module):
         rows, views = len(x), self._views(batch)
         if views > 1:
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
-        taps = Taps(self._needs) if self._needs else None
-        states = self.encoder(x, replace(inputs, taps=taps))
+        captures = self._needs.captures()
+        states = self.encoder(x, replace(inputs, captures=captures))
         asked = self.task.queries(states, inputs, batch, ItemIndex(items, normalise=self.cosine))
-        if "loss_of_first_view" in self._needs:
+        if self._first_view_only:
             asked = tuple(q.first(rows) for q in asked)
         more = [q for p in self.penalties.values() if isinstance(p, Asking) for q in p.ask(asked, states)]
         queries = tuple(self._scaled(q) for q in (*asked, *more))
         records = {q.name: self.loss(q, batch) for q in queries}
-        return Step(self, batch, states, queries, records, taps, inputs)
+        return Step(self, batch, states, queries, records, captures, inputs, self._first_view_only)
 
     def _views(self, batch: Batch) -> int:
-        wanting = (p for p in self._attached if "second_view" in p.needs)
+        wanting = (p for p in self._attached if p.needs.second_view)
         return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
 
     def index_items(self) -> ItemIndex:

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError, nearest
-from fullrank.core.files import copy_file, foreign
+from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
@@ -66,11 +66,11 @@ def fill_unseen(
     events), and where every item has training events, or none has.
     """
     if start not in FALLBACKS:
-        raise UserError(f"start={start!r}{nearest(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})")
+        raise UserError(f"start={start!r}{did_you_mean(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})")
     if (like is not None) != (start == "neighbours"):
         raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
     folder = Path(out)
-    if folder.is_file() or foreign(folder):
+    if folder.is_file() or foreign_files(folder):
         raise UserError(f"{folder} is a file, or not empty; choose a new folder for the filled run")
     run = run if isinstance(run, Run) else Run.open(run)
     own = getattr(getattr(run.model(), "items", None), "embedding", None)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError, nearest
-from fullrank.core.files import copy_file, foreign
+from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
@@ -43,7 +43,7 @@ def grow_catalog(
     """
     allowed = ("features", "neighbours", "mean")
     if start not in allowed:
-        raise UserError(f"start={start!r}{nearest(start, allowed)} (allowed: {', '.join(allowed)})")
+        raise UserError(f"start={start!r}{did_you_mean(start, allowed)} (allowed: {', '.join(allowed)})")
     if (like is not None) != (start == "neighbours"):
         raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
     old = run.catalog
@@ -61,7 +61,7 @@ def grow_catalog(
     if start == "features" and not from_features:
         raise UserError("this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'")
     folder = Path(out)
-    if foreign(folder):
+    if foreign_files(folder):
         raise UserError(f"{folder} is not empty; choose a new folder for the grown run")
     fresh = _grown(
         model,

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.encoding import Encoder, owner
+from fullrank.data.impressions.encoding import FieldEncoder, vocabulary_owner
 from fullrank.data.impressions.fields import AnyField, Numeric, Schema
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
@@ -42,7 +42,7 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
     rows = {
         field.name: _rows(field, before, store.encoder)
         for field in store.schema.fields
-        if owner(field) == field.name and not _is_number(field)
+        if vocabulary_owner(field) == field.name and not _is_number(field)
     }
     if rows and not any(len(ids) > FIRST for ids, _ in rows.values()):
         raise UserError(f"{source.path} knows none of the values in {store.path}; are these fields of the same kind?")
@@ -66,7 +66,7 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
     return sum(len(ids) - FIRST for ids, _ in rows.values())
 
 
-def _its_encoder(source: Run) -> Encoder:
+def _its_encoder(source: Run) -> FieldEncoder:
     if source.spec.problem == "retrieval":
         raise UserError(f"{source.path} recommends items and this model predicts clicks: start from a click model")
     where = Path(source.manifest["data"]["path"])
@@ -98,7 +98,7 @@ def _is_number(field: AnyField) -> bool:
     return isinstance(field, Numeric) and field.transform != "bucket"
 
 
-def _rows(field: AnyField, old: Encoder, new: Encoder) -> Rows:
+def _rows(field: AnyField, old: FieldEncoder, new: FieldEncoder) -> Rows:
     """Missing, unknown, and every value that both know."""
     always = np.arange(FIRST)
     if isinstance(field, Numeric):

@@ -4,9 +4,7 @@ The room's contract: a Spec whose ``build(dim, max_length)`` gives a module that
 around it owns norms, residuals and feed-forward; the attention owns its projections. Rows are right-padded, and the
 mask of a causal attention hides the future; a padded key is never seen by a valid query.
 
-An attention that compares where queries and keys stand, in the row or in time, is `Placed` as well. What it can note
-for penalties (`batch.Taps`) it names in ``notes``: `columns`, `dropped_columns` (after dropout), `rows` (where rows do
-not sum to one).
+An attention that compares where queries and keys stand, in the row or in time, is `Placed` as well.
 
 ``flops(length)`` is what one row of that many positions costs forward, or the module has a sentence ``uncounted``.
 """

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Columns
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Projection, mask, of_mixing
 from fullrank.models.sequential.attention.rotary import rotate
@@ -87,7 +87,8 @@ class Focused(Spec):
 class FocusedAttention(nn.Module):
     """Satisfies `Attention` and `Streamed`. A query is [q1 q2] and a key [k1 k2], side by side."""
 
-    notes = frozenset({"columns", "rows"})
+    captures_after_dropout = False
+    rows_sum_to_one = False
 
     def __init__(self, dim: int, spec: Focused):
         super().__init__()
@@ -98,6 +99,7 @@ class FocusedAttention(nn.Module):
         self.sizes = [2 * spec.heads * self.width, 2 * spec.heads * self.width, dim]
         self.qkv = nn.Linear(dim, sum(self.sizes), bias=False)
         self.output = nn.Linear(dim, dim, bias=False)
+        self.linear = spec.norm != "head_rms"
         self.norm = nn.RMSNorm(dim // spec.heads, eps=EPS) if spec.norm == "head_rms" else None
         start_small(self)
 
@@ -122,14 +124,15 @@ class FocusedAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         q, k, v = self.project(x, batch.positions(from_end=False))
-        if batch.taps is not None and "memory" in batch.taps.wanted:
-            batch.taps.memory[self] = k, v
-        if batch.taps is None or "columns" not in batch.taps.wanted:
+        captures = batch.captures or Captures()
+        if captures.memory is not None:
+            captures.memory[self] = k, v
+        if captures.columns is None:
             return self.attend(q, k, v, None if self.causal else mask(batch, causal=False))
         y, (columns, rows) = focused_attention_noting(
             q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self._dropped()
         )
-        batch.taps.columns.append(Columns(self, columns, batch.valid, rows))
+        captures.columns.append(ColumnSums(self, columns, batch.valid, rows))
         return self._closed(y)
 
     def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Columns
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.initial import STD, start_small
 from fullrank.models.sequential.attention import Places, Projection, mask, of_mixing
 from fullrank.models.sequential.attention.rotary import rotate
@@ -90,7 +90,8 @@ class HSTU(Spec):
 class HSTUAttention(nn.Module):
     """Satisfies `Attention`, `Placed` and `Streamed`."""
 
-    notes = frozenset({"columns", "rows"})
+    captures_after_dropout = False
+    rows_sum_to_one, linear = False, False
 
     def __init__(self, dim: int, max_length: int, spec: HSTU):
         super().__init__()
@@ -139,13 +140,15 @@ class HSTUAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         q, k, v = self.project(x, batch.positions(from_end=False))
-        if batch.taps is not None and "memory" in batch.taps.wanted:
-            batch.taps.memory[self] = k, v
+        captures = batch.captures or Captures()
+        if captures.memory is not None:
+            captures.memory[self] = k, v
         allowed = None if self.causal else batch.valid[:, None, None, :]
-        wanted = batch.taps is not None and "columns" in batch.taps.wanted
-        y, columns, rows = self._mixed(q, k, v, allowed, Places.of(batch), batch.valid if wanted else None)
-        if batch.taps is not None and columns is not None:
-            batch.taps.columns.append(Columns(self, columns, batch.valid, rows))
+        y, columns, rows = self._mixed(
+            q, k, v, allowed, Places.of(batch), None if captures.columns is None else batch.valid
+        )
+        if captures.columns is not None and columns is not None:
+            captures.columns.append(ColumnSums(self, columns, batch.valid, rows))
         return y
 
     def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Columns, Taps
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Projection, mask, of_mixing
 from fullrank.models.sequential.attention.rotary import rotate
@@ -50,7 +50,7 @@ class Softmax(Spec):
 class SoftmaxAttention(nn.Module):
     """Satisfies `Attention` and `Streamed`."""
 
-    notes = frozenset({"columns", "dropped_columns"})
+    rows_sum_to_one, linear, captures_after_dropout = True, True, True
 
     def __init__(self, dim: int, spec: Softmax):
         super().__init__()
@@ -77,10 +77,13 @@ class SoftmaxAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         q, k, v = self.project(x, batch.positions(from_end=False))
-        if batch.taps is not None and "memory" in batch.taps.wanted:
-            batch.taps.memory[self] = k, v
-        if batch.taps is not None and batch.taps.wanted & {"columns", "dropped_columns"}:
-            return self._attend_noting(q, k, v, batch, batch.taps)
+        captures = batch.captures or Captures()
+        if captures.memory is not None:
+            captures.memory[self] = k, v
+        if captures.columns is not None:
+            y, noted = self._attend_noting(q, k, v, batch, captures.after_dropout)
+            captures.columns.append(noted)
+            return y
         return self.attend(q, k, v, None if self.causal else mask(batch, causal=False))
 
     def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:
@@ -89,13 +92,14 @@ class SoftmaxAttention(nn.Module):
         mixed = stream_mix(F.dropout(shares, self.drop, self.training), prefix[1], own[1])
         return self.output(mixed.transpose(1, 2).flatten(2))
 
-    def _attend_noting(self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, taps: Taps) -> Tensor:
+    def _attend_noting(
+        self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, after_dropout: bool
+    ) -> tuple[Tensor, ColumnSums]:
         y, sums, _ = column_attention(
             q, k, v, batch.valid, causal=self.causal, dropout=self.drop if self.training else 0.0,
-            dropped_columns="dropped_columns" in taps.wanted,
+            dropped_columns=after_dropout,
         )  # fmt: skip
-        taps.columns.append(Columns(self, sums, batch.valid))
-        return self.output(y.transpose(1, 2).flatten(2))
+        return self.output(y.transpose(1, 2).flatten(2)), ColumnSums(self, sums, batch.valid)
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
         q, k, _ = self.project(x, batch.positions(from_end=False))

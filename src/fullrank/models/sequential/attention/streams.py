@@ -21,7 +21,7 @@ Memory = tuple[Tensor, Tensor]
 
 @runtime_checkable
 class Streamed(Protocol):
-    """An attention with a cheap way to go on behind a history; it notes `Taps.memory` where that is wanted."""
+    """An attention with a cheap way to go on behind a history; it notes `Captures.memory` where that is wanted."""
 
     def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:
         """The output of one token in each stream, which sees the history and its stream's S tokens, itself the last."""
@@ -30,8 +30,9 @@ class Streamed(Protocol):
 
 def remembered(attention: Any, x: Float[Tensor, "B T D"], batch: Batch) -> Memory:
     """The keys and values of a history that the attention has just read."""
-    if batch.taps is not None and attention in batch.taps.memory:
-        return batch.taps.memory[attention]
+    memory = (batch.captures.memory if batch.captures else None) or {}
+    if attention in memory:
+        return memory[attention]
     _, k, v = attention.project(x, batch.positions(from_end=False))
     return k, v
 

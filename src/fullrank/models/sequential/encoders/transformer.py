@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, States, Taps
+from fullrank.data.batch import Batch, Captures, States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.attention.streams import Memory, remembered, think
@@ -161,7 +161,7 @@ class TransformerEncoder(nn.Module):
         return States(self.norm_output(layers[-1]), tuple(layers), tuple(self.blocks))
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
-        noting = replace(batch, taps=(batch.taps or Taps(frozenset())).also("memory"))
+        noting = replace(batch, captures=Captures.remembering(batch.captures))
         states = self(x, noting)
         kept = zip(self._stack(), states.layers, strict=False)
         return states, Cache(tuple(block.remembered(layer, noting) for block, layer in kept), batch)

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.tokeniser import words
@@ -80,7 +80,7 @@ def packed(column: pl.Series, size: int, name: str) -> Packed:
 def _plain(field: TextField, catalog: Catalog) -> pl.Series:
     """The column as strings."""
     if field.column not in catalog.columns:
-        raise UserError(f"the items have no column {field.column!r}{nearest(field.column, catalog.columns)}: set "
+        raise UserError(f"the items have no column {field.column!r}{did_you_mean(field.column, catalog.columns)}: set "
                         f"model.items.fields (columns: {', '.join(catalog.columns) or 'none'})")  # fmt: skip
     column = catalog.frame[field.column]
     if column.dtype == pl.Null:

@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.picked_dots import picked_dots
-from fullrank.ops.place_random import uniform
 
 
 class Negatives(Spec):
@@ -53,7 +53,7 @@ class Summed(Protocol):
 def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
     """Item ids: R is M, B or 1 as `share` says."""
     place = _places(spec, q, batch)
-    u = uniform(batch.seed, batch.step, place, 2 * spec.count)
+    u = uniform_draws(batch.seed, batch.step, place, 2 * spec.count)
     source, value = u[:, : spec.count], u[:, spec.count :]
     weights = _weights(spec)
     found = (value * q.catalogue.size).long().clamp_max(q.catalogue.size - 1)

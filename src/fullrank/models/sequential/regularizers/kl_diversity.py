@@ -19,12 +19,13 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
 from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.regularizers import Needs
 from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, first_view_alone, states_of, thoughts_of
 from fullrank.ops.pairwise_kl import pairwise_kl
-from fullrank.ops.place_random import uniform
 
 PLACE = 7_340_033
 """Sets these draws apart from those of negatives."""
@@ -56,7 +57,7 @@ class KLDiversity(Spec):
 class KLDiversityPenalty(nn.Module):
     """Satisfies `Penalty` and `Attached`."""
 
-    needs: frozenset[str] = frozenset()
+    needs = Needs()
 
     def __init__(self, spec: KLDiversity):
         super().__init__()
@@ -85,4 +86,4 @@ class KLDiversityPenalty(nn.Module):
         """Item ids, a function of seed and step alone."""
         assert self.spec.items is not None
         place = torch.full((1,), PLACE, device=step.batch.items.device)
-        return uniform(step.batch.seed, step.batch.step, place, size)[0].topk(min(self.spec.items, size)).indices
+        return uniform_draws(step.batch.seed, step.batch.step, place, size)[0].topk(min(self.spec.items, size)).indices

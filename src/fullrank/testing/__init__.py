@@ -1,0 +1,106 @@
+"""Component checks: what is true of every component of a room, for tests here and of people who write their own.
+
+A test of a component of yours is one line, ``check_component(EluLinear)``: it builds the component in every setting
+that is near its defaults and runs the checks of its room. No test runner is needed. With pytest, `checks` gives each
+check a name of its own::
+
+    @pytest.mark.parametrize(("name", "check"), checks(EluLinear))
+    def test_elu_linear(name, check):
+        check("cpu")
+
+A room is a module of this package with a tuple ``CHECKS`` of functions ``check(spec, device)``, each of which raises
+AssertionError with what it saw; `ROOMS` names the module. The checks of `settings` hold for the Specs of every room.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.registry import find, kinds
+from fullrank.core.spec import Spec
+from fullrank.testing.inputs import Check, example
+
+ROOMS = {"attention": "attention"}
+"""Room -> module of this package that has its checks."""
+
+
+def check_component(spec: type[Spec] | Spec, *, room: str | None = None, device: torch.device | str = "cpu") -> None:
+    """Run every check of a component's room. AssertionError with the name of the check and what was seen.
+
+    A class is checked from its defaults; where these do not suffice to build it, give an instance. The room follows
+    from the entry point or the base class of the Spec; name it where there is neither. Raises `UserError` for a room
+    without checks.
+    """
+    for name, check in checks(spec, room=room):
+        try:
+            check(device)
+        except AssertionError as error:
+            raise AssertionError(f"{spec.kind_of()}, check {name!r}: {error}") from error
+
+
+def checks(spec: type[Spec] | Spec, *, room: str | None = None) -> list[tuple[str, Callable[..., None]]]:
+    """(name, check) of everything that holds in the component's room; ``check(device="cpu")`` runs one."""
+    base = spec if isinstance(spec, Spec) else example(spec)
+    found = (*checks_of("settings"), *checks_of(room or room_of(type(base))))
+    return [(name_of(check), _on_device(check, base)) for check in found]
+
+
+def checks_of(room: str) -> tuple[Check, ...]:
+    """The checks of a room, or those of the `settings` of every Spec."""
+    if room != "settings" and room not in ROOMS:
+        raise unknown("room", room, ROOMS)
+    return _module(ROOMS.get(room, room)).CHECKS
+
+
+def name_of(check: Check) -> str:
+    """`causal` for `check_causal`."""
+    return str(check.__name__).removeprefix("check_")
+
+
+def room_of(spec: type[Spec]) -> str:
+    """The room that finds this Spec by its kind, or else whose base class it has."""
+    kind = spec.kind_of()
+    for room in ROOMS:
+        if kind in kinds(room) and find(kind, room) is spec:
+            return room
+    for room, module in ROOMS.items():
+        base = getattr(_module(module), "BASE", None)
+        if base is not None and issubclass(spec, base):
+            return room
+    raise UserError(
+        f"{spec.__name__} belongs to no room with checks: no entry point names it and it has no room's base class; "
+        f"say room=..., one of {', '.join(ROOMS)}",
+        code="room-not-found",
+    )
+
+
+def _module(name: str) -> Any:
+    """Imported when its room is checked: a check of one room needs no other."""
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def _on_device(check: Check, spec: Spec) -> Callable[..., None]:
+    def run(device: torch.device | str = "cpu") -> None:
+        with _repeatable():
+            check(spec, torch.device(device))
+
+    return run
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """The same draws every time, the caller's generators left as they are, and products in full precision."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,273 @@
+"""Checks of every attention: the future and the padding are invisible, its weights are what it does, no idle setting.
+
+Those of one module can be called alone (``check_causal(attention)``); `CHECKS` runs each on every module that a Spec's
+settings reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Captures, ColumnSums
+from fullrank.models.sequential.attention import Placed, Places, mask
+from fullrank.models.sequential.attention.streams import remembered, think, think_reference
+from fullrank.ops.flop_count import counted
+from fullrank.testing.inputs import (
+    Check,
+    built,
+    close,
+    device_of,
+    histories,
+    padded,
+    reachable,
+    shaken,
+    times_of,
+    told,
+    variations,
+)  # fmt: skip
+
+DIM, LONGEST = 12, 16
+LENGTHS = (1, 2, 5, 9, 3)
+COUNTED = (1, 9, 150)
+"""Lengths at which operations are counted; the last is more than one block of queries."""
+
+
+def case(device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Batch]:
+    """Vectors of five histories, and the batch that they are of."""
+    batch = padded(histories(LENGTHS), extra=extra)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(len(LENGTHS), 40, DIM, generator=generator)
+    return x[:, : batch.items.shape[1]].to(device), batch.to(device)
+
+
+def check_causal(attention: Any) -> None:
+    """What comes after a position leaves its output as it is."""
+    if not attention.causal:
+        return
+    x, batch = case(device_of(attention))
+    whole, times = attention(x, batch), times_of(batch)
+    for t in range(1, x.shape[1]):
+        changed = x.clone()
+        changed[:, t:] += 3
+        seen = batch.valid & (torch.arange(x.shape[1], device=x.device) < t)
+        assert close(attention(changed, batch)[seen], whole[seen]), f"position {t} is seen before it happens"
+        later = replace(batch, times=times + 10**6 * (torch.arange(x.shape[1], device=x.device) > t))
+        assert close(attention(x, later)[seen], whole[seen]), f"a time behind position {t} is seen too early"
+
+
+def check_padding(attention: Any) -> None:
+    """What stands behind a row's end, and how much of it, leaves its valid outputs as they are."""
+    x, batch = case(device_of(attention))
+    whole = attention(x, batch)
+    assert whole.shape == x.shape
+    other = torch.where(batch.valid[..., None], x, 7.0)
+    elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
+    assert close(attention(other, elsewhere)[batch.valid], whole[batch.valid]), "padding is seen"
+    longer, wide = case(device_of(attention), extra=4)
+    assert close(attention(longer, wide)[wide.valid], whole[batch.valid]), "extra padding is seen"
+    for row, length in enumerate(LENGTHS):
+        one = padded([batch.items[row, :length].tolist()]).to(x.device)
+        assert close(attention(x[row : row + 1, :length], one)[0], whole[row, :length]), f"row {row} differs when alone"
+
+
+def check_weights(attention: Any) -> None:
+    """A hidden place has no weight; where rows sum to one, every visible place has some."""
+    x, batch = case(device_of(attention))
+    weights = attention.weights(x, batch)
+    assert weights.shape == (len(x), attention.heads, x.shape[1], x.shape[1])
+    allowed = mask(batch, causal=attention.causal)
+    queries = batch.valid[:, None, :, None]
+    assert not weights.masked_select(queries & ~allowed).any(), "a hidden place has weight"
+    if attention.rows_sum_to_one:
+        assert (weights.masked_select(queries & allowed) > 0).all(), "a visible place has none"
+        assert close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+
+
+def check_apply(attention: Any) -> None:
+    """``apply_weights(weights(x, batch), x)`` is the module's output."""
+    x, batch = case(device_of(attention))
+    again = attention.apply_weights(attention.weights(x, batch), x)
+    assert close(again[batch.valid], attention(x, batch)[batch.valid])
+
+
+@torch.no_grad()
+def check_matrices(attention: Any) -> None:
+    """A head whose value projection is zero mixes nothing, and no head does through an output projection of zero."""
+    x, batch = case(device_of(attention))
+    value, output = attention.matrices()
+    weights = attention.weights(x, batch)
+    before, kept = attention.apply_weights(weights, x), output.clone()
+    for head in range(attention.heads):
+        other, noise = weights.clone(), torch.rand(weights[:, head].shape, generator=torch.Generator().manual_seed(3))
+        noise = noise.to(weights.device)
+        other[:, head] += noise - noise.mean(-1, keepdim=True)  # rows keep their sums, so value biases stay
+        assert not close(attention.apply_weights(other, x), before), "the weights are not used"
+        was = value[head].clone()
+        value[head] = 0
+        assert close(attention.apply_weights(other, x), attention.apply_weights(weights, x)), f"not head {head}'s value"
+        value[head] = was
+    output.zero_()
+    silent = attention.apply_weights(weights, x)
+    assert close(silent, silent[:1, :1].expand_as(silent)), "something goes round the output projection"
+    output.copy_(kept)
+
+
+def check_linear(attention: Any) -> None:
+    """`apply_weights` is, up to biases, the sum over heads of output @ value @ mixed tokens."""
+    if not attention.linear:
+        return
+    x, batch = case(device_of(attention))
+    value, output = attention.matrices()
+    weights = attention.weights(x, batch)
+    mixed = torch.einsum("bhts,bsd,hed->bthe", weights, x, value).flatten(2)
+    linear = attention.apply_weights(weights, x) - attention.apply_weights(weights, torch.zeros_like(x))
+    assert close((mixed @ output.T)[batch.valid], linear[batch.valid], 1e-4)
+
+
+def check_project(attention: Any) -> None:
+    """`attend` on what `project` gives, under the mask, is the module: what a cache relies on."""
+    x, batch = case(device_of(attention))
+    projected = attention.project(x, batch.positions(from_end=False))
+    places = (Places.of(batch),) if isinstance(attention, Placed) else ()
+    again = attention.attend(*projected, mask(batch, causal=attention.causal), *places)
+    assert close(again[batch.valid], attention(x, batch)[batch.valid])
+
+
+def check_learns(attention: Any) -> None:
+    """Every parameter gets a gradient."""
+    x, batch = case(device_of(attention))
+    attention.train()
+    attention(x, batch)[batch.valid].pow(2).sum().backward()
+    for label, parameter in attention.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
+        assert parameter.grad.any(), f"{label} does not learn"
+    attention.eval()
+
+
+def check_columns(attention: Any) -> None:
+    """What is noted is the absolute weights summed over valid queries, in value and in gradient; the output stays.
+
+    An attention with `noted_weights` notes those instead, and they are at least the absolute weights everywhere.
+    """
+    x, batch = case(device_of(attention), extra=2)
+    plain_y, kept = attention(x, batch), list[ColumnSums]()
+    assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
+    (noted,) = kept
+    absolute = attention.weights(x, batch).abs()
+    of = attention.noted_weights(x, batch) if hasattr(attention, "noted_weights") else absolute
+    assert noted.module is attention and torch.equal(noted.valid, batch.valid)
+    assert not noted.sums.masked_select(~batch.valid[:, None]).any(), "a padded key has received attention"
+    assert (of - absolute > -1e-6).all(), "what is noted is no bound"
+    of = of * batch.valid[:, None, :, None]
+    sums = of.sum(2)
+    assert close(noted.sums, sums)
+    assert close(of.sum(3), noted.rows if noted.rows is not None else batch.valid[:, None].expand_as(of.sum(3)).float())
+    parameters = list(attention.parameters())
+    found = torch.autograd.grad(noted.sums.pow(2).sum(), parameters, allow_unused=True)
+    wanted = torch.autograd.grad(sums.pow(2).sum(), parameters, allow_unused=True)
+    for a, b in zip(found, wanted, strict=True):
+        assert (a is None or not a.any()) if b is None else a is not None and close(a, b, 1e-4)
+    attention(x, replace(batch, captures=Captures()))
+    assert len(kept) == 1, "noted what nobody wants"
+
+
+def check_streams(attention: Any) -> None:
+    """Two tokens in each of three streams behind the history: those of the twin that copies it for every stream."""
+    x, batch = case(device_of(attention), extra=2)
+    noting = replace(batch, captures=Captures(memory={}))
+    attention(x, noting)
+    prefix = remembered(attention, x, noting)
+    projected = attention.project(x, batch.positions(from_end=False))[1:]
+    assert all(torch.equal(a, b) for a, b in zip(prefix, projected, strict=True)), "not the keys and values"
+    own: Any = None
+    for s in range(2):
+        new = torch.randn(len(x), 3, DIM, generator=torch.Generator().manual_seed(s))
+        q, _, _ = attention.project(new, (batch.lengths + s)[:, None].expand(-1, 3))
+        y, own = think(attention, new, prefix, own, batch)
+        assert close(y, think_reference(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
+
+
+def check_short_rows(attention: Any) -> None:
+    """Rows of length one are read."""
+    x = torch.randn(2, 1, DIM).to(device_of(attention))
+    y = attention(x, padded([[3], [4]]).to(x.device))
+    assert y.shape == (2, 1, DIM) and y.isfinite().all(), "rows of length one"
+
+
+def check_flops(spec: Spec, device: torch.device) -> None:
+    """What an attention says it costs is what torch counts, or it says why it does not say."""
+    for length in COUNTED:
+        batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
+        for other, attention in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
+            with told(other), torch.no_grad():
+                counts_as_said(attention, (x, batch), length)
+
+
+def counts_as_said(module: Any, inputs: tuple[Any, ...], length: int) -> None:
+    """What a module says that rows of a length cost is what torch counts."""
+    if not hasattr(module, "flops"):
+        assert len(getattr(module, "uncounted", "")) > 20, "neither flops(length) nor a sentence `uncounted`"
+        return
+    parts, rows = module.flops(length), len(inputs[0])
+    assert not hasattr(module, "uncounted") and None not in parts.values()
+    said, found = rows * sum(parts.values()), counted(lambda: module(*inputs))
+    assert said == found, f"{rows} rows of length {length} are said to cost {said} and cost {found}"
+
+
+@cache
+def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
+    """What can be seen of a spec: the shapes of its parameters, an output, an output in training."""
+    try:
+        torch.manual_seed(0)
+        attention = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
+    except UserError:
+        return None
+    x, batch = case(device)
+    out = [attention.eval()(x, batch)[batch.valid]]
+    torch.manual_seed(0)
+    out.append(attention.train()(x, batch)[batch.valid])
+    shapes = [(label, tuple(p.shape)) for label, p in attention.named_parameters()]
+    return shapes, *(tuple(o.flatten().tolist()) for o in out)
+
+
+def check_effects(spec: Spec, device: torch.device) -> None:
+    """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
+    for here in reachable(spec, 1, numbers=False):
+        if trace(here, device) is not None:
+            settings_have_effect(here, device)
+
+
+def settings_have_effect(spec: Spec, device: torch.device) -> None:
+    """Of the values that a setting accepts here, one at least makes a difference."""
+    here = trace(spec, device)
+    for key in type(spec).model_fields:
+        others = [v for v in variations(spec) if getattr(v, key) != getattr(spec, key)]
+        same = [t == here for t in (trace(other, device) for other in others) if t is not None]
+        assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
+
+
+def _of_modules(check: Callable[[Any], None]) -> Check:
+    """A check of a module as one of a Spec: of every module that its settings reach."""
+
+    @wraps(check)
+    def of_spec(spec: Spec, device: torch.device) -> None:
+        for other, attention in built(reachable(spec), DIM, LONGEST, device=device):
+            with told(other):
+                check(attention)
+
+    return of_spec
+
+
+OF_MODULES = (
+    check_causal, check_padding, check_weights, check_apply, check_matrices, check_linear, check_project,
+    check_learns, check_columns, check_streams, check_short_rows,
+)  # fmt: skip
+CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), check_flops, check_effects)

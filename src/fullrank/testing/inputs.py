@@ -1,0 +1,181 @@
+"""What checks run on: specs near a spec, what they build, a small catalogue, and padded batches of histories."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch
+from fullrank.data.events.catalog import Catalog
+
+Check = Callable[[Spec, torch.device], None]
+"""Raises AssertionError with what it saw where something is not true of a spec, or of what it builds on a device."""
+M = TypeVar("M", bound=nn.Module)
+
+ITEMS = 23
+EXAMPLES: dict[str, dict[str, Any]] = {"features": {"categorical": ("brand",), "numeric": ("price",)}}
+"""Settings for the kinds that have to be told something."""
+
+
+def example(found: type[Spec]) -> Spec:
+    """The spec at its defaults; where a setting has no default, the plainest value of its type."""
+    if found.kind_of() in EXAMPLES:
+        return found.model_validate(EXAMPLES[found.kind_of()])
+    required = {n: _plainest(field.annotation) for n, field in found.model_fields.items() if field.is_required()}
+    return found.model_validate(required)
+
+
+def variations(spec: Spec) -> Iterator[Spec]:
+    """Specs that differ from this one in a single setting, for every setting where the room allows another value."""
+    for key in type(spec).model_fields:
+        for value in _others(getattr(spec, key), type(spec).model_fields[key].annotation):
+            try:
+                other = spec.override(f"{key}={value}")
+            except UserError:
+                continue  # out of range, or sound only together with another setting
+            if other != spec:
+                yield other
+
+
+def reachable(spec: Spec, changes: int = 2, *, numbers: bool = True) -> list[Spec]:
+    """The spec and every one that differs from it in at most this many settings (but numbers, unless asked for)."""
+    found, edge = {spec: None}, [spec]
+    for _ in range(changes):
+        edge = [other for one in edge for other in variations(one) if other not in found]
+        edge = [other for other in edge if numbers or not _numbers_differ(spec, other)]
+        found |= dict.fromkeys(edge)
+    return list(found)
+
+
+def built(specs: Iterable[Spec], *arguments: Any, device: torch.device | str = "cpu") -> Iterator[tuple[Spec, Any]]:
+    """What these specs build, shaken, in evaluation mode; those whose settings do not suit the sizes are left out."""
+    count = 0
+    for spec in specs:
+        try:
+            torch.manual_seed(0)
+            module = spec.build(*arguments)  # type: ignore[attr-defined]
+        except UserError:
+            continue
+        count += 1
+        yield spec, shaken(module).to(device).eval()
+    assert count, "none of the specs could be built"
+
+
+@contextmanager
+def told(spec: Spec) -> Iterator[None]:
+    """Say of which settings a failed check speaks."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{spec!r}: {error}") from error
+
+
+def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
+    """The module with every parameter drawn anew, large enough that no effect hides behind small starting values."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    return module
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where the parameters of a module are."""
+    return next(module.parameters()).device
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
+    return a.shape == b.shape and bool(torch.allclose(a, b, rtol=tolerance, atol=tolerance))
+
+
+def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:
+    """These histories, right-padded with item `fill`, and with `extra` more places.
+
+    The times follow from the items, so a prefix keeps its own: gaps from none to half a year, and zeros in the padding.
+    """
+    width = max(len(row) for row in rows) + extra
+    items = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])
+    rows_ids = torch.arange(100, 100 + len(rows)) if ids is None else torch.as_tensor(ids)
+    gaps = (3.0 ** (items % 16)).long() - 1
+    times = torch.where(torch.arange(width) < lengths[:, None], 10**9 + gaps.cumsum(1), 0)
+    return Batch(items, lengths, rows=rows_ids, times=times, seed=3, step=step)
+
+
+def times_of(batch: Batch) -> Tensor:
+    """The times of a batch that has some, as those of `padded` have."""
+    assert batch.times is not None
+    return batch.times
+
+
+def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, items, n).tolist() for n in lengths]
+
+
+def catalog(size: int = ITEMS) -> Catalog:
+    """Popularity falls like a power law and ends in items without events; brands and prices are missing at times.
+
+    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand.
+    """
+    counts = [int(40 / (1 + i)) if i < size - 2 else 0 for i in range(size)]
+    brand = [None if i % 5 == 4 else f"brand-{i % 3}" for i in range(size)]
+    price = [None if i % 7 == 6 else 1.5 * i for i in range(size)]
+    columns = {"item": np.arange(size), "item_id": [f"i{i}" for i in range(size)], "train_count": counts}
+    codes = np.stack([np.arange(size) % 5, np.arange(size) // 5 % 5, np.arange(size) * 7 // 25 % 3], 1)
+    semantic = {"codes": pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3))}
+    semantic["code_sizes"] = pl.Series([[5, 5, 3]] * size, dtype=pl.Array(pl.Int32, 3))
+    return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price} | semantic | _tokens(size)))
+
+
+def _tokens(size: int) -> dict[str, pl.Series]:
+    """Up to four tokens of 13 in the title, up to two in the brand; some items have none. No tokeniser made them."""
+    title = [[1 + (i * k + k) % 12 for k in range(1, 1 + i % 5)] for i in range(size)]
+    brand = [[1 + (i * 5 + k) % 12 for k in range(i % 3)] for i in range(size)]
+    tokens = {"title_tokens": title, "brand_tokens": brand}
+    found = {name: pl.Series(rows, dtype=pl.List(pl.Int32)) for name, rows in tokens.items()}
+    return found | {"tokeniser_size": pl.Series([13] * size, dtype=pl.Int32)}
+
+
+def _numbers_differ(a: Spec, b: Spec) -> bool:
+    values = [getattr(b, key) for key in type(b).model_fields if getattr(a, key) != getattr(b, key)]
+    return any(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _plainest(annotation: Any) -> Any:
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return inner[0]
+    if origin in (typing.Union, types.UnionType):
+        return _plainest(inner[0])
+    return {str: "x", int: 1, float: 0.5, bool: True}.get(annotation, ())
+
+
+def _others(value: Any, annotation: Any) -> Iterator[Any]:
+    for choice in _choices(annotation):
+        if choice != value:
+            yield choice
+    if isinstance(value, bool):
+        yield "false" if value else "true"
+    elif isinstance(value, int | float):
+        yield from (value + 1, value / 3 + 1e-7, value * 1e-9)
+
+
+def _choices(annotation: Any) -> Iterator[Any]:
+    if typing.get_origin(annotation) is Literal:
+        yield from typing.get_args(annotation)
+    for inner in typing.get_args(annotation):
+        if typing.get_origin(inner) is not None:
+            yield from _choices(inner)
+        elif inner is type(None):
+            yield "null"

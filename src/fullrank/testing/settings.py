@@ -1,0 +1,78 @@
+"""Checks of every Spec of every room: it survives YAML and JSON, refuses what it does not know, and is frozen."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import torch
+from pydantic import ValidationError
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.testing.inputs import Check, variations
+
+
+def check_round_trip(spec: Spec, device: torch.device | None = None) -> None:
+    """YAML, JSON and plain data give back the spec."""
+    for one in (spec, *variations(spec)):
+        same = type(one)
+        for back in (same.from_text(one.to_yaml()), same.from_text(one.to_json()), same.parse(one.dump())):
+            assert back == one, f"{one!r} comes back as {back!r}"
+        assert json.loads(one.to_json()) == json.loads(json.dumps(one.dump()))
+
+
+def check_refusal(spec: Spec, device: torch.device | None = None) -> None:
+    """A misspelt setting is refused, and the sentence names the right one."""
+    for key in type(spec).model_fields:
+        if key == "kind":
+            continue
+        sentence = _refusal(spec, key + "x")
+        assert repr(key + "x") in sentence and f"did you mean {key!r}?" in sentence, sentence
+    _refusal(spec, "zzzzzz")
+
+
+def check_frozen(spec: Spec, device: torch.device | None = None) -> None:
+    """No setting can be changed in place."""
+    for key in type(spec).model_fields:
+        try:
+            setattr(spec, key, getattr(spec, key))
+        except ValidationError as error:
+            assert error.errors()[0]["type"] == "frozen_instance", error
+        else:
+            raise AssertionError(f"{key} can be set")
+    try:
+        hash(spec)
+    except TypeError as error:  # a list or a dict among the settings could be changed in place
+        raise AssertionError(f"a setting can be changed in place: {error}") from error
+
+
+def check_schema(spec: Spec, device: torch.device | None = None) -> None:
+    """The JSON Schema can be written, describes every setting, and knows the kind by its name."""
+    found = type(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schema = json.loads(json.dumps(found.model_json_schema()))
+    assert schema.get("additionalProperties") is False, "the schema takes keys that the Spec refuses"
+    assert set(schema["properties"]) == set(found.model_fields)
+    for key, setting in schema["properties"].items():
+        if key == "kind":
+            assert setting["const"] == found.kind_of()
+        else:
+            assert setting.get("description"), f"{found.__name__}.{key} has no docstring below it"
+
+
+def check_described(spec: Spec, device: torch.device | None = None) -> None:
+    """The Spec says in one line what it builds."""
+    assert (type(spec).__doc__ or "").strip(), f"{type(spec).__name__} has no docstring"
+
+
+def _refusal(spec: Spec, key: str) -> str:
+    try:
+        type(spec).parse(spec.dump() | {key: 1})
+    except UserError as error:
+        return str(error)
+    raise AssertionError(f"the unknown setting {key!r} is taken")
+
+
+CHECKS: tuple[Check, ...] = (check_round_trip, check_refusal, check_frozen, check_schema, check_described)
