@@ -29,7 +29,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.retrieval import Split
-from fullrank.models.sequential.attention.streams import Streamed
+from fullrank.models.sequential.attention import Attention
 
 FAIRNESS = "fair0.8@1"
 USERS = 2048
@@ -70,9 +70,9 @@ def without(modules: tuple[nn.Module, ...]) -> Iterator[None]:
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(silent).remove)
-            if isinstance(module, Streamed):  # a reasoner's own tokens do not pass through forward
-                vars(module)["think"] = _zeros_of(module.think)
-                stack.callback(delattr, module, "think")
+            if isinstance(module, Attention):  # a reasoner's own tokens do not pass through forward
+                vars(module)["attend_latent"] = _zeros_of(module.attend_latent)
+                stack.callback(delattr, module, "attend_latent")
         yield
 
 

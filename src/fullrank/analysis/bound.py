@@ -205,7 +205,7 @@ def _refused(blocks: tuple[Block, ...], reading: Reading) -> str | None:
     """Why the bound does not hold for these blocks; None where it does."""
     if not blocks:
         return "it has no transformer blocks"
-    if reading.states is not None and reading.states.thoughts is not None:
+    if reading.states is not None and reading.states.reasoning is not None:
         return "it answers after latent steps, which pass its blocks again"
     for block in blocks:
         feed = block.feed_forward

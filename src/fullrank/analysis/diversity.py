@@ -74,7 +74,7 @@ class Diversity:
 
     @torch.no_grad()
     def see(self, reading: Reading) -> None:
-        thoughts = None if reading.states is None else reading.states.thoughts
+        thoughts = None if reading.states is None else reading.states.reasoning
         if thoughts is None:
             return
         self.alone = thoughts.gate.shape[1] == 1

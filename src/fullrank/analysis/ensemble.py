@@ -46,7 +46,7 @@ class Ensemble:
 
     @torch.no_grad()
     def see(self, reading: Reading) -> None:
-        thoughts = None if reading.states is None else reading.states.thoughts
+        thoughts = None if reading.states is None else reading.states.reasoning
         if thoughts is None or not isinstance(reading.answer, DenseScorer) or not thoughts.steps.shape[1]:
             return
         if thoughts.gate.shape[1] == 1 or self.targets is None:

@@ -56,7 +56,7 @@ class Streams:
 
     @torch.no_grad()
     def see(self, reading: Reading) -> None:
-        thoughts = None if reading.states is None else reading.states.thoughts
+        thoughts = None if reading.states is None else reading.states.reasoning
         if thoughts is None or not isinstance(reading.answer, DenseScorer):
             return
         self.gates.append(thoughts.gate.double().cpu())

@@ -30,20 +30,16 @@ class Columns:
     """The same summed over the keys, zero at padded queries; None where rows sum to one."""
 
 
-class Taps:
-    """What modules note down for the penalties of one step, or for a cache. A module notes only what is `wanted`."""
+@dataclass(frozen=True)
+class Captures:
+    """What modules keep of one forward pass for penalties or for a cache: a module fills what is not None."""
 
-    def __init__(self, wanted: frozenset[str]):
-        self.wanted = wanted
-        self.columns: list[Columns] = []
-        self.memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] = {}
-        """The keys and values of each attention, [B, H, T, e]."""
-
-    def also(self, need: str) -> Taps:
-        """Taps that want one thing more; what is noted there is noted here."""
-        more = Taps(self.wanted | {need})
-        more.columns, more.memory = self.columns, self.memory
-        return more
+    columns: list[Columns] | None = None
+    """How much attention each key received, layer by layer."""
+    after_dropout: bool = False
+    """Whether columns are sums of the weights after dropout."""
+    memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] | None = None
+    """The keys and values of each attention, [B, H, T, e]."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,8 @@ class Batch:
     """Queries per group over all shards of one optimizer step; None means this batch alone."""
     empty_shard: bool = False
     """A shard without rows of its own: it takes part in the step and adds nothing."""
-    taps: Taps | None = None
-    """Where modules note what a penalty needs; None outside of training, or where no penalty needs anything."""
+    captures: Captures | None = None
+    """Where modules keep what a penalty or a cache needs; None where nothing is needed."""
     views: int = 1
     """How often the rows are repeated, each time under other dropout: rows [0, B / views) are the first view."""
 
@@ -98,13 +94,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class ReasoningStates:
-    """What a reasoner thought behind each row's last event: S steps in M isolated streams (ReaRec: M = 1)."""
+    """Latent states behind each row's last event: S steps in P isolated streams (ReaRec: P = 1)."""
 
     start: Float[Tensor, "B D"]
     """h_0, the encoder's own state of the last event."""
-    steps: Float[Tensor, "B S M D"]
-    """h_{t,m}."""
-    gate: Float[Tensor, "B M"]
+    steps: Float[Tensor, "B S P D"]
+    """h_{t,p}."""
+    gate: Float[Tensor, "B P"]
     """Weight of each stream; a row sums to one."""
 
 
@@ -169,8 +165,8 @@ class States:
     `trained` is what the loss reads, `answer` what is searched with, and `step_0` .. `step_S` what would be answered
     after that many steps (`step_0` is h_0, `step_S` equals `answer`).
     """
-    thoughts: ReasoningStates | None = None
-    """What a reasoner thought; None for a plain encoder."""
+    reasoning: ReasoningStates | None = None
+    """The states of a reasoner's steps; None for a plain encoder."""
 
 
 def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
@@ -241,10 +237,12 @@ class Step:
     states: States
     queries: tuple[Queries, ...]
     records: Mapping[str, Record] = field(default_factory=dict)
-    taps: Taps | None = None
-    """What the modules noted, where a penalty asked for it."""
+    captures: Captures | None = None
+    """What the modules kept of this step, where a penalty needs it."""
     inputs: Batch | None = None
     """What the encoder was given of the batch: lengths and positions of `states.tokens`."""
+    first_view_only: bool = False
+    """Whether the loss reads the first view of the rows alone."""
 
 
 @runtime_checkable

@@ -112,7 +112,7 @@ def test_noise_leaves_the_loss_and_the_taps_of_the_clean_pass() -> None:
     batch = padded(ROWS)
     assert torch.equal(plain(batch)["ahead_1"], noisy(batch)["ahead_1"])
     step = noisy.step(batch)
-    assert step.inputs is not None and step.inputs.taps is None
+    assert step.inputs is not None and step.inputs.captures is None
 
 
 def test_one_row_has_no_negative() -> None:

@@ -23,6 +23,7 @@ from fullrank.models.sequential.regularizers.progressive import Progressive
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.ops.pairwise_kl import pairwise_kl_reference
+from refusals import refused
 from tests.test_recommender_shards import check_shards
 from tiny import catalog, close, histories, padded, shaken
 
@@ -47,7 +48,7 @@ def taken(model: RecommenderModel, batch: Batch | None = None) -> Step:
 
 
 def flat(step: Step, *, start: bool = False) -> Tensor:
-    thoughts = step.states.thoughts
+    thoughts = step.states.reasoning
     assert thoughts is not None
     steps = thoughts.steps.flatten(1, 2)
     return torch.cat([thoughts.start[:, None], steps], 1) if start else steps
@@ -148,7 +149,7 @@ def test_progressive_by_hand() -> None:
     batch = padded(ROWS)
     step = taken(model, batch)
     assert [q.name for q in step.queries] == ["last", "last_step_0", "last_step_1", "last_step_2"]
-    thoughts = step.states.thoughts
+    thoughts = step.states.reasoning
     assert thoughts is not None
     torch.manual_seed(1)
     terms = model(batch)
@@ -195,7 +196,7 @@ def test_a_penalty_without_a_reasoner_is_refused(penalty: Any) -> None:
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(UserError, match="model.task=last_item"):
         Recommender(dim=6, task=NextItem(), reasoner=PLR()).build(catalog())
-    with pytest.raises(UserError, match="loss_views=first"):
+    with refused("penalties-disagree", "loss_views=first"):
         build(ReasoningContrast(), Progressive())
     build(ReasoningContrast(loss_views="first"), Progressive())
     with pytest.raises(ValueError, match="no effect"):
@@ -205,7 +206,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 def test_sprint_reads_a_reasoner() -> None:
     model = build(Sprint(), ReasoningContrast(), KLDiversity()).train()
     step = taken(model)
-    assert step.taps is not None and [len(c.sums) for c in step.taps.columns] == [8, 8]
+    assert step.captures is not None and [len(c.sums) for c in step.captures.columns or ()] == [8, 8]
     terms = model(padded(ROWS))
     sum(terms.values()).backward()  # type: ignore[union-attr]
     assert all(term.isfinite() for term in terms.values())

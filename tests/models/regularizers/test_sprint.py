@@ -19,6 +19,7 @@ from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.ops.power_iteration import largest_singular_value
+from refusals import refused
 from tiny import catalog, histories, padded, shaken
 
 BATCH = padded(histories([5, 7, 2, 9]))
@@ -116,7 +117,7 @@ def test_every_switch_of_the_decision_table() -> None:
         "value_norms=none": both(lambda n, v, o: n.sum().log()),
         "head_reduction=separate": both(lambda n, v, o: ((n * v**2).sqrt() * o).log().mean()),
         "normalise_count=true": both(
-            lambda n, v, o: joint(n - math.log(int(step.taps.columns[0].valid.sum())), v, o).log()
+            lambda n, v, o: joint(n - math.log(int(step.captures.columns[0].valid.sum())), v, o).log()
         ),
     }
     for setting, wanted in expected.items():
@@ -138,11 +139,11 @@ def test_gradient_reaches_attention_through_the_blocked_path() -> None:
 def test_dropped_weights() -> None:
     model = build(Sprint(attention=1, feed_forward=0, dropped_weights=True), dropout=0.5)
     torch.manual_seed(0)
-    noted = model.step(BATCH).taps.columns[0]
+    noted = model.step(BATCH).captures.columns[0]
     sums = noted.sums.sum(-1)
     queries = noted.valid.sum(1, keepdim=True).expand_as(sums).float()
     assert not torch.allclose(sums, queries), "dropped weights do not sum to one"
-    kept = build(Sprint(attention=1, feed_forward=0), dropout=0.5).step(BATCH).taps.columns[0].sums.sum(-1)
+    kept = build(Sprint(attention=1, feed_forward=0), dropout=0.5).step(BATCH).captures.columns[0].sums.sum(-1)
     torch.testing.assert_close(kept, queries)
 
 
@@ -153,7 +154,7 @@ def test_scores_and_states_are_those_without_the_penalty() -> None:
     ).build(catalog())  # fmt: skip
     shaken(plain)
     torch.testing.assert_close(with_it.step(BATCH).states.tokens, plain.step(BATCH).states.tokens)
-    assert plain.step(BATCH).taps is None
+    assert plain.step(BATCH).captures is None
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -217,14 +218,14 @@ def test_zero_matrices_give_neither_infinity_nor_nan() -> None:
 def test_a_layer_without_a_valid_key_is_skipped() -> None:
     model = build(Sprint(attention=1, feed_forward=0))
     step = model.step(BATCH)
-    empty = [replace(c, valid=torch.zeros_like(c.valid)) for c in step.taps.columns]
-    step.taps.columns[:] = empty
+    empty = [replace(c, valid=torch.zeros_like(c.valid)) for c in step.captures.columns]
+    step.captures.columns[:] = empty
     assert model.penalties["sprint"](step) == 0
 
 
 def test_dropped_weights_are_refused_where_they_cannot_be_noted() -> None:
     encoder = Transformer(attention=HSTU(rel_bias="none"))
-    with pytest.raises(UserError, match="HSTUAttention does not note dropped_columns; set dropped_weights=false"):
+    with refused("columns-not-captured", "HSTUAttention", "dropped_weights=false"):
         Recommender(encoder=encoder, penalties=(Sprint(dropped_weights=True),)).build(catalog())
 
 

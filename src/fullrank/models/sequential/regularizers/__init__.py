@@ -2,20 +2,62 @@
 
 The room's contract: a Spec whose ``build()`` gives a `Penalty`, a module (its buffers are saved with the weights).
 A penalty that finds nothing to read raises; it never passes in silence. One that reads more than the `Step` holds by
-itself is `Attached`: it names what modules must note for it (`batch.Taps`) and sees the model once, when that is built.
-Some needs are the model's own: `second_view` has every row read twice in one forward pass, under other dropout, and
-with it `loss_of_both_views` (their mean) or `loss_of_first_view` says what the task's loss reads. One that also trains
-other vectors on the task's targets is `Asking`.
+itself is `Attached`: it says what it `needs` and sees the model once, when that is built. One that also trains other
+vectors on the task's targets is `Asking`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.data.batch import Queries, States, Step
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Captures, Queries, States, Step
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a penalty needs of every training step; ``a | b`` is what two of them need."""
+
+    columns: bool = False
+    """How much attention each key received (`batch.Columns`)."""
+    columns_after_dropout: bool = False
+    """The same of the weights after dropout."""
+    second_view: bool = False
+    """Every row read twice in one forward pass, under other dropout."""
+    loss_of: Literal["all", "first_view", "both_views"] = "all"
+    """What the task's loss reads: every view that there is, without a wish (`all`) or of necessity (`both_views`, their
+    mean), or the first alone."""
+
+    def __or__(self, other: Needs) -> Needs:
+        """Raises `UserError` where one step cannot serve both."""
+        wishes = {needs.loss_of for needs in (self, other)} - {"all"}
+        if len(wishes) > 1:
+            raise UserError(
+                "one penalty wants the loss of both views and another that of the first; "
+                "set loss_views=first on reasoning_contrast",
+                code="penalties-disagree",
+            )
+        joint = Needs(
+            self.columns or other.columns,
+            self.columns_after_dropout or other.columns_after_dropout,
+            self.second_view or other.second_view,
+            next(iter(wishes), "all"),
+        )
+        if joint.columns and joint.columns_after_dropout:
+            raise UserError(
+                "one penalty reads attention weights before dropout and another those after it; drop one of the two",
+                code="penalties-disagree",
+            )
+        return joint
+
+    def captures(self) -> Captures | None:
+        """Empty captures for one step; None where modules need not keep anything."""
+        wanted = self.columns or self.columns_after_dropout
+        return Captures(columns=[], after_dropout=self.columns_after_dropout) if wanted else None
 
 
 class Penalty(Protocol):
@@ -27,11 +69,8 @@ class Penalty(Protocol):
 
 @runtime_checkable
 class Attached(Protocol):
-    needs: frozenset[str]
-    """What modules must note in every training step (`columns`), or what else the step must hold (`second_view`).
-
-    With an attribute `after_steps`, a second view is not needed before that optimizer step.
-    """
+    needs: Needs
+    """With an attribute `after_steps`, a second view is not needed before that optimizer step."""
 
     def attach(self, model: nn.Module) -> None:
         """Find the blocks to read and make the buffers that belong to them. Raises `UserError` where there is none."""

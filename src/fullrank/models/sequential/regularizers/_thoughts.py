@@ -24,14 +24,14 @@ def demand_reasoner(model: Any, penalty: str) -> Any:
 
 
 def thoughts_of(step: Step) -> ReasoningStates:
-    thoughts = step.states.thoughts
+    thoughts = step.states.reasoning
     assert thoughts is not None  # `demand_reasoner` was asked when the model was built
     return thoughts
 
 
 def first_view_alone(step: Step) -> bool:
     """Whether the loss, and what goes with it, reads the first view only."""
-    return step.taps is not None and "loss_of_first_view" in step.taps.wanted
+    return step.first_view_only
 
 
 def states_of(thoughts: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, Record, Step
+from fullrank.models.sequential.regularizers import Needs
 
 
 class DROS(Spec):
@@ -40,7 +41,7 @@ class DROS(Spec):
 
 
 class DROSPenalty(nn.Module):
-    needs: frozenset[str] = frozenset()
+    needs = Needs()
 
     def __init__(self, spec: DROS):
         super().__init__()

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
 from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.regularizers import Needs
 from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, first_view_alone, states_of, thoughts_of
 from fullrank.ops.pairwise_kl import pairwise_kl
 from fullrank.ops.place_random import uniform
@@ -56,7 +57,7 @@ class KLDiversity(Spec):
 class KLDiversityPenalty(nn.Module):
     """Satisfies `Penalty` and `Attached`."""
 
-    needs: frozenset[str] = frozenset()
+    needs = Needs()
 
     def __init__(self, spec: KLDiversity):
         super().__init__()

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, States, Step
+from fullrank.models.sequential.regularizers import Needs
 from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, thoughts_of, views_of
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
@@ -67,7 +68,7 @@ class ProgressivePenalty(nn.Module):
     def __init__(self, spec: Progressive):
         super().__init__()
         self.spec, self.after_steps = spec, spec.after_steps
-        self.needs = frozenset({"second_view", "loss_of_first_view"} if spec.contrast_weight else ())
+        self.needs = Needs(second_view=True, loss_of="first_view") if spec.contrast_weight else Needs()
 
     def attach(self, model: Any) -> None:
         reasoner = demand_reasoner(model, "progressive")
@@ -79,7 +80,7 @@ class ProgressivePenalty(nn.Module):
             reasoner.input_noise = self.spec.noise
 
     def ask(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
-        thoughts, spec = states.thoughts, self.spec
+        thoughts, spec = states.reasoning, self.spec
         if not spec.step_weight or thoughts is None:
             return ()
         found, count = [], thoughts.steps.shape[1]

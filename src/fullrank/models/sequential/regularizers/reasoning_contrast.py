@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
 from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.regularizers import Needs
 from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, thoughts_of, views_of
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
@@ -45,7 +46,7 @@ class ReasoningContrastPenalty(nn.Module):
     def __init__(self, spec: ReasoningContrast):
         super().__init__()
         self.weight, self.temperature = spec.weight, spec.temperature
-        self.needs = frozenset({"second_view", f"loss_of_{spec.loss_views}_view{'s' * (spec.loss_views == 'both')}"})
+        self.needs = Needs(second_view=True, loss_of="both_views" if spec.loss_views == "both" else "first_view")
 
     def attach(self, model: Any) -> None:
         demand_reasoner(model, "reasoning_contrast")

@@ -25,6 +25,8 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Columns, Step
+from fullrank.models.sequential.attention import Attention
+from fullrank.models.sequential.regularizers import Needs
 from fullrank.ops.power_iteration import PowerIteration
 
 
@@ -84,22 +86,22 @@ class SprintPenalty(nn.Module):
     def __init__(self, spec: Sprint):
         super().__init__()
         self.spec, self.searches_items = spec, bool(spec.item_table)
-        columns = "dropped_columns" if spec.dropped_weights else "columns"
-        self.needs = frozenset({columns} if spec.attention else ())
+        reads, dropped = bool(spec.attention), spec.dropped_weights
+        self.needs = Needs(columns=reads and not dropped, columns_after_dropout=reads and dropped)
         self.sigmas = nn.ModuleDict()
         self._blocks: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
 
     def attach(self, model: Any) -> None:
         readable = [m for m in model.encoder.modules() if hasattr(m, "matrices")]
-        mixers = tuple(m for m in readable if hasattr(m, "attend")) if self.spec.attention else ()
-        feeds = tuple(m for m in readable if not hasattr(m, "attend")) if self.spec.feed_forward else ()
+        mixers = tuple(m for m in readable if isinstance(m, Attention)) if self.spec.attention else ()
+        feeds = tuple(m for m in readable if not isinstance(m, Attention)) if self.spec.feed_forward else ()
         encoder = type(model.encoder).__name__
         if self.spec.attention and not mixers:
             raise UserError(f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder")
         if self.spec.feed_forward and not feeds:
             raise UserError(f"sprint: {encoder} has no feed-forward to read; set feed_forward=0 (and embedding apart)")
         for module in mixers:
-            self._check_notes(module)
+            self._check_columns(module)
         self._blocks = mixers, feeds
         names = [("mixer", mixers)] if self.spec.value_norms != "none" else []
         for name, modules in [*names, ("feed", feeds)]:
@@ -112,22 +114,22 @@ class SprintPenalty(nn.Module):
                 every = torch.arange(model.num_items, device=next(model.parameters()).device)
                 self.sigmas["table"] = PowerIteration(model.items.embed(every), self.spec.warmup)
 
-    def _check_notes(self, module: Any) -> None:
-        notes: frozenset[str] = getattr(module, "notes", frozenset())
+    def _check_columns(self, module: Attention) -> None:
         name = type(module).__name__
-        if not self.needs <= notes:
+        if self.needs.columns_after_dropout and not module.captures_after_dropout:
             raise UserError(
-                f"sprint: {name} does not note {', '.join(sorted(self.needs - notes))}; set "
-                f"{'dropped_weights=false' if 'columns' in notes else 'attention=0'} or choose another attention"
+                f"sprint: {name} does not note its columns after dropout; set dropped_weights=false or choose another "
+                "attention",
+                code="columns-not-captured",
             )
-        if self.spec.exact_bound and "rows" not in notes:
+        if self.spec.exact_bound and module.rows_sum_to_one:
             raise UserError(f"sprint: exact_bound has no effect on {name}, whose rows sum to one; remove it")
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, (mixers, feeds) = self.spec, self._blocks
         total: Tensor | float = 0.0
         if mixers:
-            noted = [] if step.taps is None else step.taps.columns
+            noted = (step.captures.columns if step.captures else None) or []
             terms = [self._attention(i, m, [c for c in noted if c.module is m]) for i, m in enumerate(mixers)]
             total = total + spec.attention * self._over_layers(terms)
         if feeds:
