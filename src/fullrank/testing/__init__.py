@@ -26,7 +26,10 @@ from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
 from fullrank.testing.inputs import Check, example
 
-ROOMS = {"attention": "attention"}
+ROOMS = {
+    "attention": "attention", "items": "items", "objectives.tasks": "tasks", "objectives.losses": "losses",
+    "objectives.weightings": "weightings", "baselines": "baselines",
+}  # fmt: skip
 """Room -> module of this package that has its checks."""
 
 
