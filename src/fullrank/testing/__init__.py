@@ -26,7 +26,7 @@ from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
 from fullrank.testing.inputs import Check, example
 
-ROOMS = {"attention": "attention"}
+ROOMS = {"attention": "attention", "encoders": "encoders", "reasoning": "reasoning"}
 """Room -> module of this package that has its checks."""
 
 
