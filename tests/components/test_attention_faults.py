@@ -1,4 +1,4 @@
-"""The laws of attention catch planted faults: each fails on an attention that breaks it, and on no sound one."""
+"""The checks of attention catch planted faults: each fails on an attention that breaks it, and on no sound one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of reasoners catch planted faults: each fails on a reasoner that breaks it, and on no sound one."""
+"""The checks of reasoners catch planted faults: each fails on a reasoner that breaks it, and on no sound one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fullrank.models.sequential.reasoning import ReasoningCache
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.reasoning.plr import PLR, PLRReasoner
 from fullrank.models.sequential.reasoning.rearec import ReaRec, ReaRecReasoner
-from tests.components.test_reasoners import (
+from fullrank.testing.reasoning import (
     check_blind,
     check_budgets,
     check_cached,
-    check_effects,
     check_isolated,
     check_learns,
     check_padding,
     made,
-    thought,
+    settings_have_effect,
+    states_of,
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ class Peeking(ReaRecReasoner):
 
     def forward(self, x: Tensor, batch: Batch) -> States:
         states = super().forward(x, batch)
-        return replace(states, tokens=states.tokens + thought(states).steps.mean((1, 2))[:, None])
+        return replace(states, tokens=states.tokens + states_of(states).steps.mean((1, 2))[:, None])
 
 
 class Tail(ReaRecReasoner):
@@ -62,7 +62,7 @@ class Idle(PLRReasoner):
         self.extra = torch.nn.Parameter(torch.ones(dim))
 
 
-class EventDropout(TransformerEncoder):
+class Amnesiac(TransformerEncoder):
     """Planted: a step forgets that steps went before it."""
 
     def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
@@ -74,7 +74,7 @@ class Absentminded(ReaRecReasoner):
 
     def __init__(self, encoder: TransformerEncoder, dim: int, spec: ReaRec):
         super().__init__(encoder, dim, spec)
-        encoder.__class__ = EventDropout
+        encoder.__class__ = Amnesiac
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ class Deaf(ReaRec):
 
 def test_a_setting_without_effect_is_caught() -> None:
     with pytest.raises(AssertionError, match="has no effect"):
-        check_effects(Deaf())
+        settings_have_effect(Deaf(), torch.device("cpu"))

@@ -74,12 +74,12 @@ def built(specs: Iterable[Spec], *arguments: Any, device: torch.device | str = "
 
 
 @contextmanager
-def told(spec: Spec) -> Iterator[None]:
+def told(spec: Spec, where: str = "") -> Iterator[None]:
     """Say of which settings a failed check speaks."""
     try:
         yield
     except AssertionError as error:
-        raise AssertionError(f"{spec!r}: {error}") from error
+        raise AssertionError(f"{spec!r}{' ' * bool(where)}{where}: {error}") from error
 
 
 def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
