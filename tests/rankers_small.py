@@ -11,7 +11,7 @@ import torch
 from clicks import FIELDS
 from discover import Pair, everything, name
 from fullrank.core.spec import Spec
-from fullrank.models.ranking import FieldTokens, reads
+from fullrank.models.ranking import FieldTokens
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from tiny import built, plain, reachable, shaken
 
@@ -64,7 +64,7 @@ def extra(base: Spec) -> list[Spec]:
 def tokens(spec: Spec, rows: int = 9, seed: int = 3) -> FieldTokens:
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, len(FIELDS), DIM, generator=draw)
-    return FieldTokens(x, torch.randn(rows, generator=draw) if "linear" in reads(spec) else None)
+    return FieldTokens(x, torch.randn(rows, generator=draw) if "linear" in spec.reads else None)
 
 
 def every(pair: Pair) -> Iterator[tuple[Spec, Any]]:
@@ -73,7 +73,7 @@ def every(pair: Pair) -> Iterator[tuple[Spec, Any]]:
 
 def model(pair: Pair, *embedding: str) -> RankingModule:
     torch.manual_seed(0)
-    dim = () if "tokens" not in reads(small(pair)) else (f"embedding.dim={DIM}",)
+    dim = () if "tokens" not in small(pair).reads else (f"embedding.dim={DIM}",)
     click = RankingModel(ranker=small(pair)).override(*dim, *(f"embedding.{one}" for one in embedding))
     made = click.build(FIELDS)
     shaken(made)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fullrank.analysis.diagnose import DIAGNOSE
-from fullrank.analysis.report.ranking_report import RankingReport
-from fullrank.analysis.report.report import REPORT, Report
+from fullrank.analysis.report.report import REPORT
 from fullrank.cli import diagnose as cli_diagnose
 from fullrank.cli import evaluate as cli_evaluate
 from fullrank.cli import print_evaluation
@@ -43,7 +42,7 @@ def test_every_room_has_exactly_the_two_problems(table: str) -> None:
 
 @pytest.mark.parametrize(
     "pair",
-    [(Store, ImpressionStore), (Evaluation, RankingEvaluation), (PerUser, PerImpression), (Report, RankingReport)],
+    [(Store, ImpressionStore), (Evaluation, RankingEvaluation), (PerUser, PerImpression)],
 )
 def test_classes_say_which_problem_they_are_of(pair: tuple[Any, Any]) -> None:
     assert tuple(one.problem for one in pair) == PROBLEMS

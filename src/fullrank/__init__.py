@@ -43,8 +43,8 @@ _WHERE = {
     "diagnose": "fullrank.api",
     "explain": "fullrank.api",
     "report": "fullrank.api",
-    "Watch": "fullrank.analysis.callback",
-    "WatchRanks": "fullrank.analysis.watch_ranks",
+    "Watch": "fullrank.analysis.watch",
+    "WatchRanks": "fullrank.analysis.watch",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation.compare",
@@ -84,8 +84,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.analysis.callback import Watch
-    from fullrank.analysis.watch_ranks import WatchRanks
+    from fullrank.analysis.watch import Watch, WatchRanks
     from fullrank.api import (
         diagnose,
         evaluate,

@@ -26,17 +26,16 @@ from fullrank.evaluation import (
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import HistoryInput, ItemLists
-from fullrank.run import Run, store_of
+from fullrank.run import Run, event_store_of, store_of
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from jaxtyping import Float
 
-    from fullrank.analysis.diagnose import Diagnosis
-    from fullrank.analysis.explain import Case
-    from fullrank.analysis.report.ranking_report import RankingReport
-    from fullrank.analysis.report.report import Report
+    from fullrank.analysis.diagnosis import Diagnosis
+    from fullrank.analysis.diagnostics.explain import Explanation
+    from fullrank.analysis.report.page import Report
     from fullrank.core.progress import Tell
     from fullrank.inference.predict import PredictionFile
     from fullrank.training import Callback
@@ -52,7 +51,7 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
     arrays, of a ranking model `predict`.
 
     It needs the run folder alone (a ranking run of format 1 its store too, `data`), and threads may share it. What a
-    call does not say (how long a reasoner thinks, how semantic ids are searched) is as in the run's evaluation.
+    call does not say (how many steps a reasoner computes, how semantic ids are searched) is as in the run's evaluation.
     `device` is `auto` (CUDA where there is a GPU), `cpu`, `cuda`, `cuda:1` or `mps`, here and in every call that runs a
     model.
     """
@@ -61,7 +60,9 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
         encoder = opened.encoder(data)
         return Predictor(opened.model(encoder), encoder, device=place, name=str(opened.path))
     if data is not None:
-        raise UserError(f"{opened.path} recommends items and needs its folder alone: leave data out")
+        raise UserError(
+            f"{opened.path} recommends items and needs its folder alone: leave data out", code="data-not-needed"
+        )
     lists = opened.spec.lists
     return Predictor(
         opened.model(), opened.catalog, device=place, budget=lists.reasoning, decoding=lists.decoding,
@@ -111,7 +112,7 @@ def evaluate(
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
-    named in the result's protocol. `progress` is called with (users done, users in all); of a click model, impressions.
+    named in the result's protocol. `progress` is called with (users done, users in all); of a ranking model, rows.
     """
     opened = _run(run)
     store = store_of(opened, data)
@@ -129,13 +130,12 @@ def oracle_step(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> list[OracleCeiling]:
-    """What a run that reasons would reach if every user were stopped at their best step. It reads the truth.
+    """What a run that reasons would reach if every user were stopped at their best step: a ceiling, it reads the truth.
 
     The arguments are those of `evaluate`; one `OracleCeiling` for each accuracy metric.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
-    assert isinstance(store, Store)
+    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
 
@@ -156,8 +156,7 @@ def step_curve(
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
-    assert isinstance(store, Store)
+    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return accuracy_by_steps(
         made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
@@ -178,9 +177,9 @@ def diagnose(
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
-    Of a click model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
-    (see `fullrank.analysis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
-    events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
+    Of a ranking model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
+    (see `fullrank.analysis.diagnosis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell
+    relevant events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
     from fullrank.analysis.diagnose import diagnose_run
 
@@ -199,19 +198,17 @@ def explain(
     data: Store | str | Path | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
     device: str = "auto",
-) -> Case:
+) -> Explanation:
     """What a run attends to in one user's history, and which events are relevant to what the user chose next.
 
     `user` is an external id; without one the same telling user is taken for every run of a store. `vectors` of the
     items help to tell relevant events from noise. Raises `UserError` where the run has no attention to show.
     """
-    from fullrank.analysis.explain import case_of
+    from fullrank.analysis.diagnostics.explain import explain as _explain
 
     opened = _run(run)
-    store = store_of(opened, data)
-    if not isinstance(store, Store):
-        raise UserError(f"{opened.path} is a click model, which reads no history; give a run that recommends items")
-    return case_of(load(opened, device=device).model, store, user, split=split, vectors=vectors)
+    store = event_store_of(opened, data)
+    return _explain(load(opened, device=device).model, store, user, split=split, vectors=vectors)
 
 
 def report(
@@ -226,8 +223,8 @@ def report(
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
     device: str = "auto",
-) -> Report | RankingReport:
-    """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
+) -> Report:
+    """One HTML page about some runs, all recommenders or all ranking models, written to `out`; no network, no script.
 
     Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
     `impressions`); `evaluations` (`EvaluationResult`) are given by the names of the run folders, `set` changes how all
@@ -309,7 +306,7 @@ def predict_file(
 
 def _run(run: Run | str | Path) -> Run:
     if not isinstance(run, Run | str | Path):
-        raise UserError(f"give a run or the path of its folder, not {brief(run)}")
+        raise UserError(f"give a run or the path of its folder, not {brief(run)}", code="not-a-run")
     return Run.open(run) if isinstance(run, str | Path) else run
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from discover import Pair
 from fullrank.core.spec import Spec
-from fullrank.models.ranking import EVERY, FieldTokens, RankerOutput, reads
+from fullrank.models.ranking import EVERY, FieldTokens, RankerOutput
 from fullrank.models.ranking.fm import FM, FMRanker
 from fullrank.ops.flop_count import counted
 from rankers_small import ALL, every, tokens
@@ -27,18 +27,18 @@ def check_rows(spec: Spec, ranker: Any) -> None:
     one = replace(x, tokens=x.tokens[4:5], linear=None if x.linear is None else x.linear[4:5], wanted=EVERY)
     alone = ranker(one)
     assert close(alone.logits, whole.logits[4:5]), "a row's logit depends on the other rows"
-    assert all(close(alone.taps[key], tap[4:5]) for key, tap in whole.taps.items())
+    assert all(close(alone.captures[key], tap[4:5]) for key, tap in whole.captures.items())
 
 
-def check_taps(spec: Spec, ranker: Any) -> None:
+def check_captures(spec: Spec, ranker: Any) -> None:
     """Only what is wanted is kept, in order of depth, and asking changes nothing."""
     x = tokens(spec)
     plain_output, whole = ranker(x), ranker(replace(x, wanted=EVERY))
-    assert not plain_output.taps and torch.equal(plain_output.logits, whole.logits)
-    if "tokens" in reads(spec):
-        assert next(iter(whole.taps)) == "embedding" and torch.equal(whole.taps["embedding"], x.tokens)
-    for key, tap in whole.taps.items():
-        assert tap.ndim == 3 and list(ranker(replace(x, wanted=frozenset({key}))).taps) == [key]
+    assert not plain_output.captures and torch.equal(plain_output.logits, whole.logits)
+    if "tokens" in spec.reads:
+        assert next(iter(whole.captures)) == "embedding" and torch.equal(whole.captures["embedding"], x.tokens)
+    for key, tap in whole.captures.items():
+        assert tap.ndim == 3 and list(ranker(replace(x, wanted=frozenset({key}))).captures) == [key]
 
 
 def check_flops(spec: Spec, ranker: Any) -> None:
@@ -56,7 +56,7 @@ def check_learns(spec: Spec, ranker: Any) -> None:
         part.requires_grad_()
     out = ranker.train()(x)
     (out.logits.pow(3).sum() + sum(out.aux.values())).backward()
-    read = {key: part for key, part in parts.items() if key in reads(spec)}
+    read = {key: part for key, part in parts.items() if key in spec.reads}
     for label, parameter in [*ranker.named_parameters(), *read.items()]:
         assert parameter.grad is not None and parameter.grad.isfinite().all(), label
         assert parameter.grad.any(), f"{label} does not learn"
@@ -78,7 +78,7 @@ def check_bf16(spec: Spec, ranker: Any) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("check", [check_rows, check_taps, check_flops, check_learns, check_bf16])
+@pytest.mark.parametrize("check", [check_rows, check_captures, check_flops, check_learns, check_bf16])
 def test_laws(pair: Pair, check: Callable[[Spec, Any], None]) -> None:
     for spec, ranker in every(pair):
         try:
@@ -92,7 +92,7 @@ class Gossip(FMRanker):
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         out = super().forward(x)
-        return RankerOutput(out.logits + out.logits.mean(), out.taps)
+        return RankerOutput(out.logits + out.logits.mean(), out.captures)
 
 
 class Idle(FMRanker):
@@ -115,12 +115,12 @@ class Overflow(FMRanker):
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         out = super().forward(x)
-        return RankerOutput(out.logits + ((1.0 + out.logits.bfloat16() * 0 + 1e-4) - 1.0).float().log(), out.taps)
+        return RankerOutput(out.logits + ((1.0 + out.logits.bfloat16() * 0 + 1e-4) - 1.0).float().log(), out.captures)
 
 
 @pytest.mark.parametrize(
     ("fault", "check"),
-    [(Gossip, check_rows), (Idle, check_learns), (Hoarder, check_taps), (Overflow, check_bf16)],
+    [(Gossip, check_rows), (Idle, check_learns), (Hoarder, check_captures), (Overflow, check_bf16)],
 )
 def test_planted_faults_are_caught(fault: type, check: Callable[[Spec, Any], None]) -> None:
     check(FM(), FMRanker())

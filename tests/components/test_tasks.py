@@ -49,14 +49,14 @@ class Whole(nn.Module):
         self.eval()
 
     def queries(self, batch: Batch) -> tuple[tuple[Queries, ...], Batch]:
-        x, inputs = self.task.present(self.items, batch)
+        x, inputs = self.task.training_inputs(self.items, batch)
         generates = getattr(self.task, "generates", False)
         catalogue = ItemIndex(self.items, normalise=False) if generates else Flat(self.items.all())
         return self.task.queries(self.encoder(x, inputs), inputs, batch, catalogue), inputs
 
     def answer(self, batch: Batch) -> Tensor:
-        x, inputs = self.task.ask(self.items, batch)
-        return self.task.answer(self.encoder(x, inputs), inputs)
+        x, inputs = self.task.inference_inputs(self.items, batch)
+        return self.task.readout(self.encoder(x, inputs), inputs)
 
 
 def rows(task: Any, *, seed: int = 0, lengths: tuple[int, ...] = (2, 3, 25, 7, 11, 10)) -> Batch:
@@ -148,7 +148,7 @@ def check_segments(task: Any) -> None:
         assert set(users) == set(np.flatnonzero(lengths >= 2)), "every user with two events is trained on"
         assert len(set(zip(users, ends, strict=True))) == len(users), "no row twice in an epoch"
         top = padded([[1] * int(e - s) for s, e in zip(starts, ends, strict=True)])
-        _, inputs = task.present(Table().build(DIM, catalog()), top)
+        _, inputs = task.training_inputs(Table().build(DIM, catalog()), top)
         assert int(inputs.lengths.max()) <= LONGEST >= inputs.items[:, : int(inputs.lengths.max())].shape[1]
     empty = task.segments(np.array([1, 0]), np.random.default_rng(0))
     assert all(len(part) == 0 for part in empty)
@@ -195,8 +195,8 @@ def test_answers_do_not_depend_on_padding_or_company(pair: Pair) -> None:
 class Ahead(NextItemTask):
     """Planted: shows the whole row, so that a position's own input is its target's."""
 
-    def present(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
-        x, inputs = super().present(items, batch)
+    def training_inputs(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
+        x, inputs = super().training_inputs(items, batch)
         return x + items.embed(batch.items[:, 1:]), inputs
 
 
@@ -218,16 +218,16 @@ class Uncovered(ClozeTask):
 class Dated(ClozeTask):
     """Planted: a covered event keeps its time."""
 
-    def present(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
-        x, inputs = super().present(items, batch)
+    def training_inputs(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
+        x, inputs = super().training_inputs(items, batch)
         return x, replace(inputs, times=batch.times)
 
 
 class Timeless(ClozeTask):
     """Planted: inference takes the covered place as long past."""
 
-    def ask(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
-        x, inputs = super().ask(items, batch)
+    def inference_inputs(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
+        x, inputs = super().inference_inputs(items, batch)
         assert inputs.times is not None and inputs.hidden is not None
         return x, replace(inputs, times=torch.where(inputs.hidden, 0, inputs.times))
 
@@ -235,7 +235,7 @@ class Timeless(ClozeTask):
 class Greedy(LastItemTask):
     """Planted: the prefix holds its target."""
 
-    def present(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
+    def training_inputs(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
         return items.embed(batch.items), batch
 
 
@@ -257,7 +257,7 @@ class Generous(NextItemTask):
 class Shifted(LastItemTask):
     """Planted: inference forgets the last event."""
 
-    def ask(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
+    def inference_inputs(self, items: Any, batch: Batch) -> tuple[Tensor, Batch]:
         shorter = replace(batch, lengths=(batch.lengths - 1).clamp_min(1))
         return items.embed(batch.items), shorter
 

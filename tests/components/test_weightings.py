@@ -12,8 +12,7 @@ from torch import Tensor
 
 from discover import Pair, everything, name
 from fullrank.data.batch import Queries, Record, States, Step
-from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
-from fullrank.models.sequential.objectives.weightings.inverse_popularity import InversePopularity
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from tiny import ITEMS, close, histories, padded, plain, questions, reachable
 
 ALL = pytest.mark.parametrize("pair", everything("objectives.weightings"), ids=name)

@@ -18,8 +18,7 @@ from fullrank.inference.filters import BatchFilter
 from fullrank.inference.pruned import PrunedSearch
 from fullrank.inference.rank import rank
 from fullrank.inference.search import Decoding, search_of
-from fullrank.models.sequential.items.coded import CodeScorer, log_probabilities
-from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
+from fullrank.models.sequential.items.semantic import CodeScorer, Semantic, SemanticItems, log_probabilities
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from tiny import catalog, close, histories, padded, shaken

@@ -15,7 +15,7 @@ from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.analysis.diagnose import Diagnosis
+    from fullrank.analysis.diagnosis import Diagnosis
 
 
 TRAJECTORY = (
@@ -68,7 +68,7 @@ def diagnose(
             f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl", code="unknown-suffix"
         )
     from fullrank import api
-    from fullrank.analysis.diagnose import NAME
+    from fullrank.analysis.diagnosis import NAME
     from fullrank.run import Run
 
     output = Output(as_json)

@@ -12,7 +12,7 @@ from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.analysis.explain import Case
+    from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.run import Run
 
 SHOWN = 30
@@ -51,7 +51,9 @@ def attention(
     opened = [Run.open(run) for run in runs]
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
         raise UserError("the runs were trained on different splits; give runs of one store", code="different-splits")
-    cases: list[Case] = [api.explain(run, user, part, data=find_store(run, data), device=device) for run in opened]
+    cases: list[Explanation] = [
+        api.explain(run, user, part, data=find_store(run, data), device=device) for run in opened
+    ]
     longest = max(cases, key=lambda one: len(one.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
     target = _item(opened[0], longest.target)
@@ -61,14 +63,14 @@ def attention(
 
 def _item(run: Run, item: int) -> dict[str, Any]:
     """An item's own id and title."""
-    from fullrank.analysis.report.known import readable
+    from fullrank.analysis.report.results import readable
 
     titles = run.catalog.titles
     title = None if titles is None else titles[item]
     return {"item": run.catalog.ids[item], "title": None if title is None else readable(title)}
 
 
-def _event(n: int, opened: list[Run], cases: list[Case], longest: Case) -> dict[str, Any]:
+def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> dict[str, Any]:
     """The n-th event from the end, and the share of attention of each layer of each run that reads so far back."""
     shares = {
         str(run.path): [float(layer[-n]) for layer in one.shares] if n <= len(one.items) else None
@@ -79,7 +81,7 @@ def _event(n: int, opened: list[Run], cases: list[Case], longest: Case) -> dict[
 
 
 def _print(
-    output: Output, opened: list[Run], cases: list[Case], target: dict[str, Any], events: list[dict[str, Any]]
+    output: Output, opened: list[Run], cases: list[Explanation], target: dict[str, Any], events: list[dict[str, Any]]
 ) -> None:
     letters = [f"{chr(ord('A') + n)}" for n in range(len(opened))]
     for letter, run in zip(letters, opened, strict=True):

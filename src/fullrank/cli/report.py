@@ -15,8 +15,7 @@ from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.analysis.report.ranking_report import RankingReport
-    from fullrank.analysis.report.report import Report
+    from fullrank.analysis.report.page import Report
     from fullrank.evaluation import EvaluationResult
 
 
@@ -88,9 +87,10 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
     return found
 
 
-def _print(output: Output, found: Report | RankingReport, out: Path, spent: float) -> None:
+def _print(output: Output, found: Report, out: Path, spent: float) -> None:
     from fullrank.analysis.report import Figure, Missing, plural
 
+    assert found.problem is not None
     rows = SUMMARY[found.problem](output, found)
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
     for figure in missing:
@@ -102,45 +102,47 @@ def _print(output: Output, found: Report | RankingReport, out: Path, spent: floa
     })  # fmt: skip
 
 
-def _print_ranking(output: Output, found: RankingReport) -> list[dict[str, Any]]:
+def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
+    from fullrank.analysis.diagnostics.token_ranks import last_tap
+
     rows: list[dict[str, Any]] = [
         {
             "key": one.key,
             "run": one.run.path,
             "recipe": one.run.spec.recipe,
-            "metrics": one.evaluated.dump()["metrics"],
-            "stable_rank": one.last("stable_rank"),
-            "entropy_rank": one.last("entropy_rank"),
+            "metrics": one.evaluation.dump()["metrics"],
+            "stable_rank": last_tap(one, "stable_rank"),
+            "entropy_rank": last_tap(one, "entropy_rank"),
         }
-        for one in found.findings
+        for one in found.results
     ]
     names = ("auc", "logloss", "ece")
     cells = [
         [row["key"], one.name, *(one.metric(name) for name in names), row["stable_rank"]]
-        for one, row in zip(found.findings, rows, strict=True)
+        for one, row in zip(found.results, rows, strict=True)
     ]
     output.table(("", "run", *names, "stable rank"), cells)
     return rows
 
 
 def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
-    from fullrank.analysis.ablation import FAIRNESS
+    from fullrank.analysis.activations import FAIRNESS
 
     rows: list[dict[str, Any]] = [
         {
             "key": one.key,
             "run": one.run.path,
             "recipe": one.run.spec.recipe,
-            "metrics": one.evaluated.dump()["metrics"],
+            "metrics": one.evaluation.dump()["metrics"],
             "collapse_share": one.diagnosis.value("spectrum", "collapse_share"),
         }
-        for one in found.findings
+        for one in found.results
     ]
     cells = [
         [one.key, one.name, one.metric(one.accuracy), one.metric(FAIRNESS), row["collapse_share"]]
-        for one, row in zip(found.findings, rows, strict=True)
+        for one, row in zip(found.results, rows, strict=True)
     ]
-    accuracies = {one.accuracy for one in found.findings}
+    accuracies = {one.accuracy for one in found.results}
     output.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
     return rows
 

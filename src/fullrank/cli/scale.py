@@ -53,7 +53,7 @@ def add(app: typer.Typer) -> None:
 def scale() -> None:
     """Fit scaling laws to runs and predict larger ones.
 
-    All verbs take --json. fit and advise need the extra: pip install 'fullrank[scale]'.
+    All verbs take --json.
 
     \b
     fullrank scale fit runs.csv --form sigmoid --json
@@ -118,7 +118,7 @@ def fit(
     _print(output, law, found)
     if out is not None:
         from fullrank.analysis.report import Missing
-        from fullrank.analysis.report.scaling_report import scaling_report
+        from fullrank.analysis.report.scaling import scaling_report
 
         with output.progress("report") as tick:
             page = scaling_report(
@@ -206,7 +206,7 @@ def growth(
     _print_growth(output, grown)
     found: dict[str, Any] = grown.dump()
     if out is not None:
-        from fullrank.analysis.report.growth_report import growth_report
+        from fullrank.analysis.report.growth import growth_report
 
         found["out"] = _save(output, growth_report(grown), found, out, "growth.json")
     output.say(f"in {seconds(time.perf_counter() - begun)}")

@@ -100,7 +100,7 @@ def train(
 def _callbacks(watch: bool) -> tuple[Callback, ...]:
     if not watch:
         return ()
-    from fullrank.analysis.callback import Watch
+    from fullrank.analysis.watch import Watch
 
     return (Watch(),)
 

@@ -109,7 +109,7 @@ class Law:
 def fit_law(
     runs: Ladder | str | Path, form: str = "sigmoid", *, resamples: int = RESAMPLES, seed: int = 0, tell: Any = None
 ) -> Law:
-    """The law of some runs: `sigmoid`, `linear`, `power` or `loss`. Needs the extra `scale`.
+    """The law of some runs: `sigmoid`, `linear`, `power` or `loss`.
 
     Raises `UserError` where the runs cannot be fitted. `tell` is called with (resamples done, in all).
     """

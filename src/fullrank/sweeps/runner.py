@@ -20,6 +20,8 @@ from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Outcome, RowsFile
 
 HOUR = 3600.0
+NO_TIME = 1e-9
+"""Hours in which nothing starts, but everything is priced."""
 
 
 def run_jobs(

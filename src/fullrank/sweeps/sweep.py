@@ -29,7 +29,7 @@ from fullrank.sweeps.records import (
     summarise_seeds,
     write_results,
 )
-from fullrank.sweeps.runner import HOUR, run_jobs
+from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 
 
 def sweep(
@@ -106,10 +106,6 @@ def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | 
 def describe_data(store: AnyStore) -> dict[str, Any]:
     """Which data, without where they lie."""
     return {"name": store.path.name, "split_fingerprint": store.fingerprint, **store.sizes}
-
-
-NO_TIME = 1e-9
-"""Hours in which nothing starts, but everything is priced."""
 
 
 @dataclass

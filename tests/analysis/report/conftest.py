@@ -106,7 +106,7 @@ class Page(HTMLParser):
     def ids(self) -> list[str]:
         return [attributes["id"] or "" for _, attributes in self.elements if "id" in attributes]
 
-    def find_experiment(self, tag: str) -> list[dict[str, str | None]]:
+    def named(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
     def said(self) -> str:

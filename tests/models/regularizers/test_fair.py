@@ -14,7 +14,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Step
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items import Items, Perturbable, perturbed
+from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise, perturb_reference
 from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
@@ -65,12 +65,12 @@ def noisy_by_hand(items: Any, ids: Tensor, noise: Noise) -> Tensor:
 @pytest.mark.parametrize("kind", ["ids", "codes"])
 def test_what_is_noisy(kind: str) -> None:
     items: Any = shaken(Semantic().build(6, catalog())) if kind == "codes" else build().items
-    assert isinstance(items, Items) and isinstance(items, Perturbable) == (kind == "codes")
+    assert isinstance(items, Items) and (type(items).perturbed is not Items.perturbed) == (kind == "codes")
     ids, noise = padded(ROWS).items, Noise(0.3, 0.3, torch.arange(4), seed=3)
-    found = perturbed(items, ids, noise)
+    found = items.perturbed(ids, noise)
     assert close(found, noisy_by_hand(items, ids, noise)) and not close(found, items.embed(ids))
-    assert close(perturbed(items, ids, replace(noise, mask=0.0, substitute=0.0)), items.embed(ids))
-    assert not perturbed(items, ids, replace(noise, mask=1.0, substitute=0.0)).any()
+    assert close(items.perturbed(ids, replace(noise, mask=0.0, substitute=0.0)), items.embed(ids))
+    assert not items.perturbed(ids, replace(noise, mask=1.0, substitute=0.0)).any()
 
 
 @pytest.mark.parametrize("task", [NextItem(), LastItem(), Cloze()])
@@ -87,7 +87,7 @@ def test_noise_robustness_by_hand(task: Any, kind: str) -> None:
     batch = padded(ROWS, step=5)
     step = model.step(batch)
     noise = Noise.on(batch, 0.3, 0.3)
-    x, inputs = model.task.present(model.items, batch)
+    x, inputs = model.task.training_inputs(model.items, batch)
     rough = noisy_by_hand(model.items, inputs.items, noise)
     if inputs.hidden is not None:
         rough = torch.where(inputs.hidden[..., None], x, rough)

@@ -60,7 +60,7 @@ def _followed(penalty: Any, model: Any) -> list[tuple[Any, Tensor]]:
 
 def column_norms(model: Any, step: Step, t: float = 1.0) -> list[Tensor]:
     """n_h of every layer from the whole matrices of weights (the slow twin)."""
-    _, inputs = model.task.present(model.items, BATCH)
+    _, inputs = model.task.training_inputs(model.items, BATCH)
     norms = []
     for block, x in zip(step.states.blocks, step.states.layers, strict=False):
         weights = block.attention.weights(block.attention_norm(x), inputs)
@@ -165,7 +165,7 @@ def test_exact_bound_multiplies_by_the_row_sums_of_hstu(exact: bool) -> None:
     model = Recommender(dim=8, max_length=12, encoder=encoder, penalties=(spec,)).build(catalog())
     shaken(model)
     step = model.step(BATCH)
-    _, inputs = model.task.present(model.items, BATCH)
+    _, inputs = model.task.training_inputs(model.items, BATCH)
     block = model.encoder.blocks[0]
     weights = block.attention.weights(block.attention_norm(step.states.layers[0]), inputs).abs()
     weights = weights * inputs.valid[:, None, :, None]

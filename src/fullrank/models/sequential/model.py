@@ -17,11 +17,14 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items import ItemIndex, reading, unit
-from fullrank.models.sequential.items.semantic import by_codes, index_codes
+from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
+from fullrank.models.sequential.items.semantic import index_codes, score_by_codes
 from fullrank.models.sequential.items.table import Table
+from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
+from fullrank.models.sequential.objectives.tasks import TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.regularizers import Asking, Attached, Needs
@@ -44,19 +47,19 @@ class Recommender(Spec):
     """Width of item vectors and states."""
     max_length: int = Field(50, ge=2)
     """Longest history read, in events; older ones are dropped."""
-    items: Annotated[Spec, Room("items")] = Table()
+    items: Annotated[ItemsSpec, Room("items")] = Table()
     """Item id <-> vector."""
     encoder: Annotated[Spec, Room("encoders")] = Transformer()
     """History -> states."""
     reasoner: Annotated[Spec, Room("reasoning")] | None = None
     """Latent steps behind the history; null answers with the encoder's own state."""
-    task: Annotated[Spec, Room("objectives.tasks")] = NextItem()
+    task: Annotated[TaskSpec, Room("objectives.tasks")] = NextItem()
     """Who predicts what."""
-    loss: Annotated[Spec, Room("objectives.losses")] = CrossEntropy()
+    loss: Annotated[LossSpec, Room("objectives.losses")] = CrossEntropy()
     """Scores -> one number per query."""
     scoring: Scoring = Scoring()
     """State and item vector -> score."""
-    weighting: Annotated[Spec, Room("objectives.weightings")] | None = None
+    weighting: Annotated[WeightingSpec, Room("objectives.weightings")] | None = None
     """One factor per query; null counts all the same."""
     penalties: tuple[Annotated[Spec, Room("regularizers")], ...] = ()
     """Terms added to the loss."""
@@ -78,15 +81,15 @@ class RecommenderModel(nn.Module):
     def __init__(self, catalog: Catalog, spec: Recommender):
         super().__init__()
         self.num_items, self.max_length = catalog.size, spec.max_length
-        self.items = spec.items.build(spec.dim, catalog)  # type: ignore[attr-defined]
+        self.items = spec.items.build(spec.dim, catalog)
         self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
         if spec.reasoner is not None:
             self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)  # type: ignore[attr-defined]
         self._reasons = isinstance(self.encoder, Reasoner)  # kept: asking a protocol costs more than a small layer
         self.reads_times: bool = getattr(self.encoder, "reads_times", False)
-        self.task = spec.task.build(spec.dim, spec.max_length, self.items)  # type: ignore[attr-defined]
-        self.loss = spec.loss.build()  # type: ignore[attr-defined]
-        self.weighting = spec.weighting.build() if spec.weighting else None  # type: ignore[attr-defined]
+        self.task = spec.task.build(spec.dim, spec.max_length, self.items)
+        self.loss = spec.loss.build()
+        self.weighting = spec.weighting.build() if spec.weighting else None
         self.penalties = nn.ModuleDict({p.kind_of(): p.build() for p in spec.penalties})  # type: ignore[attr-defined]
         self.cosine, self.temperature = spec.scoring.similarity == "cosine", spec.scoring.temperature
         if self.task.causal is not None and self.encoder.causal != self.task.causal:
@@ -95,13 +98,13 @@ class RecommenderModel(nn.Module):
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
                 f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder"
             )
-        if spec.reasoner is not None and not getattr(self.task, "reads_outputs", False):
+        if spec.reasoner is not None and not self.task.reads_outputs:
             raise UserError(
                 f"the task {spec.task.kind_of()!r} asks with the encoder's own states, so the reasoner would not "
                 "learn; set model.task=last_item, or leave model.reasoner out"
             )
         searching = [kind for kind, p in self.penalties.items() if getattr(p, "searches_items", False)]
-        if searching and getattr(self.task, "generates", False):
+        if searching and self.task.generates:
             raise UserError(
                 f"the penalty {searching[0]!r} reads item vectors and the task {spec.task.kind_of()!r} searches codes: "
                 "leave the penalty out (of sprint: set embedding=0), or train next_item on these items"
@@ -132,8 +135,8 @@ class RecommenderModel(nn.Module):
 
     def step(self, batch: Batch) -> Step:
         """One step's states, queries and records."""
-        items = reading(self.items)
-        x, inputs = self.task.present(items, batch)
+        items = self.items.for_one_step()
+        x, inputs = self.task.training_inputs(items, batch)
         rows, views = len(x), self._views(batch)
         if views > 1:
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
@@ -158,7 +161,7 @@ class RecommenderModel(nn.Module):
         """
         with torch.no_grad():
             index = ItemIndex(self.items, normalise=self.cosine)
-            if getattr(self.task, "generates", False):
+            if self.task.generates:
                 index_codes(index)
             else:
                 index.all()
@@ -169,9 +172,9 @@ class RecommenderModel(nn.Module):
 
         `budget` says how much a reasoner thinks (refused by `check_budget` for a model without one).
         """
-        x, inputs = self.task.ask(reading(self.items), batch)
+        x, inputs = self.task.inference_inputs(self.items.for_one_step(), batch)
         states = self.encoder(x, inputs) if self.reasoner is None else self.encoder(x, inputs, budget)
-        return self.searched(self.task.answer(states, inputs), index)
+        return self.searched(self.task.readout(states, inputs), index)
 
     def searched(
         self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: ItemIndex | None = None
@@ -182,7 +185,7 @@ class RecommenderModel(nn.Module):
         vectors = unit(vectors) if self.cosine else vectors
         if vectors.ndim == 2:
             return DenseScorer(vectors, index.all(), self.temperature)
-        return by_codes(vectors / self.temperature, index)
+        return score_by_codes(vectors / self.temperature, index)
 
     def similar(self, items: Int[Tensor, "B"], index: ItemIndex | None = None) -> DenseScorer:
         """How alike every item is to each of these: the cosine of their vectors."""

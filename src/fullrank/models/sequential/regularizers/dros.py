@@ -12,7 +12,7 @@ nothing is gathered, so shards give the mean of their own terms.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -47,9 +47,9 @@ class DROSPenalty(nn.Module):
         super().__init__()
         self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power
 
-    def attach(self, model: nn.Module) -> None:
+    def attach(self, model: Any) -> None:
         """Refuses a loss that it cannot serve before anything is trained or written."""
-        if not getattr(model.loss, "sampled", True):
+        if not model.loss.sampled:
             raise _no_negatives()
 
     def forward(self, step: Step) -> Float[Tensor, ""]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, States, Step, last
-from fullrank.models.sequential.items import Items, perturbed
+from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise
 from fullrank.ops.in_batch_triplet import in_batch_triplet
 
@@ -64,20 +64,23 @@ class NoiseRobustnessPenalty(nn.Module):
         model: Any = step.model
         rows = len(step.batch.items) // step.batch.views
         batch = step.batch if step.batch.views == 1 else step.batch.select(_first(rows, step.batch))
-        x, inputs = model.task.present(Noisy(model.items, Noise.on(batch, self.spec.mask, self.spec.substitute)), batch)
+        x, inputs = model.task.training_inputs(
+            Noisy(model.items, Noise.on(batch, self.spec.mask, self.spec.substitute)), batch
+        )
         clean = _state(step.states, _inputs(step))[:rows]
         return self.spec.weight * in_batch_triplet(clean, _state(model.encoder(x, inputs), inputs), self.spec.margin)
 
 
-class Noisy:
-    """`Items` whose vectors of a batch of histories have noise in them."""
+class Noisy(Items):
+    """Items whose vectors of a batch of histories have noise in them."""
 
     def __init__(self, items: Items, noise: Noise):
+        super().__init__()
         self.items, self.noise = items, noise
         self.size, self.popularity = items.size, items.popularity
 
     def embed(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        return perturbed(self.items, ids, self.noise)
+        return self.items.perturbed(ids, self.noise)
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.items.all()
