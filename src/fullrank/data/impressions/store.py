@@ -64,10 +64,7 @@ class ImpressionStore:
         )
         missing = [name for name in files if f"{name}.npy" not in manifest["files"]]
         if missing:
-            raise UserError(
-                f"the manifest of {str(path)!r} does not list {missing[0]}.npy; prepare the data again",
-                code="manifest-incomplete",
-            )
+            raise manifests.incomplete_manifest(path, f"does not list {missing[0]}.npy")
         self.arrays = {name: map_array(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in files.items()}
         known = {info.name: info.size for info in encoder.fields}
         self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
@@ -265,13 +262,15 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     tree = manifests.read_header(
         folder, manifests.FolderFormat("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION)
     )
-    where = f"{manifests.NAME} of {str(folder)!r}"
     for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
                       ("fields", list), ("counts", dict)):  # fmt: skip
         if not isinstance(tree.get(key), kind):
-            raise UserError(f"{where} lacks {key!r}", code="manifest-incomplete")
-    schema = Schema.parse(tree["schema"])
-    _check_counts(tree["counts"], len(list(schema.multivalued())), where)
+            raise manifests.incomplete_manifest(folder, f"lacks {key!r}")
+    try:
+        schema = Schema.parse(tree["schema"])
+    except UserError as error:
+        raise UserError(f"the schema in {manifests.NAME} of {str(folder)!r}: {error}", code=error.code) from None
+    _check_counts(tree["counts"], len(list(schema.multivalued())), folder)
     allowed = {
         *TABLES,
         *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.multivalued())))),
@@ -289,7 +288,7 @@ def is_own(name: str) -> bool:
     )
 
 
-def _check_counts(counts: dict[str, Any], bags: int, where: str) -> None:
+def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
     parts, values = counts.get("parts"), counts.get("bag_values")
     sound = (
         manifests.is_count(counts.get("rows"))
@@ -302,9 +301,7 @@ def _check_counts(counts: dict[str, Any], bags: int, where: str) -> None:
         and sum(part["rows"] for part in parts.values()) == counts["rows"]
     )
     if not sound:
-        raise UserError(
-            f"{where} has counts that do not fit together; prepare the data again", code="manifest-incomplete"
-        )
+        raise manifests.incomplete_manifest(folder, "has counts that do not fit together")
 
 
 AnyStore = Store | ImpressionStore
