@@ -1,29 +1,22 @@
-"""The slow twin of cached steps: every step of every stream reads the whole row again, under an explicit mask."""
+"""The reference of cached steps: every step of every stream reads the whole row again, under an explicit mask."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fullrank.data.batch import Batch, States
-from fullrank.models.sequential.attention import Placed, Places, mask
+from fullrank.models.sequential.attention import mask
+from fullrank.models.sequential.attention.positions import Places
+from fullrank.models.sequential.encoders import Cache
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
 
 
 @dataclass(frozen=True)
-class Row:
-    """All that a step reads: the history as it was given, and the tokens of each stream."""
-
-    x: Tensor
-    batch: Batch
-    tokens: Tensor
-    """[B, S, M, D]"""
-
-    def select(self, rows: Tensor) -> Row:
-        return Row(self.x[rows], self.batch.select(rows), self.tokens[rows])
+class Row(Cache):
+    """All that a step reads: the layers are the history as it was given and the tokens of each stream, [B, S, P, D]."""
 
 
 class Recomputed(nn.Module):
@@ -37,12 +30,13 @@ class Recomputed(nn.Module):
         return self.inner(x, batch)
 
     def start(self, x: Tensor, batch: Batch) -> tuple[States, Row]:
-        return self(x, batch), Row(x, batch, x.new_zeros(len(x), 0, 0, x.shape[2]))
+        return self(x, batch), Row(((x, x.new_zeros(len(x), 0, 0, x.shape[2])),), batch)
 
     def step(self, x: Tensor, row: Row) -> tuple[Tensor, Row]:
-        tokens = torch.cat([row.tokens, x[:, None]], 1) if row.tokens.numel() else x[:, None]
-        last = [self._whole(row.x, tokens[:, :, m], row.batch)[:, -1] for m in range(x.shape[1])]
-        return torch.stack(last, 1), replace(row, tokens=tokens)
+        history, earlier = row.layers[0]
+        tokens = torch.cat([earlier, x[:, None]], 1) if earlier.numel() else x[:, None]
+        last = [self._whole(history, tokens[:, :, m], row.batch)[:, -1] for m in range(x.shape[1])]
+        return torch.stack(last, 1), replace(row, layers=((history, tokens),))
 
     def _whole(self, x: Tensor, tokens: Tensor, batch: Batch) -> Tensor:
         t, s = x.shape[1], tokens.shape[1]
@@ -54,10 +48,9 @@ class Recomputed(nn.Module):
         allowed[:, :, t:, t:] = torch.ones(s, s, dtype=torch.bool).tril()
         places = stand(batch, s)
         for block in self.inner._stack():
-            attention: Any = block.attention
-            told = (places,) if isinstance(attention, Placed) else ()
+            attention = block.attention
             seen = block.attention_norm(y) if block.pre else y
-            y = block._behind(y, attention.attend(*attention.project(seen, places.queries), allowed, *told))
+            y = block._behind(y, attention.attend(*attention.project(seen, places.queries), allowed, places))
         return self.inner.norm_output(y)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from discover import Pair, everything, name
-from fullrank.models.sequential.reasoning.stepwise import Stepwise
+from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.ops.flop_count import counted
 from tiny import ITEMS, built, catalog, histories, padded, plain, reachable
 
@@ -61,4 +61,4 @@ def test_a_wrong_count_and_silence_are_caught() -> None:
 
 
 def test_reasoners_say_that_they_are_not_counted() -> None:
-    assert "latent" in Stepwise.uncounted and not hasattr(Stepwise, "flops")
+    assert "latent" in Reasoner.uncounted and not hasattr(Reasoner, "flops")

@@ -14,7 +14,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, States
 from fullrank.models.sequential.encoders import Cache
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
-from fullrank.models.sequential.reasoning import Thinking
+from fullrank.models.sequential.reasoning import ReasoningCache
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.reasoning.plr import PLR, PLRReasoner
 from fullrank.models.sequential.reasoning.rearec import ReaRec, ReaRecReasoner
@@ -49,9 +49,9 @@ class Peeking(ReaRecReasoner):
 class Tail(ReaRecReasoner):
     """Planted: begins at the end of the padded row."""
 
-    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, Thinking]:
+    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, ReasoningCache]:
         states, thinking = super()._begun(x, batch, budget)
-        return states, replace(thinking, thoughts=replace(thinking.thoughts, start=states.tokens[:, -1]))
+        return states, replace(thinking, states=replace(thinking.states, start=states.tokens[:, -1]))
 
 
 class Idle(PLRReasoner):

@@ -60,8 +60,8 @@ def case(extra: int = 2) -> tuple[Tensor, Batch]:
 
 
 def thought(states: States) -> ReasoningStates:
-    assert states.thoughts is not None
-    return states.thoughts
+    assert states.reasoning is not None
+    return states.reasoning
 
 
 def check_cached(reasoner: Any) -> None:

@@ -41,11 +41,6 @@ class Captures:
     memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] | None = None
     """The keys and values of each attention, [B, H, T, e]."""
 
-    @staticmethod
-    def remembering(others: Captures | None) -> Captures:
-        """Captures of keys and values, and of what others want: it is kept in the same lists."""
-        return replace(others or Captures(), memory={})
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -99,13 +94,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class ReasoningStates:
-    """What a reasoner thought behind each row's last event: S steps in M isolated streams (ReaRec: M = 1)."""
+    """Latent states behind each row's last event: S steps in P isolated streams (ReaRec: P = 1)."""
 
     start: Float[Tensor, "B D"]
     """h_0, the encoder's own state of the last event."""
-    steps: Float[Tensor, "B S M D"]
-    """h_{t,m}."""
-    gate: Float[Tensor, "B M"]
+    steps: Float[Tensor, "B S P D"]
+    """h_{t,p}."""
+    gate: Float[Tensor, "B P"]
     """Weight of each stream; a row sums to one."""
 
 
@@ -170,8 +165,8 @@ class States:
     `trained` is what the loss reads, `answer` what is searched with, and `step_0` .. `step_S` what would be answered
     after that many steps (`step_0` is h_0, `step_S` equals `answer`).
     """
-    thoughts: ReasoningStates | None = None
-    """What a reasoner thought; None for a plain encoder."""
+    reasoning: ReasoningStates | None = None
+    """The states of a reasoner's steps; None for a plain encoder."""
 
 
 def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:

@@ -12,13 +12,13 @@ from functools import cache, wraps
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, Columns
-from fullrank.models.sequential.attention import Placed, Places, mask
-from fullrank.models.sequential.attention.streams import remembered, think, think_reference
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, mask
+from fullrank.models.sequential.attention.positions import Places
 from fullrank.ops.flop_count import counted
 from fullrank.testing.inputs import (
     Check,
@@ -34,6 +34,7 @@ from fullrank.testing.inputs import (
     variations,
 )  # fmt: skip
 
+BASE = AttentionSpec
 DIM, LONGEST = 12, 16
 LENGTHS = (1, 2, 5, 9, 3)
 COUNTED = (1, 9, 150)
@@ -48,7 +49,7 @@ def case(device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Ba
     return x[:, : batch.items.shape[1]].to(device), batch.to(device)
 
 
-def check_causal(attention: Any) -> None:
+def check_causal(attention: Attention) -> None:
     """What comes after a position leaves its output as it is."""
     if not attention.causal:
         return
@@ -63,7 +64,7 @@ def check_causal(attention: Any) -> None:
         assert close(attention(x, later)[seen], whole[seen]), f"a time behind position {t} is seen too early"
 
 
-def check_padding(attention: Any) -> None:
+def check_padding(attention: Attention) -> None:
     """What stands behind a row's end, and how much of it, leaves its valid outputs as they are."""
     x, batch = case(device_of(attention))
     whole = attention(x, batch)
@@ -78,7 +79,7 @@ def check_padding(attention: Any) -> None:
         assert close(attention(x[row : row + 1, :length], one)[0], whole[row, :length]), f"row {row} differs when alone"
 
 
-def check_weights(attention: Any) -> None:
+def check_weights(attention: Attention) -> None:
     """A hidden place has no weight; where rows sum to one, every visible place has some."""
     x, batch = case(device_of(attention))
     weights = attention.weights(x, batch)
@@ -91,7 +92,7 @@ def check_weights(attention: Any) -> None:
         assert close(weights.sum(-1), torch.ones_like(weights[..., 0]))
 
 
-def check_apply(attention: Any) -> None:
+def check_apply(attention: Attention) -> None:
     """``apply_weights(weights(x, batch), x)`` is the module's output."""
     x, batch = case(device_of(attention))
     again = attention.apply_weights(attention.weights(x, batch), x)
@@ -99,7 +100,7 @@ def check_apply(attention: Any) -> None:
 
 
 @torch.no_grad()
-def check_matrices(attention: Any) -> None:
+def check_matrices(attention: Attention) -> None:
     """A head whose value projection is zero mixes nothing, and no head does through an output projection of zero."""
     x, batch = case(device_of(attention))
     value, output = attention.matrices()
@@ -120,7 +121,7 @@ def check_matrices(attention: Any) -> None:
     output.copy_(kept)
 
 
-def check_linear(attention: Any) -> None:
+def check_linear(attention: Attention) -> None:
     """`apply_weights` is, up to biases, the sum over heads of output @ value @ mixed tokens."""
     if not attention.linear:
         return
@@ -132,16 +133,15 @@ def check_linear(attention: Any) -> None:
     assert close((mixed @ output.T)[batch.valid], linear[batch.valid], 1e-4)
 
 
-def check_project(attention: Any) -> None:
+def check_project(attention: Attention) -> None:
     """`attend` on what `project` gives, under the mask, is the module: what a cache relies on."""
     x, batch = case(device_of(attention))
     projected = attention.project(x, batch.positions(from_end=False))
-    places = (Places.of(batch),) if isinstance(attention, Placed) else ()
-    again = attention.attend(*projected, mask(batch, causal=attention.causal), *places)
+    again = attention.attend(*projected, mask(batch, causal=attention.causal), Places.of(batch))
     assert close(again[batch.valid], attention(x, batch)[batch.valid])
 
 
-def check_learns(attention: Any) -> None:
+def check_learns(attention: Attention) -> None:
     """Every parameter gets a gradient."""
     x, batch = case(device_of(attention))
     attention.train()
@@ -152,17 +152,17 @@ def check_learns(attention: Any) -> None:
     attention.eval()
 
 
-def check_columns(attention: Any) -> None:
+def check_columns(attention: Attention) -> None:
     """What is noted is the absolute weights summed over valid queries, in value and in gradient; the output stays.
 
-    An attention with `noted_weights` notes those instead, and they are at least the absolute weights everywhere.
+    An attention with `column_weights` of its own keeps sums of those; they are at least the absolute weights.
     """
     x, batch = case(device_of(attention), extra=2)
     plain_y, kept = attention(x, batch), list[Columns]()
     assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
     (noted,) = kept
     absolute = attention.weights(x, batch).abs()
-    of = attention.noted_weights(x, batch) if hasattr(attention, "noted_weights") else absolute
+    of = attention.column_weights(x, batch)
     assert noted.module is attention and torch.equal(noted.valid, batch.valid)
     assert not noted.sums.masked_select(~batch.valid[:, None]).any(), "a padded key has received attention"
     assert (of - absolute > -1e-6).all(), "what is noted is no bound"
@@ -179,23 +179,23 @@ def check_columns(attention: Any) -> None:
     assert len(kept) == 1, "noted what nobody wants"
 
 
-def check_streams(attention: Any) -> None:
-    """Two tokens in each of three streams behind the history: those of the twin that copies it for every stream."""
+def check_latent(attention: Attention) -> None:
+    """Two tokens in each of three streams behind the history are those of the reference, which copies it for each."""
     x, batch = case(device_of(attention), extra=2)
-    noting = replace(batch, captures=Captures(memory={}))
-    attention(x, noting)
-    prefix = remembered(attention, x, noting)
+    memory: dict[nn.Module, Memory] = {}
+    attention(x, replace(batch, captures=Captures(memory=memory)))
+    prefix = memory[attention]
     projected = attention.project(x, batch.positions(from_end=False))[1:]
     assert all(torch.equal(a, b) for a, b in zip(prefix, projected, strict=True)), "not the keys and values"
-    own: Any = None
+    own: Memory | None = None
     for s in range(2):
-        new = torch.randn(len(x), 3, DIM, generator=torch.Generator().manual_seed(s))
+        new = torch.randn(len(x), 3, DIM, generator=torch.Generator().manual_seed(s)).to(x.device)
         q, _, _ = attention.project(new, (batch.lengths + s)[:, None].expand(-1, 3))
-        y, own = think(attention, new, prefix, own, batch)
-        assert close(y, think_reference(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
+        y, own = attention.step(new, prefix, own, batch)
+        assert close(y, Attention.attend_latent(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
 
 
-def check_short_rows(attention: Any) -> None:
+def check_short_rows(attention: Attention) -> None:
     """Rows of length one are read."""
     x = torch.randn(2, 1, DIM).to(device_of(attention))
     y = attention(x, padded([[3], [4]]).to(x.device))
@@ -213,11 +213,12 @@ def check_flops(spec: Spec, device: torch.device) -> None:
 
 def counts_as_said(module: Any, inputs: tuple[Any, ...], length: int) -> None:
     """What a module says that rows of a length cost is what torch counts."""
-    if not hasattr(module, "flops"):
-        assert len(getattr(module, "uncounted", "")) > 20, "neither flops(length) nor a sentence `uncounted`"
+    uncounted = getattr(module, "uncounted", "")
+    if uncounted or not hasattr(module, "flops"):
+        assert len(uncounted) > 20, "neither flops(length) nor a sentence `uncounted`"
         return
     parts, rows = module.flops(length), len(inputs[0])
-    assert not hasattr(module, "uncounted") and None not in parts.values()
+    assert None not in parts.values(), f"{parts}: say why in `uncounted`"
     said, found = rows * sum(parts.values()), counted(lambda: module(*inputs))
     assert said == found, f"{rows} rows of length {length} are said to cost {said} and cost {found}"
 
@@ -254,7 +255,7 @@ def settings_have_effect(spec: Spec, device: torch.device) -> None:
         assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
 
 
-def _of_modules(check: Callable[[Any], None]) -> Check:
+def _of_modules(check: Callable[[Attention], None]) -> Check:
     """A check of a module as one of a Spec: of every module that its settings reach."""
 
     @wraps(check)
@@ -268,6 +269,6 @@ def _of_modules(check: Callable[[Any], None]) -> Check:
 
 OF_MODULES = (
     check_causal, check_padding, check_weights, check_apply, check_matrices, check_linear, check_project,
-    check_learns, check_columns, check_streams, check_short_rows,
+    check_learns, check_columns, check_latent, check_short_rows,
 )  # fmt: skip
 CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), check_flops, check_effects)

@@ -48,7 +48,7 @@ def taken(model: RecommenderModel, batch: Batch | None = None) -> Step:
 
 
 def flat(step: Step, *, start: bool = False) -> Tensor:
-    thoughts = step.states.thoughts
+    thoughts = step.states.reasoning
     assert thoughts is not None
     steps = thoughts.steps.flatten(1, 2)
     return torch.cat([thoughts.start[:, None], steps], 1) if start else steps
@@ -149,7 +149,7 @@ def test_progressive_by_hand() -> None:
     batch = padded(ROWS)
     step = taken(model, batch)
     assert [q.name for q in step.queries] == ["last", "last_step_0", "last_step_1", "last_step_2"]
-    thoughts = step.states.thoughts
+    thoughts = step.states.reasoning
     assert thoughts is not None
     torch.manual_seed(1)
     terms = model(batch)

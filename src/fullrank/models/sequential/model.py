@@ -16,13 +16,14 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, reading, unit
 from fullrank.models.sequential.items.semantic import by_codes, index_codes
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
-from fullrank.models.sequential.reasoning import Reasoner
+from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.regularizers import Asking, Attached, Needs
 
@@ -46,9 +47,9 @@ class Recommender(Spec):
     """Longest history read, in events; older ones are dropped."""
     items: Annotated[Spec, Room("items")] = Table()
     """Item id <-> vector."""
-    encoder: Annotated[Spec, Room("encoders")] = Transformer()
+    encoder: Annotated[EncoderSpec, Room("encoders")] = Transformer()
     """History -> states."""
-    reasoner: Annotated[Spec, Room("reasoning")] | None = None
+    reasoner: Annotated[ReasonerSpec, Room("reasoning")] | None = None
     """Latent steps behind the history; null answers with the encoder's own state."""
     task: Annotated[Spec, Room("objectives.tasks")] = NextItem()
     """Who predicts what."""
@@ -65,7 +66,7 @@ class Recommender(Spec):
     def _penalties_differ(self) -> Recommender:
         kinds = [p.kind_of() for p in self.penalties]
         if len(set(kinds)) < len(kinds):
-            raise ValueError(f"penalties: each kind once, given {kinds}")
+            raise UserError(f"penalties: each kind once, given {kinds}", code="penalty-repeated")
         return self
 
     def build(self, catalog: Catalog) -> RecommenderModel:
@@ -79,11 +80,10 @@ class RecommenderModel(nn.Module):
         super().__init__()
         self.num_items, self.max_length = catalog.size, spec.max_length
         self.items = spec.items.build(spec.dim, catalog)  # type: ignore[attr-defined]
-        self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        self.encoder: Encoder | Reasoner = spec.encoder.build(spec.dim, spec.max_length)
         if spec.reasoner is not None:
-            self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)  # type: ignore[attr-defined]
-        self._reasons = isinstance(self.encoder, Reasoner)  # kept: asking a protocol costs more than a small layer
-        self.reads_times: bool = getattr(self.encoder, "reads_times", False)
+            self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)
+        self.reads_times = self.encoder.reads_times
         self.task = spec.task.build(spec.dim, spec.max_length, self.items)  # type: ignore[attr-defined]
         self.loss = spec.loss.build()  # type: ignore[attr-defined]
         self.weighting = spec.weighting.build() if spec.weighting else None  # type: ignore[attr-defined]
@@ -93,18 +93,21 @@ class RecommenderModel(nn.Module):
             wants = "a causal" if self.task.causal else "a bidirectional"
             raise UserError(
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
-                f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder"
+                f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder",
+                code="task-needs-other-mask",
             )
         if spec.reasoner is not None and not getattr(self.task, "reads_outputs", False):
             raise UserError(
                 f"the task {spec.task.kind_of()!r} asks with the encoder's own states, so the reasoner would not "
-                "learn; set model.task=last_item, or leave model.reasoner out"
+                "learn; set model.task=last_item, or leave model.reasoner out",
+                code="task-ignores-reasoner",
             )
         searching = [kind for kind, p in self.penalties.items() if getattr(p, "searches_items", False)]
         if searching and getattr(self.task, "generates", False):
             raise UserError(
                 f"the penalty {searching[0]!r} reads item vectors and the task {spec.task.kind_of()!r} searches codes: "
-                "leave the penalty out (of sprint: set embedding=0), or train next_item on these items"
+                "leave the penalty out (of sprint: set embedding=0), or train next_item on these items",
+                code="penalty-needs-item-vectors",
             )
         self._attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
         for penalty in self._attached:
@@ -115,7 +118,7 @@ class RecommenderModel(nn.Module):
     @property
     def reasoner(self) -> Reasoner | None:
         """The encoder, where it reasons."""
-        return self.encoder if self._reasons else None
+        return self.encoder if isinstance(self.encoder, Reasoner) else None
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
@@ -167,10 +170,10 @@ class RecommenderModel(nn.Module):
     def answer(self, batch: Batch, *, index: ItemIndex | None = None, budget: Budget | None = None) -> Scorer:
         """The answer to some histories. `index` is what `index_items` gave; without it the item vectors are made here.
 
-        `budget` says how much a reasoner thinks (refused by `check_budget` for a model without one).
+        `budget` says how many steps and streams a reasoner takes (refused by `check_budget` for a model without one).
         """
         x, inputs = self.task.ask(reading(self.items), batch)
-        states = self.encoder(x, inputs) if self.reasoner is None else self.encoder(x, inputs, budget)
+        states = self.encoder(x, inputs, budget) if isinstance(self.encoder, Reasoner) else self.encoder(x, inputs)
         return self.searched(self.task.answer(states, inputs), index)
 
     def searched(

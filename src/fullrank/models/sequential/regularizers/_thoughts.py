@@ -24,7 +24,7 @@ def demand_reasoner(model: Any, penalty: str) -> Any:
 
 
 def thoughts_of(step: Step) -> ReasoningStates:
-    thoughts = step.states.thoughts
+    thoughts = step.states.reasoning
     assert thoughts is not None  # `demand_reasoner` was asked when the model was built
     return thoughts
 

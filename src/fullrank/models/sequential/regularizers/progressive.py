@@ -80,7 +80,7 @@ class ProgressivePenalty(nn.Module):
             reasoner.input_noise = self.spec.noise
 
     def ask(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
-        thoughts, spec = states.thoughts, self.spec
+        thoughts, spec = states.reasoning, self.spec
         if not spec.step_weight or thoughts is None:
             return ()
         found, count = [], thoughts.steps.shape[1]

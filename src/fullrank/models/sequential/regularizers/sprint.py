@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Columns, Step
+from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.regularizers import Needs
 from fullrank.ops.power_iteration import PowerIteration
 
@@ -92,8 +93,8 @@ class SprintPenalty(nn.Module):
 
     def attach(self, model: Any) -> None:
         readable = [m for m in model.encoder.modules() if hasattr(m, "matrices")]
-        mixers = tuple(m for m in readable if hasattr(m, "attend")) if self.spec.attention else ()
-        feeds = tuple(m for m in readable if not hasattr(m, "attend")) if self.spec.feed_forward else ()
+        mixers = tuple(m for m in readable if isinstance(m, Attention)) if self.spec.attention else ()
+        feeds = tuple(m for m in readable if not isinstance(m, Attention)) if self.spec.feed_forward else ()
         encoder = type(model.encoder).__name__
         if self.spec.attention and not mixers:
             raise UserError(f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder")
@@ -113,7 +114,7 @@ class SprintPenalty(nn.Module):
                 every = torch.arange(model.num_items, device=next(model.parameters()).device)
                 self.sigmas["table"] = PowerIteration(model.items.embed(every), self.spec.warmup)
 
-    def _check_columns(self, module: Any) -> None:
+    def _check_columns(self, module: Attention) -> None:
         name = type(module).__name__
         if self.needs.columns_after_dropout and not module.captures_after_dropout:
             raise UserError(
