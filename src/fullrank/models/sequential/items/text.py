@@ -105,8 +105,11 @@ def packed(column: pl.Series, size: int, name: str) -> Packed:
 def _plain(field: TextField, catalog: Catalog) -> pl.Series:
     """The column as strings."""
     if field.column not in catalog.columns:
-        raise UserError(f"the items have no column {field.column!r}{nearest(field.column, catalog.columns)}: set "
-                        f"model.items.fields (columns: {', '.join(catalog.columns) or 'none'})", code="unknown-column")  # fmt: skip
+        raise UserError(
+            f"the items have no column {field.column!r}{nearest(field.column, catalog.columns)}: set "
+            f"model.items.fields (columns: {', '.join(catalog.columns) or 'none'})",
+            code="unknown-column",
+        )
     column = catalog.frame[field.column]
     if column.dtype == pl.Null:
         return column.cast(pl.String)
