@@ -12,7 +12,15 @@ from torch import Tensor
 from discover import Pair, everything, name
 from fullrank.data.batch import Record, Step
 from fullrank.models.sequential.regularizers.logdet import LogDet
-from fullrank.testing.regularizers import DIM, Optimum, check_falls, check_finite, check_optimum, model, nudged
+from fullrank.testing.regularizers import (
+    DIM,
+    Optimum,
+    check_falls,
+    check_finite,
+    check_optimum,
+    nudged,
+    small_recommender,
+)
 from tests.components.cases import every_check, run_check
 from tiny import ITEMS, Flat, histories, padded, plain
 
@@ -27,19 +35,19 @@ def searching(step: Step, table: Tensor) -> Step:
 def at_orthonormal_items() -> tuple[Callable[[Tensor], Step], Tensor]:
     """Item vectors whose Gram matrix is the identity."""
     table = torch.linalg.qr(torch.randn(ITEMS, DIM, generator=torch.Generator().manual_seed(0)))[0]
-    step = model().step(padded(histories([5, 7])))
+    step = small_recommender().step(padded(histories([5, 7])))
     return lambda moved: searching(step, moved), table
 
 
 def at_zero_scores() -> tuple[Callable[[Tensor], Step], Tensor]:
     """Item vectors that score nothing: the quotient is the square of a norm."""
-    step = model().step(padded(histories([5, 7])))
+    step = small_recommender().step(padded(histories([5, 7])))
     return lambda moved: searching(step, moved), torch.zeros(ITEMS, DIM)
 
 
 def at_even_odds() -> tuple[Callable[[Tensor], Step], Tensor]:
     """Where a target and its negative cannot be told apart (the same score), a probability of one half."""
-    step = model().step(padded(histories([5, 7])))
+    step = small_recommender().step(padded(histories([5, 7])))
 
     def scored(moved: Tensor) -> Step:
         (q,) = step.queries
@@ -70,7 +78,7 @@ def test_penalties(pair: Pair, check: str, device: str) -> None:
 @ALL
 def test_least_at_its_optimum(pair: Pair) -> None:
     if pair[1] in BOTTOMLESS:
-        whole = model(pair[1], plain(pair))
+        whole = small_recommender(pair[1], plain(pair))
         check_falls(whole, whole.penalties[pair[1]])
         return
     assert pair[1] in OPTIMA, f"state where {pair[1]!r} is least: add it to OPTIMA in {__file__}"
@@ -98,11 +106,11 @@ def test_planted_faults_are_caught() -> None:
     with pytest.raises(AssertionError):
         check_optimum(elsewhere, at_orthonormal_items)
     with pytest.raises(AssertionError):
-        check_finite(model(), detached)
+        check_finite(small_recommender(), detached)
 
     def backwards(step: Step) -> Tensor:
         value = LogDet().build()(step)
         return 2 * value.detach() - value
 
     with pytest.raises(AssertionError):
-        check_falls(model(), backwards)
+        check_falls(small_recommender(), backwards)

@@ -29,6 +29,7 @@ from fullrank.testing.inputs import Check, example
 ROOMS = {
     "attention": "attention", "items": "items", "objectives.tasks": "tasks", "objectives.losses": "losses",
     "objectives.weightings": "weightings", "baselines": "baselines", "regularizers": "regularizers",
+    "rankers": "rankers",
 }  # fmt: skip
 """Room -> module of this package that has its checks."""
 

@@ -48,7 +48,7 @@ MODELS: dict[str, dict[str, Spec]] = {
 """The parts of a model that a kind cannot do without."""
 
 
-def model(kind: str = "", *penalties: Any, device: torch.device | str = "cpu") -> RecommenderModel:
+def small_recommender(kind: str = "", *penalties: Any, device: torch.device | str = "cpu") -> RecommenderModel:
     """A small recommender with these penalties, and with what the kind cannot do without."""
     parts = MODELS.get(kind, {})
     if any(getattr(p, "exact_bound", False) for p in penalties):
@@ -115,7 +115,9 @@ def check_weight(spec: Spec, device: torch.device) -> None:
     """The setting `weight` is a factor of the value, where the spec has one."""
     if "weight" not in type(spec).model_fields:
         return
-    whole = model(spec.kind_of(), spec, device=device).eval()  # one that runs the encoder is not to draw dropout twice
+    whole = small_recommender(
+        spec.kind_of(), spec, device=device
+    ).eval()  # one that runs the encoder is not to draw dropout twice
     step = whole.step(padded(histories([5, 7, 2])).to(device))
     heavier = spec.override(f"weight={3 * spec.dump()['weight']}")
     assert isinstance(spec, PenaltySpec) and isinstance(heavier, PenaltySpec)
@@ -125,7 +127,7 @@ def check_weight(spec: Spec, device: torch.device) -> None:
 def _finite(spec: Spec, device: torch.device) -> None:
     for other in reachable(spec, 1):
         with told(other):
-            whole = model(spec.kind_of(), other, device=device)
+            whole = small_recommender(spec.kind_of(), other, device=device)
             check_finite(whole, whole.penalties[spec.kind_of()], hinged=spec.kind_of() in HINGED)
 
 
