@@ -12,7 +12,7 @@ from torch import Tensor
 from discover import Pair
 from fullrank.data.batch import Queries, Step
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
-from fullrank.testing.weightings import check_company, check_mean, check_sound, weigh
+from fullrank.testing.weightings import check_coupling, check_mean, check_sound, weigh
 from tests.components.cases import every_check, run_check
 from tiny import ITEMS
 
@@ -45,8 +45,8 @@ def test_planted_faults_are_caught() -> None:
     faults: list[tuple[Callable[[Any], None], Any]] = [
         (check_mean, Planted(lambda w: w * 1.1, alone)),
         (check_mean, Planted(lambda w: w / w.sum(), coupled, couples=True)),
-        (check_company, Planted(lambda w: w / w.mean(), alone)),
-        (check_company, Planted(lambda w: w, alone, couples=True)),
+        (check_coupling, Planted(lambda w: w / w.mean(), alone)),
+        (check_coupling, Planted(lambda w: w, alone, couples=True)),
         (check_sound, Planted(lambda w: w - 1, alone)),
     ]
     for check, weighting in faults:

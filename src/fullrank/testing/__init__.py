@@ -29,7 +29,7 @@ from fullrank.testing.inputs import Check, example
 ROOMS = {
     "attention": "attention", "encoders": "encoders", "reasoning": "reasoning", "items": "items",
     "objectives.tasks": "tasks", "objectives.losses": "losses", "objectives.weightings": "weightings",
-    "baselines": "baselines",
+    "regularizers": "regularizers", "baselines": "baselines", "rankers": "rankers",
 }  # fmt: skip
 """Room -> module of this package that has its checks."""
 DIAGNOSTICS = "diagnostics"
@@ -48,7 +48,7 @@ def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: 
         try:
             check(device)
         except AssertionError as error:
-            who = spec.kind_of() if _is_spec(spec) else spec.__name__
+            who = spec.kind_of() if hasattr(spec, "kind_of") else getattr(spec, "name", spec)  # no Spec: a diagnostic
             raise AssertionError(f"{who}, check {name!r}: {error}") from error
 
 

@@ -48,19 +48,19 @@ def _device(model: Any) -> torch.device:
     return next(model.buffers()).device
 
 
-def asked(model: Any) -> Batch:
+def some_histories(model: Any) -> Batch:
     return padded([row[-model.max_length :] for row in histories((1, 6, 2, 30))]).to(_device(model))
 
 
-def whole(model: Any) -> Tensor:
-    return model.answer(asked(model)).block(0, ITEMS)
+def scores_of(model: Any) -> Tensor:
+    return model.answer(some_histories(model)).block(0, ITEMS)
 
 
 def check_contract(build: Callable[[Store], Any]) -> None:
     model = build(data())
     assert isinstance(model, Model) and isinstance(model, Baseline)
     assert model.num_items == ITEMS and model.allows_empty
-    answer = model.answer(asked(model))
+    answer = model.answer(some_histories(model))
     scores = answer.block(0, ITEMS)
     assert answer.size == ITEMS and scores.shape == (4, ITEMS) and scores.isfinite().all()
     parts = [answer.block(low, min(low + 5, ITEMS)) for low in range(0, ITEMS, 5)]
@@ -71,27 +71,27 @@ def check_contract(build: Callable[[Store], Any]) -> None:
 
 def check_training_alone(build: Callable[[Store], Any]) -> None:
     """What was held out does not change the scores."""
-    assert torch.equal(whole(build(data())), whole(build(data(held_out=5))))
+    assert torch.equal(scores_of(build(data())), scores_of(build(data(held_out=5))))
 
 
 def check_rows(build: Callable[[Store], Any]) -> None:
     """Neither padding nor company changes a row's scores."""
     model = build(data())
-    batch = asked(model)
+    batch = some_histories(model)
     together = model.answer(batch).block(0, ITEMS)
     for i, n in enumerate(batch.lengths.tolist()):
         row = batch.items[i, :n].tolist()
         assert close(model.answer(padded([row], extra=2, fill=1).to(_device(model))).block(0, ITEMS)[0], together[i])
 
 
-def check_state(spec: Spec, device: torch.device) -> None:
+def check_state_dict(spec: Spec, device: torch.device) -> None:
     """What is learned is in the state dict: a model that was not fitted answers like the fitted one once it has it."""
     model = fitted(spec, data()).to(device)
     assert isinstance(spec, BaselineSpec)
     again = spec.build(data().catalog).to(device)
-    assert not torch.equal(whole(again), whole(model))
+    assert not torch.equal(scores_of(again), scores_of(model))
     again.load_state_dict(model.state_dict())
-    assert torch.equal(whole(again), whole(model))
+    assert torch.equal(scores_of(again), scores_of(model))
 
 
 def _fitted_on(spec: Spec, device: torch.device, on: Store) -> Any:
@@ -112,4 +112,4 @@ def _of_models(check: Callable[[Any], None]) -> Check:
 
 BASE = BaselineSpec
 OF_MODELS = (check_contract, check_training_alone, check_rows)
-CHECKS: tuple[Check, ...] = (*map(_of_models, OF_MODELS), check_state)
+CHECKS: tuple[Check, ...] = (*map(_of_models, OF_MODELS), check_state_dict)

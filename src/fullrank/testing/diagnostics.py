@@ -84,9 +84,9 @@ def check_rows(section: type[Section], device: torch.device) -> None:
 def check_repeatable(section: type[Section], device: torch.device) -> None:
     """The same rows a second time, and no draw from the generators that others use."""
     for example in _examples(section):
-        before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+        before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
         first = _rows(section, example, device)
-        after = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+        after = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
         assert torch.equal(before[0], after[0]) and before[1] == after[1], "it draws from a global generator"
         again = _rows(section, example, device)
         assert _steady(first) == _steady(again), f"two calls differ: {_difference(first, again)}"
@@ -163,7 +163,7 @@ def _rows(
 def _with(result: RunResult, rows: list[Row]) -> RunResult:
     """The result with these rows beside those of the other diagnostics."""
     others = tuple(one for one in result.diagnosis.rows if not rows or one["diagnostic"] != rows[0]["diagnostic"])
-    return replace(result, diagnosis=Diagnosis((*others, *jsonable(rows))))  # type: ignore[misc]
+    return replace(result, diagnosis=Diagnosis((*others, *jsonable(rows))))
 
 
 def _whole_figure(figure: object) -> None:
@@ -185,7 +185,7 @@ def _whole_table(table: object) -> None:
 
 
 def _steady(rows: list[Row]) -> list[Row]:
-    found: list[Row] = jsonable(rows)  # type: ignore[assignment]
+    found: list[Row] = jsonable(rows)
     return [one for one in found if one["name"] not in UNSTEADY]
 
 

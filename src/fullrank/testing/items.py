@@ -45,7 +45,7 @@ def check_state(items: Any, again: Any) -> None:
     assert "popularity" in items.state_dict()
 
 
-def check_learns(items: Any) -> None:
+def check_gradients(items: Any) -> None:
     items.train()
     items.all().pow(3).sum().backward()
     for label, parameter in items.named_parameters():
@@ -107,5 +107,5 @@ def _state(spec: Spec, device: torch.device) -> None:
 
 _state.__name__ = "check_state"
 BASE = ItemsSpec
-OF_MODULES = (check_vectors, check_learns, check_index, check_shares, check_one_step)
+OF_MODULES = (check_vectors, check_gradients, check_index, check_shares, check_one_step)
 CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), _state)

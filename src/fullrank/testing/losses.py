@@ -50,7 +50,7 @@ def near(base: Spec, *, few: bool = False) -> list[Spec]:
     return found
 
 
-def case(device: torch.device | str = "cpu") -> tuple[Queries, Batch]:
+def few_queries(device: torch.device | str = "cpu") -> tuple[Queries, Batch]:
     """Queries of some histories, and their batch."""
     batch = padded(histories(LENGTHS), extra=2)
     return questions(batch, device=device), batch.to(device)
@@ -63,7 +63,7 @@ def couples(spec: Spec) -> bool:
 
 
 def check_record(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
-    q, batch = case(device)
+    q, batch = few_queries(device)
     record = loss(q, batch)
     assert record.losses.shape == q.targets.shape and record.losses.dtype == torch.float32
     assert record.losses.isfinite().all() and (record.losses >= -1e-6).all()
@@ -82,7 +82,7 @@ def check_record(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> N
 
 def check_gradient(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
     """Against central differences, with an upstream gradient of its own for each query."""
-    q, batch = case(device)
+    q, batch = few_queries(device)
     weights = torch.linspace(0.5, 2, len(q.targets), device=device)
     total = (loss(q, batch).losses * weights).sum()
     leaves = (q.vectors, q.catalogue.all())
@@ -102,7 +102,7 @@ def check_gradient(spec: Spec, loss: Any, device: torch.device | str = "cpu") ->
 
 
 def check_temperature(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
-    q, batch = case(device)
+    q, batch = few_queries(device)
     sharp = loss(replace(q, temperature=0.25), batch).losses
     assert close(sharp, loss(replace(q, vectors=q.vectors / 0.25), batch).losses)
     assert not close(sharp, loss(q, batch).losses)
@@ -113,7 +113,7 @@ def check_place(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> No
     if couples(spec):
         return
     rows = histories(LENGTHS)
-    q, batch = case(device)
+    q, batch = few_queries(device)
     whole = loss(q, batch).losses
     for mine in ([3], [4, 1], [0, 2, 3]):
         part = padded([rows[i] for i in mine], ids=[100 + i for i in mine])
@@ -125,7 +125,7 @@ def check_place(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> No
 
 def check_step(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
     """The same place draws the same negatives, another step or seed draws others."""
-    q, batch = case(device)
+    q, batch = few_queries(device)
     torch.manual_seed(1)
     first = loss(q, batch)
     torch.manual_seed(2)
@@ -137,7 +137,7 @@ def check_step(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> Non
 
 def check_empty(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
     """No queries (a horizon that no row reaches) give no losses, and gradients that are zero."""
-    q, batch = case(device)
+    q, batch = few_queries(device)
     none = torch.zeros(0, dtype=torch.long, device=device)
     empty = replace(q, vectors=q.vectors[:0], targets=none, rows=none, positions=none)
     record = loss(empty, batch)
@@ -148,7 +148,7 @@ def check_empty(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> No
 
 
 def check_autocast(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
-    q, batch = case(device)
+    q, batch = few_queries(device)
     exact = loss(q, batch).losses
     with torch.autocast(torch.device(device).type, torch.bfloat16):
         vectors = q.vectors @ torch.eye(q.vectors.shape[1], device=device)

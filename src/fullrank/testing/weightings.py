@@ -63,7 +63,7 @@ def check_mean(weighting: Any, device: torch.device | str = "cpu") -> None:
             assert abs(float((weights * q.catalogue.log_q(targets.to(device)).exp()).sum()) - 1) < 1e-4
 
 
-def check_company(weighting: Any, device: torch.device | str = "cpu") -> None:
+def check_coupling(weighting: Any, device: torch.device | str = "cpu") -> None:
     """Shards and micro-batches weigh a query as the whole batch does, and `couples` says so, or says otherwise."""
     whole, _ = weigh(weighting, torch.arange(ITEMS), device)
     part, _ = weigh(weighting, torch.tensor([7, 7, 0]), device)
@@ -78,7 +78,7 @@ def _of_weightings(check: Callable[..., None]) -> Check:
         for other in reachable(spec, 2):
             assert isinstance(other, WeightingSpec)
             weighting = other.build()
-            if check is check_company and weighting.couples and other != spec:
+            if check is check_coupling and weighting.couples and other != spec:
                 continue  # extreme settings may make all weights alike
             with told(other):
                 check(weighting, device)
@@ -87,5 +87,5 @@ def _of_weightings(check: Callable[..., None]) -> Check:
 
 
 BASE = WeightingSpec
-OF_WEIGHTINGS = (check_sound, check_mean, check_company)
+OF_WEIGHTINGS = (check_sound, check_mean, check_coupling)
 CHECKS: tuple[Check, ...] = tuple(map(_of_weightings, OF_WEIGHTINGS))

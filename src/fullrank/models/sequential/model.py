@@ -28,7 +28,7 @@ from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.models.sequential.regularizers import Asking, Attached, Needs
+from fullrank.models.sequential.regularizers import Needs, PenaltySpec
 
 
 class Scoring(Spec):
@@ -62,7 +62,7 @@ class Recommender(Spec):
     """State and item vector -> score."""
     weighting: Annotated[WeightingSpec, Room("objectives.weightings")] | None = None
     """One factor per query; null counts all the same."""
-    penalties: tuple[Annotated[Spec, Room("regularizers")], ...] = ()
+    penalties: tuple[Annotated[PenaltySpec, Room("regularizers")], ...] = ()
     """Terms added to the loss."""
 
     @model_validator(mode="after")
@@ -90,7 +90,9 @@ class RecommenderModel(nn.Module):
         self.task = spec.task.build(spec.dim, spec.max_length, self.items)
         self.loss = spec.loss.build()
         self.weighting = spec.weighting.build() if spec.weighting else None
-        self.penalties = nn.ModuleDict({p.kind_of(): p.build() for p in spec.penalties})  # type: ignore[attr-defined]
+        penalties = {p.kind_of(): p.build() for p in spec.penalties}
+        self.penalties = nn.ModuleDict(penalties)
+        self._penalties = tuple(penalties.values())  # the same modules by their own type
         self.cosine, self.temperature = spec.scoring.similarity == "cosine", spec.scoring.temperature
         if self.task.causal is not None and self.encoder.causal != self.task.causal:
             wants = "a causal" if self.task.causal else "a bidirectional"
@@ -105,17 +107,16 @@ class RecommenderModel(nn.Module):
                 "learn; set model.task=last_item, or leave model.reasoner out",
                 code="task-ignores-reasoner",
             )
-        searching = [kind for kind, p in self.penalties.items() if getattr(p, "searches_items", False)]
+        searching = [kind for kind, p in penalties.items() if p.searches_items]
         if searching and self.task.generates:
             raise UserError(
                 f"the penalty {searching[0]!r} reads item vectors and the task {spec.task.kind_of()!r} searches codes: "
                 "leave the penalty out (of sprint: set embedding=0), or train next_item on these items",
                 code="penalty-needs-item-vectors",
             )
-        self._attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
-        for penalty in self._attached:
+        for penalty in self._penalties:
             penalty.attach(self)
-        self._needs = reduce(Needs.__or__, (penalty.needs for penalty in self._attached), Needs())
+        self._needs = reduce(Needs.__or__, (penalty.needs for penalty in self._penalties), Needs())
         self._first_view_only = self._needs.loss_of == "first_view"
 
     @property
@@ -148,14 +149,13 @@ class RecommenderModel(nn.Module):
         asked = self.task.queries(states, inputs, batch, ItemIndex(items, normalise=self.cosine))
         if self._first_view_only:
             asked = tuple(q.first(rows) for q in asked)
-        more = [q for p in self.penalties.values() if isinstance(p, Asking) for q in p.ask(asked, states)]
+        more = [q for p in self._penalties for q in p.extra_queries(asked, states)]
         queries = tuple(self._scaled(q) for q in (*asked, *more))
         records = {q.name: self.loss(q, batch) for q in queries}
         return Step(self, batch, states, queries, records, captures, inputs, self._first_view_only)
 
     def _views(self, batch: Batch) -> int:
-        wanting = (p for p in self._attached if p.needs.second_view)
-        return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
+        return 2 if any(p.needs.second_view and batch.step >= p.after_steps for p in self._penalties) else 1
 
     def index_items(self) -> ItemIndex:
         """What answers search, made whole: every item vector (or what codes are scored with), once for many answers.
