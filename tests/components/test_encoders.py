@@ -17,14 +17,13 @@ from fullrank.models.sequential.encoders.gru import GRU, GRUEncoder
 from fullrank.models.sequential.encoders.transformer import Transformer, TransformerEncoder
 from fullrank.testing.encoders import (
     DIM,
-    LENGTHS,
     LONGEST,
-    case,
     check_causal,
+    check_effects,
     check_padding,
     check_steps,
-    settings_have_effect,
 )  # fmt: skip
+from fullrank.testing.inputs import LENGTHS, sequences
 from tests.components.cases import every_check, run_check
 from tiny import close, shaken
 
@@ -35,7 +34,7 @@ def test_encoders(pair: Pair, check: str, device: str) -> None:
 
 
 def test_last() -> None:
-    x, batch = case()
+    x, batch = sequences(DIM)
     assert close(last(x, batch), torch.stack([x[i, n - 1] for i, n in enumerate(LENGTHS)]))
 
 
@@ -106,4 +105,4 @@ class Deaf(Transformer):
 
 def test_a_setting_without_effect_is_caught() -> None:
     with pytest.raises(AssertionError, match="has no effect"):
-        settings_have_effect(Deaf(), torch.device("cpu"))
+        check_effects(Deaf(), torch.device("cpu"))

@@ -22,12 +22,12 @@ from fullrank.testing.reasoning import (
     check_blind,
     check_budgets,
     check_cached,
+    check_effects,
     check_isolated,
     check_learns,
     check_padding,
     made,
-    settings_have_effect,
-    states_of,
+    steps_of,
 )  # fmt: skip
 
 
@@ -39,19 +39,19 @@ class Gossip(PLRReasoner):
 
 
 class Peeking(ReaRecReasoner):
-    """Planted: the history hears what was thought."""
+    """Planted: the history sees the latent tokens."""
 
     def forward(self, x: Tensor, batch: Batch) -> States:
         states = super().forward(x, batch)
-        return replace(states, tokens=states.tokens + states_of(states).steps.mean((1, 2))[:, None])
+        return replace(states, tokens=states.tokens + steps_of(states).steps.mean((1, 2))[:, None])
 
 
 class Tail(ReaRecReasoner):
     """Planted: begins at the end of the padded row."""
 
     def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, ReasoningCache]:
-        states, thinking = super()._begun(x, batch, budget)
-        return states, replace(thinking, states=replace(thinking.states, start=states.tokens[:, -1]))
+        states, reasoning = super()._begun(x, batch, budget)
+        return states, replace(reasoning, states=replace(reasoning.states, start=states.tokens[:, -1]))
 
 
 class Idle(PLRReasoner):
@@ -70,7 +70,7 @@ class Amnesiac(TransformerEncoder):
 
 
 class Absentminded(ReaRecReasoner):
-    """Planted: thinks with an encoder that forgets."""
+    """Planted: an encoder that forgets."""
 
     def __init__(self, encoder: TransformerEncoder, dim: int, spec: ReaRec):
         super().__init__(encoder, dim, spec)
@@ -112,4 +112,4 @@ class Deaf(ReaRec):
 
 def test_a_setting_without_effect_is_caught() -> None:
     with pytest.raises(AssertionError, match="has no effect"):
-        settings_have_effect(Deaf(), torch.device("cpu"))
+        check_effects(Deaf(), torch.device("cpu"))

@@ -21,32 +21,26 @@ from fullrank.data.batch import Batch
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.testing.attention import counts_as_said
 from fullrank.testing.inputs import (
+    LENGTHS,
     Check,
     built,
     close,
-    device_of,
     example,
     histories,
+    module_device,
+    naming,
     padded,
     reachable,
+    sequences,
+    settings_have_effect,
     shaken,
     times_of,
-    told,
-    variations,
 )  # fmt: skip
 
 BASE = EncoderSpec
 DIM, LONGEST = 12, 16
-LENGTHS = (1, 2, 5, 9, 3)
 COUNTED = (1, 9, 150)
 """Lengths at which operations are counted; the last is more than one block of queries."""
-
-
-def case(device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Batch]:
-    """Vectors of five histories, and the batch that they are of."""
-    batch = padded(histories(LENGTHS), extra=extra)
-    x = torch.randn(len(LENGTHS), 40, DIM, generator=torch.Generator().manual_seed(5))
-    return x[:, : batch.items.shape[1]].to(device), batch.to(device)
 
 
 def shallow(spec: Spec) -> Spec:
@@ -69,7 +63,7 @@ def check_causal(encoder: Encoder) -> None:
     """What comes after a position leaves its state as it is."""
     if not encoder.causal:
         return
-    x, batch = case(device_of(encoder))
+    x, batch = sequences(DIM, module_device(encoder))
     whole, times = encoder(x, batch).tokens, times_of(batch)
     for t in range(1, x.shape[1]):
         changed = x.clone()
@@ -82,12 +76,12 @@ def check_causal(encoder: Encoder) -> None:
 
 def check_padding(encoder: Encoder) -> None:
     """What stands behind a row's end, and how much of it, leaves its valid states as they are."""
-    x, batch = case(device_of(encoder))
+    x, batch = sequences(DIM, module_device(encoder))
     whole = encoder(x, batch).tokens
     other = torch.where(batch.valid[..., None], x, 7.0)
     elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
     assert close(encoder(other, elsewhere).tokens[batch.valid], whole[batch.valid]), "padding is seen"
-    longer, wide = case(device_of(encoder), extra=4)
+    longer, wide = sequences(DIM, module_device(encoder), extra=4)
     assert close(encoder(longer, wide).tokens[wide.valid], whole[batch.valid]), "extra padding is seen"
     for row, length in enumerate(LENGTHS):
         one = padded([batch.items[row, :length].tolist()]).to(x.device)
@@ -112,7 +106,7 @@ def entering(encoder: Any, new: Tensor, at: Tensor) -> Tensor:
 
 def check_steps(encoder: Encoder) -> None:
     """Two tokens in each of three streams behind every row's last event: cached, alone, and by full recomputation."""
-    x, batch = case(device_of(encoder), extra=2)
+    x, batch = sequences(DIM, module_device(encoder), extra=2)
     new = torch.randn(len(x), 2, 3, DIM, generator=torch.Generator().manual_seed(9)).to(x.device)
     states, cache = encoder.start(x, batch)
     assert close(states.tokens[batch.valid], encoder(x, batch).tokens[batch.valid]), "start differs from forward"
@@ -141,7 +135,7 @@ def check_steps(encoder: Encoder) -> None:
 
 def check_learns(encoder: Encoder) -> None:
     """Every parameter gets a gradient, and the input does."""
-    x, batch = case(device_of(encoder))
+    x, batch = sequences(DIM, module_device(encoder))
     x = x.clone().requires_grad_()
     encoder.train()
     torch.manual_seed(0)
@@ -154,8 +148,8 @@ def check_learns(encoder: Encoder) -> None:
 
 
 def check_states(encoder: Encoder) -> None:
-    """The layers' inputs and the last output are told, and the tokens are a function of the last."""
-    x, batch = case(device_of(encoder))
+    """The layers' inputs and the last output are naming, and the tokens are a function of the last."""
+    x, batch = sequences(DIM, module_device(encoder))
     states = encoder(x, batch)
     assert states.tokens.shape == x.shape
     assert len(states.layers) == len(states.blocks) + 1
@@ -175,7 +169,7 @@ def check_odd_batches(spec: Spec, device: torch.device) -> None:
 def check_combinations(spec: Spec, device: torch.device) -> None:
     """Every combination of two settings builds and learns."""
     for other, encoder in built(reachable(shallow(spec), 2, numbers=False), DIM, LONGEST, device=device):
-        with told(other):
+        with naming(other):
             check_learns(encoder)
 
 
@@ -184,7 +178,7 @@ def check_flops(spec: Spec, device: torch.device) -> None:
     for length in COUNTED:
         batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
         for other, encoder in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
-            with told(other), torch.no_grad():
+            with naming(other), torch.no_grad():
                 counts_as_said(encoder, (x, batch), length)
 
 
@@ -196,7 +190,7 @@ def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
         encoder = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
     except UserError:
         return None
-    x, batch = case(device)
+    x, batch = sequences(DIM, device)
     out = [encoder.eval()(x, batch).tokens[batch.valid]]
     torch.manual_seed(0)
     out.append(encoder.train()(x, batch).tokens[batch.valid])
@@ -208,16 +202,7 @@ def check_effects(spec: Spec, device: torch.device) -> None:
     """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
     for here in reachable(shallow(spec), 1, numbers=False):
         if trace(here, device) is not None:
-            settings_have_effect(here, device)
-
-
-def settings_have_effect(spec: Spec, device: torch.device) -> None:
-    """Of the values that a setting accepts here, one at least makes a difference."""
-    here = trace(spec, device)
-    for key in type(spec).model_fields:
-        others = [v for v in variations(spec) if getattr(v, key) != getattr(spec, key)]
-        same = [t == here for t in (trace(other, device) for other in others[:2]) if t is not None]
-        assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
+            settings_have_effect(here, lambda one: trace(one, device), most=2)
 
 
 def _of_modules(check: Callable[[Encoder], None]) -> Check:
@@ -226,7 +211,7 @@ def _of_modules(check: Callable[[Encoder], None]) -> Check:
     @wraps(check)
     def of_spec(spec: Spec, device: torch.device) -> None:
         for other, encoder in built(near(spec), DIM, LONGEST, device=device):
-            with told(other):
+            with naming(other):
                 check(encoder)
 
     return of_spec

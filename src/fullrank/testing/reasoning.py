@@ -26,11 +26,22 @@ from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer, TransformerEncoder
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.testing.inputs import Check, close, device_of, histories, padded, reachable, shaken, told, variations
+from fullrank.testing.inputs import (
+    LENGTHS,
+    Check,
+    close,
+    histories,
+    module_device,
+    naming,
+    padded,
+    reachable,
+    sequences,
+    settings_have_effect,
+    shaken,
+)  # fmt: skip
 
 BASE = ReasonerSpec
 DIM, LONGEST = 8, 16
-LENGTHS = (1, 2, 5, 9, 3)
 POST: dict[str, Any] = {"norm": "layer", "norm_at": "post", "norm_input": True, "feed_forward": "mlp"}
 ENCODERS: dict[str, EncoderSpec] = {
     "causal": Transformer(scale_input=True),
@@ -58,14 +69,7 @@ def near(spec: Spec) -> list[Spec]:
     return [spec.override(*larger), *reachable(spec, 1, numbers=False)]
 
 
-def case(device: torch.device | str = "cpu", extra: int = 2) -> tuple[Tensor, Batch]:
-    """Vectors of five histories, and the batch that they are of."""
-    batch = padded(histories(LENGTHS), extra=extra)
-    x = torch.randn(len(LENGTHS), 40, DIM, generator=torch.Generator().manual_seed(5))
-    return x[:, : batch.items.shape[1]].to(device), batch.to(device)
-
-
-def states_of(states: States) -> ReasoningStates:
+def steps_of(states: States) -> ReasoningStates:
     """The states of the steps, which every reasoner returns."""
     assert states.reasoning is not None, "States.reasoning is missing"
     return states.reasoning
@@ -121,14 +125,14 @@ def check_cached(reasoner: Any) -> None:
     """Steps from the cache equal steps that read the row anew, and their gradients do (around a transformer)."""
     if not isinstance(reasoner.encoder, TransformerEncoder):
         return
-    x, batch = case(device_of(reasoner))
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
     whole = reasoner(x, batch)
     fast = torch.autograd.grad(whole.outputs["trained"].pow(2).sum(), list(reasoner.parameters()), allow_unused=True)
     kept, reasoner.encoder = reasoner.encoder, Recomputed(reasoner.encoder)
     again = reasoner(x, batch)
     slow = torch.autograd.grad(again.outputs["trained"].pow(2).sum(), list(reasoner.parameters()), allow_unused=True)
     reasoner.encoder = kept
-    assert close(states_of(whole).steps, states_of(again).steps), "cached steps differ from full recomputation"
+    assert close(steps_of(whole).steps, steps_of(again).steps), "cached steps differ from full recomputation"
     assert all(close(whole.outputs[key], again.outputs[key]) for key in again.outputs)
     for a, b in zip(fast, slow, strict=True):
         assert (a is None) == (b is None) and (a is None or close(a, b, 1e-3)), "gradients differ"
@@ -136,13 +140,13 @@ def check_cached(reasoner: Any) -> None:
 
 def check_isolated(reasoner: Any) -> None:
     """Moving where one stream opens moves nothing in the others, to the last bit."""
-    x, batch = case(device_of(reasoner))
-    before = states_of(reasoner(x, batch))
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    before = steps_of(reasoner(x, batch))
     for m in range(reasoner.streams if reasoner.streams > 1 else 0):
         kept = reasoner.triggers.detach().clone()
         with torch.no_grad():
             reasoner.triggers[m] += torch.arange(DIM, device=x.device)  # a norm would not see a constant
-            after = states_of(reasoner(x, batch))
+            after = steps_of(reasoner(x, batch))
             reasoner.triggers.copy_(kept)
         others = [i for i in range(reasoner.streams) if i != m]
         assert torch.equal(after.steps[:, :, others], before.steps[:, :, others]), f"stream {m} is heard by others"
@@ -152,21 +156,21 @@ def check_isolated(reasoner: Any) -> None:
 
 def check_blind(reasoner: Any) -> None:
     """The history is read as if no step were taken behind it, and h_0 is its last event's state."""
-    x, batch = case(device_of(reasoner))
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
     states, alone = reasoner(x, batch), reasoner.encoder(x, batch)
     assert close(states.tokens[batch.valid], alone.tokens[batch.valid]), "the history sees the latent tokens"
     start = torch.stack([alone.tokens[i, n - 1] for i, n in enumerate(LENGTHS)])
-    assert close(states_of(states).start, start) and close(states.outputs["step_0"], start)
+    assert close(steps_of(states).start, start) and close(states.outputs["step_0"], start)
 
 
 def check_padding(reasoner: Any) -> None:
     """What stands behind a row's end, and how much of it, changes no step and no output."""
-    x, batch = case(device_of(reasoner), extra=0)
+    x, batch = sequences(DIM, module_device(reasoner))
     whole = reasoner(x, batch)
     other = torch.where(batch.valid[..., None], x, 7.0)
-    longer, wide = case(device_of(reasoner), extra=4)
+    longer, wide = sequences(DIM, module_device(reasoner), extra=4)
     for seen in (reasoner(other, batch), reasoner(longer, wide)):
-        assert close(states_of(seen).steps, states_of(whole).steps), "padding is seen"
+        assert close(steps_of(seen).steps, steps_of(whole).steps), "padding is seen"
     for row, length in enumerate(LENGTHS):
         alone = reasoner(x[row : row + 1, :length], padded([batch.items[row, :length].tolist()]).to(x.device))
         assert all(close(alone.outputs[key][0], whole.outputs[key][row]) for key in whole.outputs), f"row {row} differs"
@@ -174,28 +178,28 @@ def check_padding(reasoner: Any) -> None:
 
 def check_budgets(reasoner: Any) -> None:
     """Outputs are what stopping gives, by step or by a budget; streams are the first ones, their gate sums to one."""
-    x, batch = case(device_of(reasoner))
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
     whole = reasoner(x, batch)
     assert isinstance(reasoner, Reasoner)
     assert list(whole.outputs) == [*(f"step_{s}" for s in range(reasoner.steps + 1)), "trained", "answer"]
     assert torch.equal(whole.outputs["answer"], whole.outputs[f"step_{reasoner.steps}"])
-    assert close(states_of(whole).gate.sum(1), x.new_ones(len(x))) and (states_of(whole).gate > 0).all()
-    thinking, some = reasoner.begin(x, batch), torch.tensor([3, 0], device=x.device)
+    assert close(steps_of(whole).gate.sum(1), x.new_ones(len(x))) and (steps_of(whole).gate > 0).all()
+    reasoning, some = reasoner.begin(x, batch), torch.tensor([3, 0], device=x.device)
     for s in range(reasoner.steps + 1):
         wanted = whole.outputs[f"step_{s}"]
         few = reasoner(x, batch, Budget(steps=s))
         assert close(few.outputs["answer"], wanted), f"with a budget of {s} steps it answers otherwise"
-        assert close(reasoner.answered(thinking), wanted) and thinking.taken == s
-        part = reasoner.select(thinking, some)
+        assert close(reasoner.answered(reasoning), wanted) and reasoning.taken == s
+        part = reasoner.select(reasoning, some)
         if s < reasoner.steps:
-            thinking, part = reasoner.advance(thinking), reasoner.advance(part)
-        assert close(reasoner.answered(part), reasoner.answered(thinking)[some]), "some rows alone differ"
+            reasoning, part = reasoner.advance(reasoning), reasoner.advance(part)
+        assert close(reasoner.answered(part), reasoner.answered(reasoning)[some]), "some rows alone differ"
     further = reasoner(x, batch, Budget(steps=reasoner.steps + 1))
-    assert torch.equal(states_of(further).steps[:, : reasoner.steps], states_of(whole).steps)
+    assert torch.equal(steps_of(further).steps[:, : reasoner.steps], steps_of(whole).steps)
     for m in range(1, reasoner.streams + 1):
-        fewer = states_of(reasoner(x, batch, Budget(streams=m)))
-        first = states_of(whole).gate[:, :m]
-        assert close(fewer.steps, states_of(whole).steps[:, :, :m]) and close(fewer.gate, first / first.sum(1, True))
+        fewer = steps_of(reasoner(x, batch, Budget(streams=m)))
+        first = steps_of(whole).gate[:, :m]
+        assert close(fewer.steps, steps_of(whole).steps[:, :, :m]) and close(fewer.gate, first / first.sum(1, True))
     try:
         reasoner(x, batch, Budget(streams=reasoner.streams + 1))
     except UserError as error:
@@ -207,7 +211,7 @@ def check_budgets(reasoner: Any) -> None:
 
 def check_learns(reasoner: Any) -> None:
     """Every parameter gets a gradient."""
-    x, batch = case(device_of(reasoner))
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
     reasoner.train()
     torch.manual_seed(0)
     reasoner(x, batch).outputs["trained"].pow(3).sum().backward()
@@ -230,22 +234,14 @@ def check_odd_batches(spec: Spec, device: torch.device) -> None:
 def trace(spec: Spec, device: torch.device) -> tuple[Any, ...]:
     """What can be seen of a spec: its outputs."""
     torch.manual_seed(0)
-    states = made(spec, device=device)(*case(device))
+    states = made(spec, device=device)(*sequences(DIM, device, extra=2))
     return tuple(tuple(states.outputs[key].flatten().tolist()) for key in ("trained", "answer"))
 
 
 def check_effects(spec: Spec, device: torch.device) -> None:
     """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
     for here in reachable(spec, 1, numbers=False):
-        settings_have_effect(here, device)
-
-
-def settings_have_effect(spec: Spec, device: torch.device) -> None:
-    """Of the values that a setting accepts here, one at least makes a difference."""
-    for key in type(spec).model_fields:
-        others = [v for v in variations(spec) if getattr(v, key) != getattr(spec, key)]
-        same = [trace(other, device) == trace(spec, device) for other in others]
-        assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
+        settings_have_effect(here, lambda one: trace(one, device))
 
 
 def _of_modules(check: Callable[[Reasoner], None]) -> Check:
@@ -255,7 +251,7 @@ def _of_modules(check: Callable[[Reasoner], None]) -> Check:
     def of_spec(spec: Spec, device: torch.device) -> None:
         for encoder in ENCODERS:
             for other in near(spec):
-                with told(other, f"around {encoder}"):
+                with naming(other, f"around {encoder}"):
                     check(made(other, encoder, device=device))
 
     return of_spec
