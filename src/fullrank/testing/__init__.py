@@ -40,9 +40,8 @@ def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: 
     """Run every check of a component's room. AssertionError with the name of the check and what was seen.
 
     A class is checked from its defaults; where these do not suffice to build it, give an instance. A class that is no
-    Spec is a diagnostic (`fullrank.analysis.diagnostics`). The room follows
-    from the entry point or the base class of the Spec; name it where there is neither. Raises `UserError` for a room
-    without checks.
+    Spec is a diagnostic (`fullrank.analysis.diagnostics`). The room of a Spec follows from its entry point or its base
+    class; name it where there is neither. Raises `UserError` for a room without checks.
     """
     for name, check in checks(spec, room=room):
         try:

@@ -84,10 +84,10 @@ def check_rows(section: type[Section], device: torch.device) -> None:
 def check_repeatable(section: type[Section], device: torch.device) -> None:
     """The same rows a second time, and no draw from the generators that others use."""
     for example in _examples(section):
-        before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
-        first = _rows(section, example, device)
-        after = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
-        assert torch.equal(before[0], after[0]) and before[1] == after[1], "it draws from a global generator"
+        model = example.model(device)  # building it draws its first weights
+        before = _generators()
+        first = _rows(section, example, device, model=model)
+        assert _generators() == before, "it draws from a global generator"
         again = _rows(section, example, device)
         assert _steady(first) == _steady(again), f"two calls differ: {_difference(first, again)}"
 
@@ -119,17 +119,14 @@ def check_model(section: type[Section], device: torch.device) -> None:
 def check_figures(section: type[Section], device: torch.device) -> None:
     """Figures and tables of rows that are there are whole; of rows that are not, they say so and do not fail."""
     results = [example.result for example in _examples(section)]
-    there = [
-        _with(one, _rows(section, example, device)) for one, example in zip(results, _examples(section), strict=True)
-    ]
+    measured = [_rows(section, example, device) for example in _examples(section)]
+    there = [_with(one, rows) for one, rows in zip(results, measured, strict=True)]
     absent = [replace(one, diagnosis=Diagnosis(())) for one in results]
-    names = []
     for group in (there, there[:1], absent):
         drawn = [section.figure(group), *(section.figure_of(one) for one in group)]
         for figure in drawn:
             _whole_figure(figure)
         found = [figure.name for figure in drawn if figure is not None]
-        names.append(found)
         assert len(set(found)) == len(found), f"two figures of one page have the name of {_repeated(found)}"
         for one in group:
             _whole_table(section.table_of(one))
@@ -173,15 +170,19 @@ def _whole_figure(figure: object) -> None:
     if isinstance(figure, Figure):
         assert figure.name and figure.title and figure.caption and figure.panels, f"{figure.name} is not whole"
         assert all(panel.alt and panel.svg.startswith("<svg") for panel in figure.panels), f"{figure.name}: a panel"
-        assert figure.rows and all(len(row) == len(figure.headers) for row in figure.rows), (
-            f"{figure.name}: its numbers"
-        )
+        sound = figure.rows and all(len(row) == len(figure.headers) for row in figure.rows)
+        assert sound, f"{figure.name}: its numbers do not fit its headers"
 
 
 def _whole_table(table: object) -> None:
     assert table is None or isinstance(table, Table), f"{table!r} is no Table or None"
     if table is not None:
         assert table.title and table.rows and all(len(row) == len(table.headers) for row in table.rows), table.title
+
+
+def _generators() -> tuple[list[int], str]:
+    """The states of the generators of torch and of numpy."""
+    return torch.random.get_rng_state().tolist(), repr(np.random.get_state())
 
 
 def _steady(rows: list[Row]) -> list[Row]:
