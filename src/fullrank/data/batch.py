@@ -50,11 +50,6 @@ class Captures:
     memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] | None = None
     """The keys and values of each attention, [B, H, T, e]."""
 
-    @staticmethod
-    def remembering(others: Captures | None) -> Captures:
-        """Captures of keys and values, and of what others want: it is kept in the same lists."""
-        return replace(others or Captures(), memory={})
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -179,8 +174,8 @@ class States:
     `trained` is what the loss reads, `answer` what is searched with, and `step_0` .. `step_S` what would be answered
     after that many steps (`step_0` is h_0, `step_S` equals `answer`).
     """
-    thoughts: ReasoningStates | None = None
-    """The latent states of a reasoner; None for a plain encoder."""
+    reasoning: ReasoningStates | None = None
+    """The states of a reasoner's steps; None for a plain encoder."""
 
 
 def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:

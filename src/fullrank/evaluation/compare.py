@@ -124,7 +124,7 @@ def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, 
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER)
         if str(name) not in side.metrics:
-            raise unknown("metric of this evaluation", str(name), side.metrics)
+            raise unknown("metric", str(name), side.metrics)
     before, after = (_mean_metric(side, str(name)) for side in (a, b))
     gap = _mean_column(b, name) - _mean_column(a, name)
     if read is not None:
@@ -152,7 +152,7 @@ def _compare_clicks(a: Results, b: Results, metric: str, *, samples: int | None,
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
     if metric not in RESAMPLED:
-        raise unknown("metric of a comparison of clicks", metric, RESAMPLED)
+        raise unknown("metric", metric, RESAMPLED)
     unit = a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
     drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)

@@ -117,7 +117,7 @@ def ladder_rankelastor() -> Experiment:
 
 
 def ladder_rankmixer() -> Experiment:
-    """Its twin: RankMixer of three times that width."""
+    """Its counterpart: RankMixer of three times that width."""
     ranker = RankMixer(tokens=8, width=48, head="flatten", tokeniser=TOKENS)
     return _experiment("ladder_rankmixer", ranker)
 

@@ -66,7 +66,8 @@ def tpe(
         import optuna
     except ImportError:
         raise UserError(
-            "the sampler 'tpe' needs optuna, which is not installed: pip install 'fullrank[tune]'", code="needs-extra"
+            "the sampler 'tpe' needs optuna, which is not installed: pip install 'fullrank[tune]'",
+            code="missing-package",
         ) from None
     kinds = {path: _distribution(some) for path, some in space.items()}
     sampler_seed = int(np.random.SeedSequence([seed, len(tried)]).generate_state(1)[0])

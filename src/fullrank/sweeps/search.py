@@ -118,7 +118,7 @@ class Search(Spec):
         try:
             return cls.from_text(read_text(path))
         except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+            raise UserError(f"{path}: {error}", code=error.code) from None
 
     @model_validator(mode="after")
     def _every_cell_has_a_space(self) -> Search:

@@ -136,7 +136,10 @@ def run_ladder(
     names = [store.path.name.lower() for store in stores]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"two of the stores are called {name!r}, and each has a folder of its name: rename one")
+            raise UserError(
+                f"two of the stores are called {name!r}, and each has a folder of its name: rename one",
+                code="same-store-name",
+            )
     folder, begun, place = Path(out), time.perf_counter(), results_file(results)
     jobs = grid.jobs()
     rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]

@@ -64,7 +64,10 @@ def fit(
     model: Any = build_model(experiment, data.known)
     gradient = isinstance(model, RecommenderModel | RankingModule)
     if not gradient and (loggers or callbacks or init_from is not None):
-        raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
+        raise UserError(
+            "a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from",
+            code="baseline-without-training",
+        )
     for callback in callbacks:
         if callable(getattr(callback, "check", None)):
             callback.check(model, store)  # type: ignore[attr-defined]
@@ -217,9 +220,15 @@ def _trainer(
 
 def _without_validation(training: Training) -> None:
     if training.patience is not None:
-        raise UserError("the store has no validation targets to stop by: set training.patience=null to run all epochs")
+        raise UserError(
+            "the store has no validation targets to stop by: set training.patience=null to run all epochs",
+            code="no-validation-targets",
+        )
     if training.schedule == "plateau":
-        raise UserError("the store has no validation targets to see a plateau in: choose another training.schedule")
+        raise UserError(
+            "the store has no validation targets to see a plateau in: choose another training.schedule",
+            code="no-validation-targets",
+        )
 
 
 def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict[str, Any]:

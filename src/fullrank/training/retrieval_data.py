@@ -46,7 +46,8 @@ class RetrievalData:
             raise UserError(
                 f"this model reads when events happened and the store {self.store.path} was prepared without a time "
                 "column: prepare it with one, or choose a model that reads none (hstu: "
-                "model.encoder.attention.rel_bias=positions)"
+                "model.encoder.attention.rel_bias=positions)",
+                code="times-missing",
             )
         training = self.experiment.training
         return Loader(

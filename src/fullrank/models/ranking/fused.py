@@ -85,7 +85,7 @@ class FusedTable(nn.Module):
         return ids + self.offsets
 
     def reference(self, batch: Impressions) -> Found:
-        """The slow twin: a table per field, one after the other."""
+        """The reference: a table per field, one after the other."""
         found: Found = []
         names = [field.name for field in self.fields if field.kind == "categorical"]
         several = [p for p, f in enumerate(self.fields) if f.kind in ("bag", "sequence")]

@@ -151,7 +151,7 @@ class CodeLevel:
 
 
 def levels_of(catalogue: ItemIndex) -> tuple[CodeLevel, ...]:
-    """Each level of a snapshot's codes, normalised where the snapshot is."""
+    """Each level of the codes of an index, normalised where the index is."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
     table = unit(items.table) if catalogue.normalise else items.table
@@ -168,7 +168,7 @@ def score_by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> Cod
 
 
 def index_codes(catalogue: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V K"]]:
-    """What `score_by_codes` reads of a snapshot: the levels, and the rows of each item's codes; made once."""
+    """What `score_by_codes` reads of an index: the levels, and the rows of each item's codes; made once."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
     return (

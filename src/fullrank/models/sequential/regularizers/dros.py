@@ -17,15 +17,14 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, Record, Step
-from fullrank.models.sequential.regularizers import Needs
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
 
-class DROS(Spec):
+class DROS(PenaltySpec):
     """Distributionally robust penalty on the scores of targets and sampled negatives."""
 
     kind: Literal["dros"] = "dros"
@@ -40,9 +39,7 @@ class DROS(Spec):
         return DROSPenalty(self)
 
 
-class DROSPenalty(nn.Module):
-    needs = Needs()
-
+class DROSPenalty(Penalty):
     def __init__(self, spec: DROS):
         super().__init__()
         self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power
@@ -76,5 +73,6 @@ class DROSPenalty(nn.Module):
 def _no_negatives() -> UserError:
     return UserError(
         "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax such as "
-        "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty"
+        "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty",
+        code="loss-without-negatives",
     )

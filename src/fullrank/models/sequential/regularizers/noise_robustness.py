@@ -18,16 +18,17 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, States, Step, last
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.ops.in_batch_triplet import in_batch_triplet
 
 
-class NoiseRobustness(Spec):
+class NoiseRobustness(PenaltySpec):
     """Triplet loss between clean and noisy histories."""
 
     kind: Literal["noise_robustness"] = "noise_robustness"
@@ -43,9 +44,10 @@ class NoiseRobustness(Spec):
     @model_validator(mode="after")
     def _some_noise(self) -> NoiseRobustness:
         if not 0 < self.mask + self.substitute <= 1:
-            raise ValueError(
+            raise UserError(
                 f"noise_robustness: mask + substitute is {self.mask + self.substitute:g}; it must be at most 1, and "
-                "above 0, for without noise the second pass has no effect"
+                "above 0, for without noise the second pass has no effect",
+                code="share-out-of-range",
             )
         return self
 
@@ -53,8 +55,8 @@ class NoiseRobustness(Spec):
         return NoiseRobustnessPenalty(self)
 
 
-class NoiseRobustnessPenalty(nn.Module):
-    """Satisfies `Penalty`. It runs the encoder once more, inside the model's own forward pass."""
+class NoiseRobustnessPenalty(Penalty):
+    """It runs the encoder once more, inside the model's own forward pass."""
 
     def __init__(self, spec: NoiseRobustness):
         super().__init__()
