@@ -24,6 +24,8 @@ class Even(AttentionSpec):
     """The mean of what a query may see: no entry point names it."""
 
     kind: Literal["even"] = "even"
+    unread: bool = False
+    """Planted: nothing reads it."""
 
     def build(self, dim: int, max_length: int) -> Attention:
         return EvenAttention(dim, max_length, self)
@@ -69,8 +71,7 @@ def test_a_failure_names_the_component_the_check_and_the_settings() -> None:
 
 
 def test_what_a_third_party_has_not_registered_is_checked_by_its_base_class() -> None:
-    """A mean is the same for any number of heads, and that is what is said."""
-    with pytest.raises(AssertionError, match="even, check 'effects': heads has no effect"):
+    with pytest.raises(AssertionError, match="even, check 'effects': unread has no effect"):
         check_component(Even)
 
 
