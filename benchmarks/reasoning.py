@@ -35,7 +35,7 @@ from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.ops import flop_count
 from fullrank.recipes.plr import cds
-from fullrank.training.module import make_optimizer
+from fullrank.training.optim import make_optimizer
 
 K, ROWS, LENGTH = 20, 128, 50
 DIM, INNER, LAYERS = 256, 300, 2
@@ -112,7 +112,7 @@ def slow(model: RecommenderModel, batch: Batch) -> Tensor:
     """The twin of a causal reasoner on full rows: every step reads history and thoughts anew, stream by stream."""
     reasoner: Any = model.reasoner
     encoder = reasoner.encoder
-    states = encoder(*model.task.ask(model.items, batch))
+    states = encoder(*model.task.inference_inputs(model.items, batch))
     start = states.tokens[:, -1]
     weights = reasoner.weigh(start, reasoner.streams)
     means = []

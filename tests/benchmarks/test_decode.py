@@ -9,10 +9,9 @@ from torch import Tensor
 
 from benchmarks import decode
 from benchmarks.harness import Wrong
-from fullrank.inference.graph import Graph
+from fullrank.inference.code_search import GraphSearch
 from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import by_codes
+from fullrank.models.sequential.items.semantic import CodeScorer, score_by_codes
 
 
 class Misplaced(CodeScorer):
@@ -23,11 +22,11 @@ class Misplaced(CodeScorer):
 
 
 def misplaced(vectors: Tensor, catalogue: ItemIndex) -> CodeScorer:
-    answer = by_codes(vectors, catalogue)
+    answer = score_by_codes(vectors, catalogue)
     return Misplaced(answer.levels, answer.sizes, answer.rows)
 
 
-class Narrow(Graph):
+class Narrow(GraphSearch):
     """Planted: knows the items that it starts from and no others, whatever is asked for."""
 
     def __init__(self, items: Any, **settings: int):

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.cascade import Cascade, order
+from fullrank.cascade import Cascade, rerank
 from fullrank.inference.predict import predict
 from fullrank.inference.predictor import Predictor
 from tests.cascade.pieces import BEGIN, ITEMS, USERS, goods, people, ranker, retriever, stores
@@ -28,7 +28,9 @@ def cascade(both: tuple[fr.Store, fr.ImpressionStore]) -> Cascade:
     return Cascade(retriever(both[0]), ranker(both[1]), users=people(), items=goods())
 
 
-def slowly(cascade: Cascade, histories: Any, candidates: int, context: dict[str, Any], users: Any, items: Any) -> Any:
+def reference(
+    cascade: Cascade, histories: Any, candidates: int, context: dict[str, Any], users: Any, items: Any
+) -> Any:
     """Every candidate with its probability, in the ranker's order; equal ones in the retriever's."""
     stage = cascade.retriever
     found = Predictor(stage.model, stage.catalog).recommend(histories, k=candidates)
@@ -56,15 +58,15 @@ def test_blocks_and_batches_change_nothing(cascade: Cascade, monkeypatch: pytest
     """And no block holds more pairs than it may: memory does not grow with the number of users."""
     whole = cascade.recommend(HISTORIES, k=5, candidates=11, context={"hour": 1})
     seen: list[int] = []
-    plain = order.probabilities
+    plain = rerank.probabilities
 
     def counted(*given: Any) -> np.ndarray:
         seen.append(given[2].size)
         return plain(*given)
 
-    monkeypatch.setattr(order, "PAIRS", 40)
-    monkeypatch.setattr(order, "BATCH", 7)
-    monkeypatch.setattr(order, "probabilities", counted)
+    monkeypatch.setattr(rerank, "PAIRS", 40)
+    monkeypatch.setattr(rerank, "BATCH", 7)
+    monkeypatch.setattr(rerank, "probabilities", counted)
     told: list[tuple[int, int]] = []
     parts = cascade.recommend(
         HISTORIES, k=5, candidates=11, context={"hour": 1}, progress=lambda *done: told.append(done)

@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch
+from fullrank.data.batch import Batch, Queries
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
 
 Check = Callable[[Spec, torch.device], None]
 """Raises AssertionError with what it saw where something is not true of a spec, or of what it builds on a device."""
@@ -157,6 +159,63 @@ def catalog(size: int = ITEMS) -> Catalog:
     semantic = {"codes": pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3))}
     semantic["code_sizes"] = pl.Series([[5, 5, 3]] * size, dtype=pl.Array(pl.Int32, 3))
     return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price} | semantic | _tokens(size)))
+
+
+def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[Sequence[int]] | None = None) -> Store:
+    """A store in memory, split by leave-one-out: a row's last event is the test target, the one before validation's."""
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    bounds = np.stack([np.maximum(offsets[1:] - 2, offsets[:-1]), np.maximum(offsets[1:] - 1, offsets[:-1])], 1)
+    trained = [item for row in rows for item in row[:-2]]
+    counts = np.bincount(np.array(trained, dtype=np.int64), minlength=items)
+    flat = np.array([item for row in rows for item in row], dtype=np.int32)
+    clock = None if times is None else np.array([t for row in times for t in row], dtype=np.int64)
+    arrays = {"items": flat, "offsets": offsets, "bounds": bounds, "times": clock, "weights": None, "types": None}
+    frame = catalog(items).frame.with_columns(train_count=pl.Series(counts))
+    return Store(Path("in memory"), {"fingerprint": "tiny"}, arrays, Catalog(frame))
+
+
+class Flat:
+    """A catalogue of given vectors and training counts."""
+
+    def __init__(self, vectors: Tensor, counts: Tensor | None = None):
+        self.vectors = vectors
+        self.counts = torch.ones(len(vectors), device=vectors.device) if counts is None else counts.float()
+
+    @property
+    def size(self) -> int:
+        return len(self.vectors)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.vectors[ids]
+
+    def all(self) -> Tensor:
+        return self.vectors
+
+    def log_q(self, ids: Tensor) -> Tensor:
+        return (self.counts / self.counts.sum()).log()[ids]
+
+
+def questions(
+    batch: Batch,
+    *,
+    items: int = ITEMS,
+    dim: int = 6,
+    seed: int = 0,
+    temperature: float = 1.0,
+    device: torch.device | str = "cpu",
+) -> Queries:
+    """On a device, a query for every event but each row's first, against random vectors with power-law counts."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
+    table = torch.randn(items, dim, generator=generator).to(device).requires_grad_()
+    places = torch.randn(1000, 64, dim, generator=generator)  # a query's vector is a function of its place alone
+    assert batch.rows is not None
+    vectors = places[batch.rows[rows] % 1000, positions].to(device).requires_grad_()
+    counts = 100 / torch.arange(1, items + 1, device=device)
+    batch, rows, positions = batch.to(device), rows.to(device), positions.to(device)
+    return Queries(
+        "ahead_1", vectors, batch.items[rows, positions + 1], Flat(table, counts), rows, positions, temperature
+    )
 
 
 def _tokens(size: int) -> dict[str, pl.Series]:
