@@ -1,4 +1,4 @@
-"""Numbers that depend on their place alone: equal to a twin in plain Python, even, and independent of each other."""
+"""Numbers that depend on their place alone: as a reference in plain Python, even, and independent of each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def slow(seed: int, step: int, row: int, draw: int) -> float:
     return (mix((key + (draw + 1) * golden) & MASK) >> 11) * 2.0**-53
 
 
-def test_equals_its_twin() -> None:
+def test_equals_its_reference() -> None:
     rows = torch.tensor([0, 1, 5, 123_456_789, 2**62, -3])
     found = uniform(7, 42, rows, 5)
     wanted = [[slow(7, 42, r, d) for d in range(5)] for r in rows.tolist()]

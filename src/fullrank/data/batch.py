@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Columns:
+class AttentionColumns:
     """How much attention every key of one attention layer received."""
 
     module: torch.nn.Module
@@ -34,7 +34,7 @@ class Columns:
 class Captures:
     """What modules keep of one forward pass for penalties or for a cache: a module fills what is not None."""
 
-    columns: list[Columns] | None = None
+    columns: list[AttentionColumns] | None = None
     """How much attention each key received, layer by layer."""
     after_dropout: bool = False
     """Whether columns are sums of the weights after dropout."""
@@ -119,7 +119,7 @@ class Bag:
 
 @dataclass(frozen=True)
 class Impressions:
-    """What was shown to whom, as fields. Columns follow the order of the schema's fields of that kind."""
+    """What was shown to whom, as fields. AttentionColumns follow the order of the schema's fields of that kind."""
 
     categorical: Int[Tensor, "B C"]
     """An id within its own field: 0 missing, 1 unknown (rare, or never seen in training), 2 and up known."""

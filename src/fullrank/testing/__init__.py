@@ -27,9 +27,9 @@ from fullrank.core.spec import Spec
 from fullrank.testing.inputs import Check, example
 
 ROOMS = {
-    "attention": "attention", "items": "items", "objectives.tasks": "tasks", "objectives.losses": "losses",
-    "objectives.weightings": "weightings", "baselines": "baselines", "regularizers": "regularizers",
-    "rankers": "rankers",
+    "attention": "attention", "encoders": "encoders", "reasoning": "reasoning", "items": "items",
+    "objectives.tasks": "tasks", "objectives.losses": "losses", "objectives.weightings": "weightings",
+    "regularizers": "regularizers", "baselines": "baselines", "rankers": "rankers",
 }  # fmt: skip
 """Room -> module of this package that has its checks."""
 

@@ -25,6 +25,8 @@ Check = Callable[[Spec, torch.device], None]
 M = TypeVar("M", bound=nn.Module)
 
 ITEMS = 23
+LENGTHS = (1, 2, 5, 9, 3)
+"""Lengths of the histories of `sequences`."""
 EXAMPLES: dict[str, dict[str, Any]] = {"features": {"categorical": ("brand",), "numeric": ("price",)}}
 """Settings for the kinds that have to be told something."""
 
@@ -74,12 +76,24 @@ def built(specs: Iterable[Spec], *arguments: Any, device: torch.device | str = "
 
 
 @contextmanager
-def told(spec: Spec) -> Iterator[None]:
+def naming(spec: Spec, where: str = "") -> Iterator[None]:
     """Say of which settings a failed check speaks."""
     try:
         yield
     except AssertionError as error:
-        raise AssertionError(f"{spec!r}: {error}") from error
+        raise AssertionError(f"{spec!r}{' ' * bool(where)}{where}: {error}") from error
+
+
+def settings_have_effect(spec: Spec, trace: Callable[[Spec], Any], most: int | None = None) -> None:
+    """Of the values that a setting accepts here (at most so many), one at least makes a difference.
+
+    `trace` gives what can be seen of a spec, None where it cannot be built.
+    """
+    here = trace(spec)
+    for key in type(spec).model_fields:
+        others = [v for v in variations(spec) if getattr(v, key) != getattr(spec, key)]
+        same = [t == here for t in map(trace, others[:most]) if t is not None]
+        assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
 
 
 def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
@@ -91,7 +105,7 @@ def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
     return module
 
 
-def device_of(module: nn.Module) -> torch.device:
+def module_device(module: nn.Module) -> torch.device:
     """Where the parameters of a module are."""
     return next(module.parameters()).device
 
@@ -112,6 +126,13 @@ def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids:
     gaps = (3.0 ** (items % 16)).long() - 1
     times = torch.where(torch.arange(width) < lengths[:, None], 10**9 + gaps.cumsum(1), 0)
     return Batch(items, lengths, rows=rows_ids, times=times, seed=3, step=step)
+
+
+def sequences(dim: int, device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Batch]:
+    """Vectors of five histories of different lengths, and the batch that they are of."""
+    batch = padded(histories(LENGTHS), extra=extra)
+    x = torch.randn(len(LENGTHS), 40, dim, generator=torch.Generator().manual_seed(5))
+    return x[:, : batch.items.shape[1]].to(device), batch.to(device)
 
 
 def times_of(batch: Batch) -> Tensor:
