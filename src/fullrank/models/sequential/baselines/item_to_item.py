@@ -77,7 +77,7 @@ class ItemToItemModel(Baseline):
         left, right, counts = self._pairs(items.astype(np.int64), user)
         share = np.bincount(items, minlength=self.num_items).astype(np.float64)
         value = counts / np.sqrt(share[left] * share[right])
-        order = np.lexsort((right, -value, left))
+        order = np.lexsort((right, -value, left))  # by item, then the most alike, then the smaller id
         left, right, value = left[order], right[order], value[order]
         first = np.searchsorted(left, np.arange(self.num_items))
         place = np.arange(len(left)) - first[left]
@@ -97,7 +97,7 @@ class ItemToItemModel(Baseline):
             a, b = items[:-gap], items[gap:]
             together = (user[gap:] == user[:-gap]) & (a != b)
             a, b = a[together], b[together]
-            keys.append(np.minimum(a, b) * self.num_items + np.maximum(a, b))
+            keys.append(np.minimum(a, b) * self.num_items + np.maximum(a, b))  # one number for an unordered pair
         pairs, counts = np.unique(np.concatenate(keys), return_counts=True)
         low, high = np.divmod(pairs, self.num_items)
         return np.concatenate([low, high]), np.concatenate([high, low]), np.concatenate([counts, counts])

@@ -116,6 +116,7 @@ class CachedItems(Items):
         fresh = wanted[~torch.isin(wanted, self._ids, assume_unique=True)]
         if len(fresh):
             more = torch.arange(len(fresh), device=wanted.device) + len(self._vectors)
+            # ids stay sorted, so that they are found by bisection; the vectors stay where they are
             self._ids, order = torch.cat([self._ids, fresh]).sort()
             self._rows = torch.cat([self._rows, more])[order]
             self._vectors = torch.cat([self._vectors, self.items.embed(fresh)])
@@ -189,6 +190,7 @@ class Shares:
     def cumulative(self, counts: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
         """Share of the items up to each, in double precision; the last is 1."""
         if self._cumulative is None:
+            # in double precision: millions of shares are added, and draws by bisection need them to rise to 1
             running = (counts.clamp_min(1.0) / self.total).log().double().exp().cumsum(0)
             self._cumulative = running / running[-1]
         return self._cumulative

@@ -121,7 +121,7 @@ class SemanticItems(Items):
         if kept is None:
             mode = "mean" if self.parts == "mean" else "sum"
             return F.embedding_bag(flat, self.table, mode=mode).view(*rows.shape[:-1], self.table.shape[1])
-        share = 1 / rows.shape[-1] if self.parts == "mean" else 1.0
+        share = 1 / rows.shape[-1] if self.parts == "mean" else 1.0  # weights are for mode=sum alone
         weights = kept.reshape(flat.shape).to(self.table.dtype) * share
         joined = F.embedding_bag(flat, self.table, mode="sum", per_sample_weights=weights)
         return joined.view(*rows.shape[:-1], self.table.shape[1])

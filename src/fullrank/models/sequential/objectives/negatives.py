@@ -52,8 +52,8 @@ def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
     """Item ids: R is M, B or 1 as `share` says."""
     place = _places(spec, q, batch)
     u = uniform_draws(batch.seed, batch.step, place, 2 * spec.count)
-    source, value = u[:, : spec.count], u[:, spec.count :]
-    weights = _weights(spec)
+    source, value = u[:, : spec.count], u[:, spec.count :]  # which source of the mixture, and which item of it
+    weights = _weights(spec)  # uniform, popularity, in-batch: each source draws where `source` falls into its share
     found = (value * q.catalogue.size).long().clamp_max(q.catalogue.size - 1)
     if weights[1] > 0:
         drawn = torch.searchsorted(_cumulative(q.catalogue, place.device), value.contiguous(), right=True)
@@ -74,7 +74,7 @@ def log_probability(spec: Negatives, q: Queries, ids: Int[Tensor, "*n"]) -> Floa
     if weights[2] > 0:
         share = torch.bincount(q.targets, minlength=q.catalogue.size) / max(1, len(q.targets))
         p = p + weights[2] * share[ids]
-    return p.clamp_min(1e-30).log()
+    return p.clamp_min(1e-30).log()  # finite for items that no source draws
 
 
 def per_query(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
@@ -108,6 +108,7 @@ def counted_negatives(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batc
     good = ids != q.targets[:, None]
     if spec.exclude == "history":
         events = torch.where(batch.valid, batch.items, -1).sort(1).values[q.rows]
+        # a sorted row holds an id where the search for it ends, or nowhere
         at = torch.searchsorted(events, ids.contiguous()).clamp_max(events.shape[1] - 1)
         good &= events.gather(1, at) != ids
     return good
@@ -129,8 +130,10 @@ def _weights(spec: Negatives) -> tuple[float, float, float]:
 def _places(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R"]:
     device = q.targets.device
     rows = torch.arange(len(batch.items), device=device) if batch.rows is None else batch.rows
+    # a number of the group's name, so that two groups of queries in one row draw different negatives
     group = sum(ord(letter) * 31**i for i, letter in enumerate(q.name)) % 1_000_003
     if spec.share == "batch":
         return torch.full((1,), group, device=device)
+    # a row has fewer than 65,536 positions, and a group's number is below 1,000,003: no two places are one number
     place = rows if spec.share == "row" else rows[q.rows] * 65_536 + q.positions
     return place * 1_000_003 + group

@@ -32,7 +32,7 @@ def reasoning_states(step: Step) -> ReasoningStates:
 
 
 def flat_states(found: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:
-    """All states of each row: n = S M, and h_0 before them on request."""
+    """All states of each row: n = S P, and h_0 before them on request."""
     steps = found.steps.flatten(1, 2)
     return torch.cat([found.start[:, None], steps], 1) if start else steps
 
