@@ -26,7 +26,7 @@ from fullrank.evaluation import (
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import HistoryInput, ItemLists
-from fullrank.run import Run, store_of
+from fullrank.run import Run, event_store_of, store_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +51,7 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
     arrays, of a ranking model `predict`.
 
     It needs the run folder alone (a ranking run of format 1 its store too, `data`), and threads may share it. What a
-    call does not say (how long a reasoner thinks, how semantic ids are searched) is as in the run's evaluation.
+    call does not say (how many steps a reasoner computes, how semantic ids are searched) is as in the run's evaluation.
     `device` is `auto` (CUDA where there is a GPU), `cpu`, `cuda`, `cuda:1` or `mps`, here and in every call that runs a
     model.
     """
@@ -60,7 +60,9 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
         encoder = opened.encoder(data)
         return Predictor(opened.model(encoder), encoder, device=place, name=str(opened.path))
     if data is not None:
-        raise UserError(f"{opened.path} recommends items and needs its folder alone: leave data out")
+        raise UserError(
+            f"{opened.path} recommends items and needs its folder alone: leave data out", code="data-not-needed"
+        )
     lists = opened.spec.lists
     return Predictor(
         opened.model(), opened.catalog, device=place, budget=lists.reasoning, decoding=lists.decoding,
@@ -110,7 +112,7 @@ def evaluate(
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
-    named in the result's protocol. `progress` is called with (users done, users in all); of a click model, impressions.
+    named in the result's protocol. `progress` is called with (users done, users in all); of a ranking model, rows.
     """
     opened = _run(run)
     store = store_of(opened, data)
@@ -128,13 +130,12 @@ def oracle_step(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> list[OracleCeiling]:
-    """What a run that reasons would reach if every user were stopped at their best step. It reads the truth.
+    """What a run that reasons would reach if every user were stopped at their best step: a ceiling, it reads the truth.
 
     The arguments are those of `evaluate`; one `OracleCeiling` for each accuracy metric.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
-    assert isinstance(store, Store)
+    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
 
@@ -155,8 +156,7 @@ def step_curve(
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
-    assert isinstance(store, Store)
+    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return accuracy_by_steps(
         made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
@@ -207,9 +207,7 @@ def explain(
     from fullrank.analysis.diagnostics.explain import explain as _explain
 
     opened = _run(run)
-    store = store_of(opened, data)
-    if not isinstance(store, Store):
-        raise UserError(f"{opened.path} is a click model, which reads no history; give a run that recommends items")
+    store = event_store_of(opened, data)
     return _explain(load(opened, device=device).model, store, user, split=split, vectors=vectors)
 
 
@@ -226,7 +224,7 @@ def report(
     tell: Tell | None = None,
     device: str = "auto",
 ) -> Report:
-    """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
+    """One HTML page about some runs, all recommenders or all ranking models, written to `out`; no network, no script.
 
     Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
     `impressions`); `evaluations` (`EvaluationResult`) are given by the names of the run folders, `set` changes how all
@@ -308,7 +306,7 @@ def predict_file(
 
 def _run(run: Run | str | Path) -> Run:
     if not isinstance(run, Run | str | Path):
-        raise UserError(f"give a run or the path of its folder, not {brief(run)}")
+        raise UserError(f"give a run or the path of its folder, not {brief(run)}", code="not-a-run")
     return Run.open(run) if isinstance(run, str | Path) else run
 
 

@@ -322,7 +322,7 @@ def test_without_attention_steps_do_not_read_the_history_either() -> None:
     attentions = [attention_of(block) for block in blocks_of(PLR)]
     batch = next(iter(batches(PLR, everyone(STORE).histories, block=ITEMS)))[1]
     with silenced(tuple(attentions)), torch.no_grad():  # type: ignore[arg-type]
-        thinking = PLR.reasoner.begin(*PLR.task.ask(PLR.items, batch))
+        thinking = PLR.reasoner.begin(*PLR.task.inference_inputs(PLR.items, batch))
         other = replace(thinking, cache=replace(thinking.cache, layers=tuple(
             (k + 1, v + 1) for k, v in thinking.cache.layers
         )))  # fmt: skip

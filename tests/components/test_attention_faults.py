@@ -1,4 +1,4 @@
-"""The laws of attention catch planted faults: each fails on an attention that breaks it, and on no sound one."""
+"""The checks of attention catch planted faults: each fails on an attention that breaks it, and on no sound one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fullrank.testing.attention import (
     check_apply,
     check_causal,
     check_columns,
+    check_effects,
     check_latent,
     check_learns,
     check_linear,
@@ -26,7 +27,6 @@ from fullrank.testing.attention import (
     check_padding,
     check_project,
     check_weights,
-    settings_have_effect,
 )  # fmt: skip
 from tiny import shaken
 
@@ -153,7 +153,7 @@ def test_planted_faults_of_times_and_columns_are_caught(fault: type, check: Call
 
 def test_a_setting_without_effect_is_caught() -> None:
     with pytest.raises(AssertionError, match="has no effect"):
-        settings_have_effect(Deaf(), torch.device("cpu"))
+        check_effects(Deaf(), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -79,16 +79,7 @@ class Outer(Spec):
     part: Annotated[Spec, Room("attention")] | None = None
 
 
-REFUSALS = {
-    "not-json",
-    "not-yaml",
-    "not-text",
-    "too-large",
-    "too-deep",
-    "too-many-values",
-    "number-too-long",
-    "endless-alias",
-}
+REFUSALS = set("not-json not-yaml not-text too-large too-deep too-many-values number-too-long endless-alias".split())
 
 
 def sentence(error: pytest.ExceptionInfo[UserError]) -> str:

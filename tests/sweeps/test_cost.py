@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from fullrank.sweeps import cost as module
 from fullrank.sweeps.cost import JobCost, measure_cost, measure_costs
 from fullrank.sweeps.grid import Grid
 from fullrank.training.fit import fit
+from fullrank.training.loop import FitModule
 from fullrank.training.retrieval_data import RetrievalData
 
 Tiny = Callable[..., Grid]
@@ -45,6 +47,25 @@ def test_a_slower_step_costs_more_and_a_baseline_has_no_steps(
     assert large.step > 2 * small.step
     baseline = measure_cost(Grid.from_text("cells: [popularity]").jobs()[0], store, seconds=0.05)
     assert (baseline.epochs, baseline.validations) == (0, 0) and baseline.total > 0
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_steps_of_the_real_loop_are_timed(
+    store: Store, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    """Each micro-batch is held up for 20 ms where training computes it; a step is all of its micro-batches."""
+    original, micro = FitModule.training_step, []
+
+    def held_up(self: FitModule, *given: Any) -> Any:
+        time.sleep(0.02)
+        micro.append(self.training)
+        return original(self, *given)
+
+    monkeypatch.setattr(FitModule, "training_step", held_up)
+    settings = {"training.accumulate": accumulate, "training.batch_size": 64}
+    cost = measure_cost(tiny("[sasrec]", settings=settings).jobs()[0], store, seconds=0.01)
+    assert cost.step > 0.02 * accumulate
+    assert all(micro) and len(micro) == 5 * accumulate, "two steps to warm up and three that are timed"
 
 
 def test_seeds_are_measured_once_and_test_is_not_looked_at(
@@ -92,6 +113,6 @@ def test_what_fails_otherwise_has_no_cost_and_stops_nothing(
     def broken(*_: Any) -> float:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(module, "time_step", broken)
+    monkeypatch.setattr(module, "profile_step", broken)
     jobs = tiny("[sasrec]").jobs()
     assert measure_costs(jobs, store, seconds=0.05) == {jobs[0].cost_key: None}

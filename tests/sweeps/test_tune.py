@@ -17,6 +17,7 @@ from fullrank.sweeps.search import Search
 from fullrank.sweeps.sweep import sweep
 from fullrank.sweeps.tune import tune
 from fullrank.training.fit import fit
+from refusals import refused
 
 from .conftest import TINY
 
@@ -146,3 +147,47 @@ def test_a_failed_trial_has_no_score_and_is_never_the_best(
     assert trials[1]["score"] is None and "diverged" in trials[1]["error"]
     assert found["budget"]["trials_counted"] == 3, "a failed trial was part of the budget"
     assert found["best"]["sasrec"]["trial"] != 1
+
+
+def test_a_search_by_tpe_goes_on_to_the_trials_of_an_unbroken_one(
+    store: Store, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
+) -> None:
+    """Stopped in its seventh trial, the search tells the first six and asks what it would have asked."""
+    asked = search("[sasrec]", trials=8)
+    unbroken = tune(asked, store, out, progress=False, sampler="tpe")
+    assert unbroken["sampler"] == "tpe" and unbroken["budget"]["trials_counted"] == 8
+    trials = unbroken["trials"]["sasrec"]
+    assert [t["set"] for t in trials[:5]] == asked.trial_settings(asked.cells[0])[:5], "Halton's points come first"
+    trained = []
+
+    def stopped(experiment: Any, *rest: Any, **named: Any) -> Any:
+        trained.append(rest[1])
+        if len(trained) == 7:
+            raise KeyboardInterrupt
+        return fit(experiment, *rest, **named)
+
+    monkeypatch.setattr(engine, "fit", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        tune(asked, store, tmp_path / "again", progress=False, sampler="tpe")
+    again = tune(asked, store, tmp_path / "again", progress=False, sampler="tpe")
+    assert len(trained) == 9, "six, the one that was stopped, and two"
+    assert [(t["set"], t["score"]) for t in again["trials"]["sasrec"]] == [(t["set"], t["score"]) for t in trials]
+
+
+def test_a_time_limit_ends_a_search_by_tpe(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, JobCost]:
+        slow = [job.cell.endswith("trial6") for job in jobs]
+        return {
+            j.cost_key: JobCost(0.0, 3600.0 if s else 0.1, 1, 1, 0.0, 0, 0.0, 1)
+            for j, s in zip(jobs, slow, strict=True)
+        }
+
+    monkeypatch.setattr(runner, "measure_costs", priced)
+    found = tune(search("[sasrec]", trials=8), store, out, max_hours=0.5, progress=False, sampler="tpe")
+    assert found["budget"]["trials_counted"] == 6 and [e["cell"] for e in found["not_run"]] == ["sasrec-trial6"]
+    assert len(found["estimate"]) == 7, "every trial was priced when it was asked for"
+
+
+def test_another_sampler_is_refused(store: Store, out: Path) -> None:
+    with refused("unknown-sampler", "random", "halton", "tpe"):
+        tune(search(), store, out, sampler="random")

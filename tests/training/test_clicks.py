@@ -234,6 +234,6 @@ def test_model_and_evaluation_go_together() -> None:
     assert fr.Experiment(model="click").evaluation == fr.RankingEvaluation()  # type: ignore[arg-type]
     with pytest.raises(UserError, match="leave out kind: clicks"):
         sasrec("evaluation=clicks")
-    with pytest.raises(UserError, match="click models are judged by clicks"):
+    with pytest.raises(UserError, match="ranking models are evaluated by clicks"):
         sasrec("model=click")
     assert sasrec("model=click", "evaluation=clicks").clicks == fr.RankingEvaluation()

@@ -84,7 +84,7 @@ def ranking_activations(
             for low in range(0, len(rows), size):
                 with torch.inference_mode():
                     out = model.output(store.batch(rows[low : low + size]).to(device), EVERY)
-                taps = {name: tap for name, tap in out.taps.items() if tap.shape[-1]}
+                taps = {name: tap for name, tap in out.captures.items() if tap.shape[-1]}
                 yield RankingActivations(taps, dict(inputs))
                 inputs.clear()
                 if progress is not None:

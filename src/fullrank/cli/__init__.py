@@ -47,6 +47,9 @@ VERBS = (
 """Modules with verbs, in the order of the help."""
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default that of this process) and return its exit code.
 
@@ -63,7 +66,7 @@ def build() -> typer.Typer:
 
     from fullrank.cli.options import root
 
-    app = typer.Typer(name="fullrank", rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(name="fullrank", rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=HELP)
     app.callback()(root)
     for verb in VERBS:
         importlib.import_module(f"fullrank.cli.{verb}").add(app)

@@ -66,7 +66,7 @@ def full_room(given: str) -> str:
     for room in ROOMS:
         if given in (room, room.split(".")[-1]):
             return room
-    raise unknown("room", given, [*ROOMS, *(room.split(".")[-1] for room in ROOMS if "." in room)])
+    raise unknown("room", given, [room.split(".")[-1] for room in ROOMS])
 
 
 def first_line(room: str, kind: str) -> str:

@@ -51,7 +51,7 @@ def demo(
 
     \b
     fullrank demo
-    fullrank demo --out /tmp/demo
+    fullrank demo --out runs/first
     """
     from fullrank.training import fit  # noqa: F401  (slow to import: not the first model's time)
 

@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ EXTRAS = {
     "sentence_transformers": "text",
     "sentencepiece": "text",
     "faiss": "codes",
-    "scipy": "scale",
+    "optuna": "tune",
     "matplotlib": "report",
     "jinja2": "report",
 }
@@ -50,7 +50,7 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
             if type(error).__name__ == "NoArgsIsHelpError":  # verbs of verbs, such as `scale`
                 print(error.ctx.get_help())  # type: ignore[attr-defined]
                 return 0
-            told = explained(error)
+            told = explained(error, words)
             sentence = told.sentence
             if debug:
                 traceback.print_exc(file=sys.stderr)
@@ -73,8 +73,8 @@ class Explained:
     """The exit status of the process."""
 
 
-def explained(error: BaseException) -> Explained:
-    """The sentence, the code and the exit status of an exception."""
+def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
+    """The sentence, the code and the exit status of an exception, which the command line `words` ended in."""
     import typer
 
     usage = typer.BadParameter.__mro__[1]  # UsageError, wherever this typer keeps its click
@@ -83,7 +83,7 @@ def explained(error: BaseException) -> Explained:
     if isinstance(error, UserError):
         return Explained(_one_line(str(error)), error.code)
     if isinstance(error, usage):
-        return _usage(error)
+        return _usage(error, words)
     if hasattr(error, "format_message"):
         return Explained(_one_line(error.format_message()), "usage")
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRAS:
@@ -116,10 +116,11 @@ def _without_debug(given: list[str]) -> tuple[list[str], bool]:
     return [word for word in given if word != "--debug"], "--debug" in given
 
 
-def _usage(error: Any) -> Explained:
+def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
     """A command line that cannot be read: what is wrong with it, and the nearest word."""
     context = error.ctx
-    name = context.command_path if context is not None else "fullrank"
+    verb = f" {words[0]}" if words and not words[0].startswith("-") else ""
+    name = context.command_path if context is not None else f"fullrank{verb}"
     option, code = getattr(error, "option_name", None), "usage"
     if option is not None and type(error).__name__ == "NoSuchOption":
         known = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
@@ -135,7 +136,8 @@ def _usage(error: Any) -> Explained:
 
 def _no_verb(text: str, verbs: list[str]) -> str:
     given = text.split("'")[1] if text.count("'") >= 2 else ""
-    return f"there is no verb {given!r}{did_you_mean(given, verbs)}"
+    begin = [verb for verb in verbs if verb.startswith(given)]  # `rec` is nearer to `predict` by its letters
+    return f"there is no verb {given!r}{did_you_mean(given, begin or verbs)}"
 
 
 def _one_line(text: str) -> str:

@@ -185,7 +185,7 @@ def _check_problems(runs: list[Run]) -> None:
         retrieval, ranking = sorted(runs, key=lambda run: run.spec.problem == "ranking")
         raise UserError(
             f"{retrieval.path} recommends items and {ranking.path} predicts clicks; compare two of the same kind",
-            code="runs-of-two-problems",
+            code="two-problems",
         )
 
 

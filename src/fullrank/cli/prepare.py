@@ -60,9 +60,9 @@ def prepare(
 ) -> None:
     """Turn events into a store for recommenders.
 
-    An event is a row with a user, an item and (usually) a time. Ids may be numbers or text; they come back in
-    recommendations. --set reaches every setting (`fullrank schema --kind prepare`); those of a source are written
-    --set source.NAME=VALUE.
+    A store is a prepared dataset: a folder. An event is a row with a user, an item and (usually) a time. Ids may be
+    numbers or text; they come back in recommendations. --set reaches every setting (`fullrank schema --kind prepare`);
+    those of a source are written --set source.NAME=VALUE.
 
     \b
     fullrank prepare events.parquet --items items.parquet --out data/shop
@@ -170,7 +170,7 @@ def prepare_impressions(
     ],
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", help="Where a source's files lie.  [default: downloads/SOURCE]"),
+        typer.Argument(metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="The store to write; one there is replaced.")
@@ -186,9 +186,9 @@ def prepare_impressions(
 ) -> None:
     """Turn impressions into a store for rankers.
 
-    An impression is a row with a label (clicked or not) and fields: who, what, where, when. The schema says which
-    column is what; `fullrank schema --kind impressions` is its JSON Schema. --set changes settings of the schema, those
-    of a source are written --set source.NAME=VALUE.
+    A store is a prepared dataset: a folder. An impression is a row with a label (clicked or not) and fields: who, what,
+    where, when. The schema says which column is what; `fullrank schema --kind impressions` is its JSON Schema. --set
+    changes settings of the schema, those of a source are written --set source.NAME=VALUE.
 
     \b
     fullrank prepare-impressions impressions.parquet --schema schema.yaml --out data/ctr

@@ -187,7 +187,7 @@ def _table(path: Path | None, columns: tuple[str, str, str], catalog: Catalog, t
         source.require(name, f"name it with {flag}")
     frame = source.read([name for name in columns if name in source.columns])
     if frame.is_empty():
-        raise UserError(f"{source.name} has no rows", code="no-rows")
+        raise UserError(f"{source.name} has no rows", code="empty-table")
     if source.typed:
         return frame
     ids = catalog.parse(frame[columns[1]].cast(pl.String).fill_null("").to_list()).alias(columns[1])

@@ -53,7 +53,7 @@ def add(app: typer.Typer) -> None:
 def scale() -> None:
     """Fit scaling laws to runs and predict larger ones.
 
-    All verbs take --json. fit and advise need the extra: pip install 'fullrank[scale]'.
+    All verbs take --json.
 
     \b
     fullrank scale fit runs.csv --form sigmoid --json

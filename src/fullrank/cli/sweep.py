@@ -113,6 +113,10 @@ def tune(
     max_hours: MaxHours = None,
     dry_run: DryRun = False,
     settings: Settings = None,
+    sampler: Annotated[
+        str,
+        typer.Option("--sampler", metavar="NAME", help="halton: spread evenly; tpe: by the scores so far."),
+    ] = "halton",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -145,8 +149,9 @@ def tune(
     if settings:
         asked = asked.with_settings(from_settings(settings))
     found = search(
-        asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command(), engine=Local(device)
-    )
+        asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command(), engine=Local(device),
+        sampler=sampler,
+    )  # fmt: skip
     if not dry_run:
         rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]
         output.table(("cell", "trial", "validation", "defaults", "settings"), rows)

@@ -12,11 +12,13 @@ def read_setting(setting: str) -> tuple[str, Any]:
     """The dotted path and the value (YAML) of `a.b=value`."""
     path, equals, text = setting.partition("=")
     if not equals or not path.strip():
-        raise UserError(f"cannot read the setting {brief(setting)}: write it as a.b=value")
+        raise UserError(f"cannot read the setting {brief(setting)}: write it as a.b=value", code="unreadable-setting")
     try:
         return path.strip(), read_yaml_text(text)
     except UserError as error:
-        raise UserError(f"cannot read the value of {brief(setting)}: it is not YAML ({error})") from None
+        raise UserError(
+            f"cannot read the value of {brief(setting)}: it is not YAML ({error})", code="unreadable-setting"
+        ) from None
 
 
 def put_setting(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -28,17 +30,20 @@ def _put(tree: Any, keys: list[str], value: Any, whole: str) -> None:
     key, rest = keys[0], keys[1:]
     if isinstance(tree, list):
         if not key.isdigit() or int(key) >= len(tree):
-            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}")
+            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}", code="no-such-setting")
         if rest:
             _put(tree[int(key)], rest, value, whole)
         else:
             tree[int(key)] = value
         return
     if not isinstance(tree, dict):
-        raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}")
+        raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}", code="no-such-setting")
     if key not in tree:
         names = [n for n in tree if n != "kind"]
-        raise UserError(f"{whole}: there is no setting {key!r}{did_you_mean(key, names)} (allowed: {', '.join(names)})")
+        raise UserError(
+            f"{whole}: there is no setting {key!r}{did_you_mean(key, names)} (allowed: {', '.join(names)})",
+            code="unknown-setting",
+        )
     if rest == ["kind"]:
         tree[key] = {"kind": value}
     elif rest:

@@ -43,7 +43,10 @@ class Spec(BaseModel):
                 if key not in cls.model_fields:
                     names = [n for n in cls.model_fields if n != "kind"]
                     hint = did_you_mean(str(key), names)
-                    raise ValueError(f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})")
+                    raise UserError(
+                        f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})",
+                        code="unknown-setting",
+                    )
         return given
 
     @classmethod
@@ -69,7 +72,7 @@ class Spec(BaseModel):
             try:
                 tree = read_yaml_text(text)
             except UserError as error:
-                raise UserError(f"this is neither YAML nor JSON: {error}") from None
+                raise UserError(f"this is neither YAML nor JSON: {error}", code="neither-yaml-nor-json") from None
         return cls.parse(tree)
 
     def dump(self) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""One column of a user's table as ids, seconds or numbers; what cannot be one is refused with count and first row."""
+"""One column of a user's table as ids, seconds or numbers, and where ids stand in a column.
+
+What cannot be an id, a time or a number is refused with its count and its first row.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from fullrank.evaluation.statistics import (
     resample_clicks,
     sign_flip,
 )
-from fullrank.metrics.names import PAIRED, Name, cut, parse
+from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 from fullrank.problem import Problem
 
 MAY_DIFFER = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
@@ -79,7 +79,8 @@ def check_comparable(a: Evaluation, b: Evaluation) -> None:
         if ours != theirs:
             raise UserError(
                 f"these runs are evaluated differently: {name} is {ours!r} in the first and {theirs!r} in the second; "
-                f"evaluate them alike with --set {name}={'null' if ours is None else ours}"
+                f"evaluate them alike with --set {name}={'null' if ours is None else ours}",
+                code="protocols-differ",
             )
 
 
@@ -106,22 +107,24 @@ def compare(
     """
     ours, theirs = ([side] if isinstance(side, EvaluationResult) else list(side) for side in (a, b))
     if not ours or not theirs:
-        raise UserError("there is nothing to compare: give at least one evaluation of each side")
+        raise UserError("there is nothing to compare: give at least one evaluation of each side", code="no-evaluations")
     if len({one.problem for one in (*ours, *theirs)}) > 1:
-        raise UserError("one run ranks items and the other predicts clicks; compare two of the same kind")
+        raise UserError(
+            "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
+        )
     if samples is not None and samples < 1:
-        raise UserError(f"samples must be at least 1, not {samples}")
+        raise UserError(f"samples must be at least 1, not {samples}", code="samples-below-one")
     return COMPARE[ours[0].problem](ours, theirs, metric, samples=samples, level=level, seed=seed)
 
 
 def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
     samples = 10_000 if samples is None else samples
     read = bqs_like_quality(metric)
-    name = parse(metric) if read is None else read
+    name = parse_metric(metric) if read is None else read
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER)
         if str(name) not in side.metrics:
-            raise unknown("metric of this evaluation", str(name), side.metrics)
+            raise unknown("metric", str(name), side.metrics)
     before, after = (_mean_metric(side, str(name)) for side in (a, b))
     gap = _mean_column(b, name) - _mean_column(a, name)
     if read is not None:
@@ -149,7 +152,7 @@ def _compare_clicks(a: Results, b: Results, metric: str, *, samples: int | None,
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
     if metric not in RESAMPLED:
-        raise unknown("metric of a comparison of clicks", metric, RESAMPLED)
+        raise unknown("metric", metric, RESAMPLED)
     unit = a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
     drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)
@@ -187,18 +190,19 @@ def _check_protocols(a: EvaluationResult, b: EvaluationResult, free: Sequence[st
     if ours != theirs:
         raise UserError(
             f"these evaluations cannot be compared: their protocols differ in {protocol_difference(ours, theirs)}"
-            f"{setting_to_align(ours, theirs) or '; evaluate both in the same way'}"
+            f"{setting_to_align(ours, theirs) or '; evaluate both in the same way'}",
+            code="protocols-differ",
         )
     if not np.array_equal(a.rows.ids, b.rows.ids):
         what = "users" if a.problem == "retrieval" else "impressions"
-        raise UserError(f"these evaluations cannot be compared: they hold different {what}")
+        raise UserError(f"these evaluations cannot be compared: they hold different {what}", code="rows-differ")
 
 
 def bqs_like_quality(metric: str) -> Name | None:
     """The metric whose differences `bqs_like@k` reads, NDCG@k; None for every other metric."""
     if metric.strip().partition("@")[0] != PAIRED:
         return None
-    return Name("ndcg", cut(metric)[1])
+    return Name("ndcg", split_name(metric)[1])
 
 
 def _target_bands(result: EvaluationResult) -> Int[np.ndarray, "U"]:

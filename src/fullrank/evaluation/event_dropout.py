@@ -35,7 +35,9 @@ class EventDropout(nn.Module):
     def __init__(self, model: Model, share: float, seed: int):
         super().__init__()
         if not 0 <= share < 1:
-            raise UserError(f"the share of events to drop must be at least 0 and below 1, not {share:g}")
+            raise UserError(
+                f"the share of events to drop must be at least 0 and below 1, not {share:g}", code="share-out-of-range"
+            )
         self.model, self.share, self.seed = model, share, seed
         self.num_items, self.longest = model.num_items, model.max_length
         self.max_length = sys.maxsize  # what is dropped is drawn from whole histories

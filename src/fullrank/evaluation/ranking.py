@@ -19,7 +19,7 @@ from fullrank.evaluation.spec import RankingEvaluation, Selection
 from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr
-from fullrank.models.ranking.model import RankingModule, checked
+from fullrank.models.ranking.model import RankingModule, checked_labels
 
 
 @runtime_checkable
@@ -50,8 +50,10 @@ def evaluate_ranking(
 def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
     """Metrics, intervals and protocol of some rows."""
     if spec.unit == "group" and rows.groups is None:
-        raise UserError("unit=group resamples groups and this store has no group column: use unit=row")
-    curve = ctr.reliability(rows.probabilities, rows.labels, spec.bins)
+        raise UserError(
+            "unit=group resamples groups and this store has no group column: use unit=row", code="no-group-column"
+        )
+    curve = ctr.reliability_curve(rows.probabilities, rows.labels, spec.bins)
     area, loss = ctr.auc(rows.probabilities, rows.labels), float(ctr.losses(rows.probabilities, rows.labels).mean())
     clicks = float(rows.labels.sum())
     pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
@@ -78,7 +80,10 @@ def selection_value(rows: PerImpression, selection: Selection) -> float:
         return float(ctr.losses(rows.probabilities, rows.labels).mean())
     if selection == "gauc":
         if rows.groups is None:
-            raise UserError("the selection metric gauc needs a group column: prepare the store with one, or select auc")
+            raise UserError(
+                "the selection metric gauc needs a group column: prepare the store with one, or select auc",
+                code="no-group-column",
+            )
         return ctr.gauc(rows.probabilities, rows.labels, rows.groups).value
     area = ctr.auc(rows.probabilities, rows.labels)
     return area if selection == "auc" else area - float(ctr.losses(rows.probabilities, rows.labels).mean())
@@ -90,7 +95,10 @@ def split_rows(store: ImpressionEvalStore, split: str) -> Int[np.ndarray, "N"]:
         raise unknown("split", split, get_args(Split))
     found = store.split(split)
     if not len(found):
-        raise UserError(f"the store has no impressions in the split {split!r}: prepare it with another split")
+        raise UserError(
+            f"the store has no impressions in the split {split!r}: prepare it with another split",
+            code="no-impressions-in-split",
+        )
     return np.arange(found.start, found.stop)
 
 
@@ -106,7 +114,7 @@ def predict_rows(
     """Probability, label and group of some rows of a store."""
     probabilities, labels, groups = [], [], []
     for batch in _batches(store, rows, batch_size, progress):
-        labels.append(checked(batch.labels).numpy())
+        labels.append(checked_labels(batch.labels).numpy())
         if batch.groups is not None:
             groups.append(batch.groups.numpy())
         probabilities.append(predict_batch(model, batch, device))

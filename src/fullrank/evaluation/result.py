@@ -21,7 +21,7 @@ from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
-from fullrank.metrics.names import Name, expand
+from fullrank.metrics.names import Name, expand_metrics
 from fullrank.problem import Problem
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -143,14 +143,19 @@ class EvaluationResult:
     def per_user(self) -> PerUser:
         """The rows of users. Raises `UserError` where there is one per impression."""
         if self.rows.problem == "ranking":
-            raise UserError("this evaluation has a row per impression and none per user: read per_impression")
+            raise UserError(
+                "this evaluation has a row per impression and none per user: read per_impression",
+                code="rows-of-impressions",
+            )
         return self.rows
 
     @property
     def per_impression(self) -> PerImpression:
         """The rows of impressions. Raises `UserError` where there is one per user."""
         if self.rows.problem == "retrieval":
-            raise UserError("this evaluation has a row per user and none per impression: read per_user")
+            raise UserError(
+                "this evaluation has a row per user and none per impression: read per_user", code="rows-of-users"
+            )
         return self.rows
 
     @property
@@ -195,22 +200,27 @@ class EvaluationResult:
             return _restored(tree, folder)
         except (*BROKEN, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             why = f"({error})"
-            raise UserError(f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}") from None
+            raise UserError(
+                f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}", code="not-an-evaluation"
+            ) from None
 
 
 def merge(parts: Sequence[PerUser]) -> EvaluationResult:
     """The evaluation of all users from the rows of every shard, in any order; equal to that of one process."""
     if not parts:
-        raise UserError("there are no shards to merge: give the result of `measure` of every rank")
+        raise UserError("there are no shards to merge: give the result of `measure` of every rank", code="no-shards")
     protocol = parts[0].protocol
     for part in parts[1:]:
         if part.protocol != protocol:
             raise UserError(
-                f"these shards belong to different evaluations: {protocol_difference(protocol, part.protocol)}"
+                f"these shards belong to different evaluations: {protocol_difference(protocol, part.protocol)}",
+                code="protocols-differ",
             )
     users = np.concatenate([p.users for p in parts])
     if len(users) != protocol["users"] or len(np.unique(users)) != len(users):
-        raise UserError(f"the shards hold {len(users)} of {protocol['users']} users: give each shard once")
+        raise UserError(
+            f"the shards hold {len(users)} of {protocol['users']} users: give each shard once", code="shards-incomplete"
+        )
     order = np.argsort(users, kind="stable")
     filled = [p for p in parts if len(p.users)]
     rows = PerUser(
@@ -226,7 +236,7 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
 
 
 def metric_names(protocol: dict[str, Any]) -> list[Name]:
-    return expand(protocol["metrics"], ())
+    return expand_metrics(protocol["metrics"], ())
 
 
 def protocol_difference(a: dict[str, Any], b: dict[str, Any]) -> str:

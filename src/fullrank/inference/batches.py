@@ -68,7 +68,10 @@ def score_batches(
             with torch.inference_mode():
                 answer = scorer_of(model, batch, index, budget)
             if answer.size != model.num_items:
-                raise UserError(f"the model says it has {model.num_items} items but answers for {answer.size}")
+                raise UserError(
+                    f"the model says it has {model.num_items} items but answers for {answer.size}",
+                    code="scorer-size-differs",
+                )
             yield at, answer
 
 
@@ -132,14 +135,17 @@ def _padded(table: np.ndarray) -> torch.Tensor:
 
 def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) -> None:
     if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size must be at least 1 user, not {batch_size}")
+        raise UserError(f"batch_size must be at least 1 user, not {batch_size}", code="batch-size-below-one")
     shortest = int(lengths.min(initial=1))
     if shortest < 0:
-        raise UserError("a history ends before it starts: every end must be at least its start")
+        raise UserError(
+            "a history ends before it starts: every end must be at least its start", code="bad-history-bounds"
+        )
     if shortest == 0 and not getattr(model, "allows_empty", False):
         raise UserError(
             f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot answer without "
-            "one: leave these users out or rank them with a model that can, such as popularity"
+            "one: leave these users out or rank them with a model that can, such as popularity",
+            code="empty-history",
         )
 
 
@@ -147,7 +153,10 @@ def _check_item_ids(items: Int[np.ndarray, "B T"], num_items: int) -> None:
     low, high = int(items.min()), int(items.max())
     if low < 0 or high >= num_items:
         wrong = low if low < 0 else high
-        raise UserError(f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})")
+        raise UserError(
+            f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})",
+            code="item-out-of-range",
+        )
 
 
 @torch.inference_mode()
@@ -168,5 +177,7 @@ def pair_scores(
         taken = scores[pairs_rows[first:last].to(scores.device), (pairs_items[first:last] - low).to(scores.device)]
         found[order[first:last]] = taken.float().cpu().numpy()
     if np.isnan(found).any():
-        raise UserError(f"the model gave NaN scores for {int(np.isnan(found).sum())} of {len(found)} candidates")
+        raise UserError(
+            f"the model gave NaN scores for {int(np.isnan(found).sum())} of {len(found)} candidates", code="nan-scores"
+        )
     return found

@@ -36,9 +36,9 @@ def top_k(
     the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
     """
     if k < 1:
-        raise UserError(f"k must be at least 1, not {k}")
+        raise UserError(f"k must be at least 1, not {k}", code="bad-list-length")
     if not 1 <= block <= LARGEST_BLOCK:
-        raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}")
+        raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}", code="block-out-of-range")
     best: tuple[Tensor, Tensor] | None = None
     floor: Tensor | None = None
     score = block_scorer(answer, block)
@@ -51,7 +51,7 @@ def top_k(
         floor = best[0][:, -1:] if best[0].shape[1] == k else None
         del scores  # before the next block is made, so that one block is alive and not two
     if best is None:
-        raise UserError("the model has no items to rank")
+        raise UserError("the model has no items to rank", code="no-items")
     values, ids = best
     ids = ids.masked_fill(values == -torch.inf, -1)
     missing = k - values.shape[1]
@@ -175,5 +175,6 @@ def _refuse_nan(values: Float[Tensor, "B m"], low: int, high: int) -> None:
     if len(rows):
         raise UserError(
             f"the model gave NaN scores for {len(rows)} of {len(values)} users among the items {low} to {high - 1}: "
-            "its weights have probably diverged; lower the learning rate or clip gradients, and train again"
+            "its weights have probably diverged; lower the learning rate or clip gradients, and train again",
+            code="nan-scores",
         )

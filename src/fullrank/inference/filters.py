@@ -155,7 +155,7 @@ def seen_policy(policy: str) -> SeenPolicy:
     for allowed in get_args(SeenPolicy):
         if policy == allowed:
             return allowed
-    raise unknown("seen-items policy", policy, get_args(SeenPolicy))
+    raise unknown("seen policy", policy, get_args(SeenPolicy))
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -44,7 +44,10 @@ def predict_batch(
     with evaluating(model):
         found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
     if not np.isfinite(found).all():
-        raise UserError("the model gives probabilities that are not finite: its training diverged; lower training.lr")
+        raise UserError(
+            "the model gives probabilities that are not finite: its training diverged; lower training.lr",
+            code="probabilities-not-finite",
+        )
     return found
 
 
@@ -93,7 +96,10 @@ def predict_file(
 def _opened(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
     source = InputTable(impressions, "impressions")
     if column in source.columns:
-        raise UserError(f"the impressions have a column {column!r} already: name another one for the probabilities")
+        raise UserError(
+            f"the impressions have a column {column!r} already: name another one for the probabilities",
+            code="column-exists",
+        )
     require_fields(source, encoder.schema)
     return Chunks(source, source.columns, scratch)
 

@@ -83,7 +83,8 @@ class Predictor:
         """The items that a recommender knows, in the order of its table."""
         if isinstance(self._known, FieldEncoder):
             raise UserError(
-                f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender"
+                f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender",
+                code="not-a-recommender",
             )
         return self._known
 
@@ -91,7 +92,10 @@ class Predictor:
     def encoder(self) -> FieldEncoder:
         """How a ranking model reads impressions: schema, vocabularies, scales."""
         if not isinstance(self._known, FieldEncoder):
-            raise UserError(f"{self.name} recommends items; `predict` is of ranking models, use `recommend`")
+            raise UserError(
+                f"{self.name} recommends items; `predict` is of ranking models, use `recommend`",
+                code="not-a-ranking-model",
+            )
         return self._known
 
     def recommend(
@@ -183,7 +187,8 @@ class Predictor:
         if bare.any() and not getattr(self.model, "allows_empty", False):
             raise UserError(
                 f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows, so nothing can be "
-                "scored for them: leave them out, or use recommend, which answers them by popularity"
+                "scored for them: leave them out, or use recommend, which answers them by popularity",
+                code="no-known-items",
             )
         ids = self.catalog.lookup(items)
         found = np.full(len(ids), np.nan, np.float32)
@@ -221,10 +226,13 @@ class Predictor:
         asked = pl.Series("item", list(items) if several else [items], strict=False)
         ids = self.catalog.lookup(asked)
         if (ids < 0).any():
-            raise UserError(f"the model does not know the item {asked[int(np.argmax(ids < 0))]!r}")
+            raise UserError(f"the model does not know the item {asked[int(np.argmax(ids < 0))]!r}", code="unknown-item")
         alike = getattr(self.model, "similar", None)
         if alike is None:
-            raise UserError("this model has no vectors of items, so none are alike: take one that reads histories")
+            raise UserError(
+                "this model has no vectors of items, so none are alike: take one that reads histories",
+                code="no-item-similarity",
+            )
         request = read_histories([[item] for item in asked.to_list()], self.catalog)
         filters = read_filters(exclude, allow, request, self.catalog)
         with torch.inference_mode():
@@ -304,12 +312,15 @@ class Predictor:
             self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
         ):
             if not isinstance(answer, DenseScorer):
-                raise UserError("this model does not score by inner products, so users and items have no vectors in it")
+                raise UserError(
+                    "this model does not score by inner products, so users and items have no vectors in it",
+                    code="no-vectors",
+                )
             vectors = (answer.vectors / answer.temperature).float().cpu().numpy()
             found = np.zeros((len(request), vectors.shape[1]), np.float32) if found is None else found
             found[at], last = vectors, answer
         if found is None or last is None:
-            raise UserError("there are no histories; give at least one")
+            raise UserError("there are no histories; give at least one", code="no-histories")
         return found, last
 
     def _read(
@@ -332,7 +343,10 @@ class Predictor:
         own = self.budget.model_copy(update={"adaptive": None, "patience": None})
         spent = _changed("budget", own, budget)
         if spent.adaptive is not None:
-            raise UserError("adaptive stopping goes by ranked lists, and none is ranked here: give steps instead")
+            raise UserError(
+                "adaptive stopping goes by ranked lists, and none is ranked here: give steps instead",
+                code="adaptive-needs-full-lists",
+            )
         return spent
 
     def _search(self, decoding: Decoding) -> Search | None:
@@ -361,6 +375,9 @@ def _changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:
     if isinstance(given, type(spec)):
         return given
     if not isinstance(given, Mapping):
-        raise UserError(f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}")
+        raise UserError(
+            f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}",
+            code="settings-not-a-mapping",
+        )
     other = "kind" in given and given["kind"] != getattr(spec, "kind", None)
     return type(spec).parse({**({} if other else spec.dump()), **given})

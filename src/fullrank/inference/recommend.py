@@ -37,7 +37,7 @@ class RankedLists:
 def check_settings(k: Any, seen: str, empty: str) -> None:
     """Raise `UserError` for policies that there are not."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k must be at least 1, a whole number, not {k!r}")
+        raise UserError(f"k must be at least 1, a whole number, not {k!r}", code="bad-list-length")
     seen_policy(seen)
     check_choice("empty", empty, ("popular", "error"))
 
@@ -65,7 +65,8 @@ def rank_requests(
     if bare.any() and empty == "error":
         raise UserError(
             f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows; "
-            "empty='popular' answers them"
+            "empty='popular' answers them",
+            code="no-known-items",
         )
     k = min(k, catalog.size)
     served = ~bare | getattr(model, "allows_empty", False)

@@ -72,7 +72,8 @@ def read_histories(
     known = items >= 0
     if unknown == "error" and not known.all():
         raise UserError(
-            f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out"
+            f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out",
+            code="unknown-item",
         )
     if not known.all():
         owner = np.repeat(np.arange(len(lengths)), lengths)
@@ -105,7 +106,8 @@ def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, ca
     if (barred is not None and barred.all()) or (allowed is not None and not allowed.lengths.any()):
         raise UserError(
             "exclude and allow leave no item that the model knows for anybody, so nothing can be recommended: are "
-            f"the ids of the same kind as {catalog.ids[0]!r}?"
+            f"the ids of the same kind as {catalog.ids[0]!r}?",
+            code="nothing-allowed",
         )
     return Filters(excluded, barred, allowed)
 
@@ -113,7 +115,9 @@ def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, ca
 def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[np.ndarray, "N"], pl.Series]:
     """(history, item) of each candidate, history after history: rows of the request, and external ids."""
     if candidates is None:
-        raise UserError("give candidates: item ids for all histories, a list for each, or {user: items}")
+        raise UserError(
+            "give candidates: item ids for all histories, a list for each, or {user: items}", code="no-candidates-given"
+        )
     given = per_history("candidates", candidates, request)
     lists = given if isinstance(given, list) else [given.to_list()] * len(request)
     flat = pl.Series("item", [item for items in lists for item in items], strict=False)
@@ -124,7 +128,8 @@ def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | lis
     """Item ids that are for all histories, or a list of them for each. Raises `UserError` for what is neither."""
     if not isinstance(given, Mapping) and not _is_list(given):
         raise UserError(
-            f"{name}={brief(given)}: give a list of item ids for all histories, a list for each, or {{user: items}}"
+            f"{name}={brief(given)}: give a list of item ids for all histories, a list for each, or {{user: items}}",
+            code="not-item-lists",
         )
     if isinstance(given, Mapping):
         return _by_user(name, given, request)
@@ -133,9 +138,15 @@ def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | lis
     if not any(_is_list(one) for one in given):
         return pl.Series("item", list(given), strict=False)
     if not request.ordered:
-        raise UserError(f"{name}: histories from a table have no order to go by; give {{user: items}}, or one list")
+        raise UserError(
+            f"{name}: histories from a table have no order to go by; give {{user: items}}, or one list",
+            code="table-has-no-order",
+        )
     if len(given) != len(request):
-        raise UserError(f"{name} has {len(given)} lists for {len(request)} histories; give one for each, or for all")
+        raise UserError(
+            f"{name} has {len(given)} lists for {len(request)} histories; give one for each, or for all",
+            code="list-count-differs",
+        )
     return [_one_list(name, place, items) for place, items in enumerate(given)]
 
 
@@ -144,17 +155,22 @@ def _by_user(name: str, given: Mapping[Any, Any], request: RequestBatch) -> list
     known = set(users)
     strange = next((user for user in given if user not in known), None)
     if strange is not None:
-        raise UserError(f"{name} has a list for {strange!r}, who has no history here")
+        raise UserError(f"{name} has a list for {strange!r}, who has no history here", code="unknown-user")
     lacking = next((user for user in users if user not in given), None)
     if name != "exclude" and lacking is not None:  # nothing to exclude is meant; nothing to allow hardly ever is
-        raise UserError(f"{name} has no list for {lacking!r}: give one for each history, or one list for all")
+        raise UserError(
+            f"{name} has no list for {lacking!r}: give one for each history, or one list for all", code="list-missing"
+        )
     return [_one_list(name, user, given.get(user, ())) for user in users]
 
 
 def _one_list(name: str, whose: Any, given: Any) -> list[Any]:
     """One user's items. A text is no list of items, though Python could go through its letters."""
     if not _is_list(given):
-        raise UserError(f"{name} of {whose!r} is {brief(given)}; give a list of item ids, such as [{brief(given)}]")
+        raise UserError(
+            f"{name} of {whose!r} is {brief(given)}; give a list of item ids, such as [{brief(given)}]",
+            code="not-item-lists",
+        )
     return list(given)
 
 
@@ -175,7 +191,9 @@ def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged |
 def check_choice(name: str, given: str, allowed: tuple[str, ...]) -> None:
     """Raise `UserError` unless a policy is one of those allowed."""
     if given not in allowed:
-        raise UserError(f"{name}={given!r}{did_you_mean(given, allowed)} (allowed: {', '.join(allowed)})")
+        raise UserError(
+            f"{name}={given!r}{did_you_mean(given, allowed)} (allowed: {', '.join(allowed)})", code="unknown-choice"
+        )
 
 
 def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
@@ -184,7 +202,8 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
         name = columns[2] if len(columns) > 2 else "timestamp"
         raise UserError(
             "this model reads when events happened and these histories have no times: give a table with a column "
-            f"{name!r}, or have events taken as a day apart by untimed='even' (on the command line, --untimed even)"
+            f"{name!r}, or have events taken as a day apart by untimed='even' (on the command line, --untimed even)",
+            code="times-missing",
         )
     return np.concatenate([np.arange(n, dtype=np.int64) * STEP for n in lengths])
 
@@ -201,7 +220,7 @@ def _flat(
         given = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
         lists = [[items] if isinstance(items, str) else _one_list("the history", user, items) for user, items in given]
         if not lists:
-            raise UserError("there are no histories; give at least one")
+            raise UserError("there are no histories; give at least one", code="no-histories")
         users = pl.Series("user", list(histories), strict=False) if isinstance(histories, Mapping) else None
         flat = [item for items in lists for item in items]
         return users, np.array([len(items) for items in lists]), catalog.lookup(flat), None, lambda frame: frame
@@ -215,7 +234,7 @@ def _from_frame(
         given = nw.from_native(table)
     except TypeError:
         raise UserError(
-            f"histories are a mapping, a list of lists or a DataFrame, not {type(table).__name__}"
+            f"histories are a mapping, a list of lists or a DataFrame, not {type(table).__name__}", code="not-histories"
         ) from None
     lazy = isinstance(given, nw.LazyFrame)
     native = given.implementation
@@ -223,12 +242,16 @@ def _from_frame(
     for name in columns[:2]:
         if name not in names:
             raise UserError(
-                f"histories have no column {name!r}{did_you_mean(name, names)} (columns: {', '.join(names)})"
+                f"histories have no column {name!r}{did_you_mean(name, names)} (columns: {', '.join(names)})",
+                code="missing-columns",
             )
     wanted = given.select([name for name in columns if name in names])
     frame = pl.DataFrame((wanted.collect() if isinstance(wanted, nw.LazyFrame) else wanted).to_arrow())
     if missing := frame[columns[0]].null_count():
-        raise UserError(f"{missing} of {len(frame)} events have no user in the column {columns[0]!r}; drop them")
+        raise UserError(
+            f"{missing} of {len(frame)} events have no user in the column {columns[0]!r}; drop them",
+            code="users-missing",
+        )
     frame = frame.with_row_index("__place")
     timed = len(columns) > 2 and columns[2] in names
     if timed and unit is not None:
@@ -256,6 +279,7 @@ def _seconds(column: pl.Series, unit: values.Unit) -> pl.Series:
     if unit == "s" and len(found) and int(found.max()) > 10**11:
         raise UserError(
             f"times in column {column.name!r} lie after the year 5000 as seconds; are they milliseconds? "
-            "then say time_unit='ms' (on the command line, --time-unit ms)"
+            "then say time_unit='ms' (on the command line, --time-unit ms)",
+            code="wrong-time-unit",
         )
     return pl.Series(found)

@@ -57,12 +57,14 @@ def advise(
     Raises `UserError` where the runs lack FLOPs, epochs, parameters or data, or cannot be fitted.
     """
     if form not in ("power", "loss"):
-        raise UserError(f"advice needs a law of size and data: form is 'power' or 'loss', not {form!r}")
+        raise UserError(
+            f"advice needs a law of size and data: form is 'power' or 'loss', not {form!r}", code="unknown-form"
+        )
     for name, value in (("flops", flops), ("data", data)):
         if value is not None and not (np.isfinite(value) and value > 0):
-            raise UserError(f"{name} is {value:g}; give a number above 0, such as 1e15")
+            raise UserError(f"{name} is {value:g}; give a number above 0, such as 1e15", code="not-positive")
     if data is not None and data < 1:
-        raise UserError(f"data is {data:g} interactions; give how many there are, at least 1")
+        raise UserError(f"data is {data:g} interactions; give how many there are, at least 1", code="not-positive")
     ladder = as_ladder(runs)
     law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tell)
     lower = law.form.lower
@@ -100,7 +102,10 @@ def _choice(ladder: Ladder, flops: float, data: float | None, lower: bool) -> Es
     cost = epoch_cost(ladder)
     seen = flops / float(cost(np.array([n]), np.ones(1))[0])
     if seen < 1:
-        raise UserError(f"{flops:.3g} FLOPs do not pay for one interaction with the size that such a budget asks for")
+        raise UserError(
+            f"{flops:.3g} FLOPs do not pay for one interaction with the size that such a budget asks for",
+            code="budget-too-small",
+        )
     t = min(t, seen, np.inf if data is None else data)  # less than one epoch: less data
     return n, t, seen / t
 

@@ -98,25 +98,29 @@ class Law:
         if set(at) != set(self.form.axes):
             raise UserError(
                 f"a law of the form {self.form.name!r} is asked at {' and '.join(self.form.axes)}, "
-                f"not at {' and '.join(at) or 'nothing'}"
+                f"not at {' and '.join(at) or 'nothing'}",
+                code="wrong-axes",
             )
         columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in self.form.axes))
         if any((column <= 0).any() for column in columns):
-            raise UserError(f"{' and '.join(self.form.axes)} must be above 0 where a law is asked")
+            raise UserError(f"{' and '.join(self.form.axes)} must be above 0 where a law is asked", code="not-positive")
         return np.log(np.stack(columns, 1))
 
 
 def fit_law(
     runs: Ladder | str | Path, form: str = "sigmoid", *, resamples: int = RESAMPLES, seed: int = 0, tell: Any = None
 ) -> Law:
-    """The law of some runs: `sigmoid`, `linear`, `power` or `loss`. Needs the extra `scale`.
+    """The law of some runs: `sigmoid`, `linear`, `power` or `loss`.
 
     Raises `UserError` where the runs cannot be fitted. `tell` is called with (resamples done, in all).
     """
     if form not in FORMS:
         raise unknown("form", form, FORMS)
     if resamples < 20:
-        raise UserError(f"resamples is {resamples}; an interval needs at least 20, and {RESAMPLES} are the default")
+        raise UserError(
+            f"resamples is {resamples}; an interval needs at least 20, and {RESAMPLES} are the default",
+            code="too-few-resamples",
+        )
     ladder, shape = as_ladder(runs), FORMS[form]
     points = require_points(shape, ladder)
     centre = centre_of(points.x)
@@ -130,7 +134,8 @@ def fit_law(
     if len(drawn) < resamples / 2:
         raise UserError(
             f"{ladder.source}: of {resamples} resamples of the runs only {len(drawn)} could be fitted, so no interval "
-            "can be given: add runs that differ"
+            "can be given: add runs that differ",
+            code="resamples-too-alike",
         )
     draws = np.stack(drawn)
     ends = [(float(np.exp(c.min())), float(np.exp(c.max()))) for c in points.x.T]
@@ -169,7 +174,7 @@ SRT: dict[str, dict[str, float]] = {
 def srt_value(form: str, **at: Any) -> np.ndarray:
     """The paper's law at some place, as `Law.predict`."""
     if form not in SRT:
-        raise UserError(f"SRT gives no constants of the form {form!r} (allowed: {', '.join(SRT)})")
+        raise UserError(f"SRT gives no constants of the form {form!r} (allowed: {', '.join(SRT)})", code="unknown-form")
     shape = FORMS[form]
     x = np.log(np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in shape.axes)), 1))
     return shape.value(np.array(list(SRT[form].values())), x)

@@ -63,7 +63,8 @@ def compute_frontier(ladder: Ladder, *, lower: bool = False) -> tuple[dict[str, 
     points = {"flops": best.flops, "metric": best.metric, **own, "seen": own["data"] * best.epochs}
     if len(np.unique(best.flops)) < 2:
         raise UserError(
-            f"{ladder.source}: one number of FLOPs alone, through which no line goes; add runs of other cost"
+            f"{ladder.source}: one number of FLOPs alone, through which no line goes; add runs of other cost",
+            code="one-budget",
         )
     lines = {name: _line(best.flops, points[name]) for name in ("parameters", "data", "seen")}
     return lines, points
@@ -93,7 +94,9 @@ def optimum(
         t = _data_for(np.exp(n), flops, spent, data)
         values = form.value(theta, np.stack([n, np.log(t)], 1))
         if np.isnan(values).all():
-            raise UserError(f"{flops:.3g} FLOPs pay for no interaction with a model of any size; give more")
+            raise UserError(
+                f"{flops:.3g} FLOPs pay for no interaction with a model of any size; give more", code="budget-too-small"
+            )
         values = np.where(np.isnan(values), np.inf if form.lower else -np.inf, values)
         at = int(values.argmin() if form.lower else values.argmax())
         low, high = n[max(0, at - 2)], n[min(200, at + 2)]

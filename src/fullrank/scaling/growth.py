@@ -153,10 +153,12 @@ def catalogue_growth(
     """
     for name, value, least in (("seed", seed, 0), ("dim", dim, 1), *(("others", other, 0) for other in others)):
         if value < least:
-            raise UserError(f"{name}={value} must be at least {least}")
+            raise UserError(f"{name}={value} must be at least {least}", code="setting-out-of-range")
     source = store if isinstance(store, Store) else _open(Path(store))
     if source.num_events == 0:
-        raise UserError(f"{str(source.path)!r} has no events, so nothing grows; give a store with histories")
+        raise UserError(
+            f"{str(source.path)!r} has no events, so nothing grows; give a store with histories", code="no-events"
+        )
     order = draw_order(source.num_users, seed)
     order = order[np.diff(source.offsets)[order] > 0]
     at = np.unique(np.geomspace(1, len(order), POINTS).round().astype(np.int64))
@@ -241,6 +243,7 @@ def _open(folder: Path) -> Store:
     if is_store(folder, "ranking"):
         raise UserError(
             f"{str(folder)!r} is a store of impressions, whose users have no histories; give a store of events "
-            "(fullrank prepare makes one)"
+            "(fullrank prepare makes one)",
+            code="store-of-other-problem",
         )
     return Store.open(folder)

@@ -78,13 +78,18 @@ def hold_out(
     largest = float(levels.max())
     kept = [int(place) for place in np.flatnonzero(levels < largest)]
     if not kept:
-        raise UserError(f"{ladder.source}: all runs have {by} {largest:g}, so there is none to hold out")
+        raise UserError(
+            f"{ladder.source}: all runs have {by} {largest:g}, so there is none to hold out", code="nothing-held-out"
+        )
     rest = ladder.subset(kept)
     law = fit_law(rest, form, resamples=resamples, seed=seed, tell=tell)
     points, seen = form_points(FORMS[form], ladder), form_points(FORMS[form], rest)
     held = np.isin(points.run, np.flatnonzero(levels == largest))
     if not held.any():
-        raise UserError(f"{ladder.source}: the runs of {by} {largest:g} hold no record, so there is none to predict")
+        raise UserError(
+            f"{ladder.source}: the runs of {by} {largest:g} hold no record, so there is none to predict",
+            code="no-held-out-record",
+        )
     x, measured = points.x[held], points.y[held]
     at = dict(zip(law.form.axes, np.exp(x).T, strict=True))
     low, high = law.interval(one_run=True, **at)

@@ -88,29 +88,34 @@ def require_points(form: LawForm, ladder: Ladder) -> FitPoints:
     if len(ladder) < least:
         raise UserError(
             f"{ladder.source} holds {len(ladder)} runs and the form {form.name!r} has {least} parameters "
-            f"({', '.join(form.parameters)}): give at least {least} runs that differ, or another form"
+            f"({', '.join(form.parameters)}): give at least {least} runs that differ, or another form",
+            code="too-few-runs",
         )
     points = form_points(form, ladder)
     if np.ptp(points.y) == 0 and np.ptp(np.concatenate([trace.metric for trace in ladder.traces])) == 0:
         raise UserError(
             f"{ladder.source}: {ladder.metric} is {points.y[0]:g} everywhere, so there is no growth to fit; "
-            "check that this is the metric you mean"
+            "check that this is the metric you mean",
+            code="constant-metric",
         )
     if not form.lower and points.y.max() > 1:
         raise UserError(
             f"{ladder.source}: {ladder.metric} reaches {points.y.max():g}, and a metric that the form {form.name!r} "
-            "describes lies between 0 and 1: divide percentages by 100, or give a loss to the form 'loss'"
+            "describes lies between 0 and 1: divide percentages by 100, or give a loss to the form 'loss'",
+            code="metric-above-one",
         )
     if len(points.y) < least:
         raise UserError(
             f"{ladder.source}: the best of the runs make {len(points.y)} points and the form {form.name!r} has {least} "
-            "parameters: give more runs, or more evaluations of each"
+            "parameters: give more runs, or more evaluations of each",
+            code="too-few-points",
         )
     for place, axis in enumerate(form.axes):
         levels = len(np.unique(points.x[:, place]))
         if levels < 3 and least > 2:
             raise UserError(
                 f"{ladder.source}: {axis} takes {levels} different value{'s' if levels > 1 else ''}, and at least 3 "
-                f"are needed to see a curve: add runs that differ in {axis}, or choose another form"
+                f"are needed to see a curve: add runs that differ in {axis}, or choose another form",
+                code="too-few-levels",
             )
     return points

@@ -138,10 +138,14 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
     if old.spec.dump() != job.experiment.dump():
         raise UserError(
             f"{folder} holds a run of another spec ({first_difference(old.spec.dump(), job.experiment.dump())}); "
-            "rename the cell, choose another --out, or delete that folder"
+            "rename the cell, choose another --out, or delete that folder",
+            code="other-spec",
         )
     if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
-        raise UserError(f"{folder} holds a run on other data (the split fingerprints differ); choose another --out")
+        raise UserError(
+            f"{folder} holds a run on other data (the split fingerprints differ); choose another --out",
+            code="other-data",
+        )
 
 
 def steps_done(folder: Path) -> int:

@@ -55,21 +55,23 @@ class Grid(Spec):
         try:
             return cls.from_text(read_text(path))
         except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+            raise UserError(f"{path}: {error}", code=error.code) from None
 
     @model_validator(mode="after")
     def _has_cells(self) -> Grid:
         check_name(self.name)
         check_seeds(self.seeds)
         if len(set(self.evaluate)) < len(self.evaluate):
-            raise ValueError(f"evaluate: each split once, given {list(self.evaluate)}")
+            raise UserError(f"evaluate: each split once, given {list(self.evaluate)}", code="repeated-split")
         if not self.cells and self.base is None:
-            raise ValueError("a grid needs 'cells', or a 'base' recipe with 'axes'")
+            raise UserError("a grid needs 'cells', or a 'base' recipe with 'axes'", code="no-cells")
         if self.axes and self.base is None:
-            raise ValueError("'axes' change a 'base' recipe: name it, or write the cells out in 'cells'")
+            raise UserError(
+                "'axes' change a 'base' recipe: name it, or write the cells out in 'cells'", code="axes-without-base"
+            )
         for axis in self._axes():
             if not axis:
-                raise ValueError("an axis of the grid has no values")
+                raise UserError("an axis of the grid has no values", code="empty-axis")
         return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Grid:

@@ -132,9 +132,11 @@ def make_jobs(
     try:
         experiment = find_experiment(cell.recipe).override(*as_settings(settings))
     except UserError as error:
-        raise UserError(f"cell {cell.name!r}: {error}") from None
+        raise UserError(f"cell {cell.name!r}: {error}", code=error.code) from None
     if "seed" in cell.set:
-        raise UserError(f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'")
+        raise UserError(
+            f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings"
+        )
     chosen = list(cell.seeds or seeds)
     if experiment.model.kind_of() in kinds("baselines"):
         chosen = chosen[:1]
@@ -164,13 +166,16 @@ def from_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 def check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise ValueError(f"the name {name!r} is no folder name: use letters, digits and . _ + - (at most 100)")
+        raise UserError(
+            f"the name {name!r} is no folder name: use letters, digits and . _ + - (at most 100)",
+            code="not-a-folder-name",
+        )
 
 
 def check_seeds(seeds: Iterable[int]) -> None:
     given = list(seeds)
     if len(set(given)) < len(given) or any(s < 0 for s in given):
-        raise ValueError(f"seeds must be different numbers of at least 0, not {given}")
+        raise UserError(f"seeds must be different numbers of at least 0, not {given}", code="bad-seeds")
 
 
 def check_distinct_folders(jobs: Iterable[Job]) -> None:
@@ -178,7 +183,9 @@ def check_distinct_folders(jobs: Iterable[Job]) -> None:
     seen: set[str] = set()
     for job in jobs:
         if job.folder.lower() in seen:
-            raise UserError(f"two cells share the run folder {job.folder!r}; give each cell its own name")
+            raise UserError(
+                f"two cells share the run folder {job.folder!r}; give each cell its own name", code="same-run-folder"
+            )
         seen.add(job.folder.lower())
 
 

@@ -84,10 +84,13 @@ class RowsFile:
         try:
             found = read_jsonl(self.path, torn=False) if self.path.exists() else []
         except UserError as error:
-            raise UserError(f"{error}; the file is damaged or not ours") from None
+            raise UserError(f"{error}; the file is damaged or not ours", code=error.code) from None
         for number, row in enumerate(found, 1):
             if not {"cell", "seed", "spec_hash", "data_fingerprint"} <= row.keys():
-                raise UserError(f"line {number} of {self.path} is no row of a sweep; the file is damaged or not ours")
+                raise UserError(
+                    f"line {number} of {self.path} is no row of a sweep; the file is damaged or not ours",
+                    code="file-damaged",
+                )
             self.all.append(row)
 
     def add(self, row: Row) -> None:
@@ -171,7 +174,7 @@ def results_file(results: str | Path | None) -> Path | None:
     """Where results are to be kept. Raises `UserError` for a folder, before anything runs."""
     place = None if results is None else Path(results)
     if place is not None and place.is_dir():
-        raise UserError(f"{place} is a folder; give the name of a JSON file for the results")
+        raise UserError(f"{place} is a folder; give the name of a JSON file for the results", code="not-a-file")
     return place
 
 

@@ -20,6 +20,8 @@ from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Outcome, RowsFile
 
 HOUR = 3600.0
+NO_TIME = 1e-9
+"""Hours in which nothing starts, but everything is priced."""
 
 
 def run_jobs(
@@ -164,18 +166,22 @@ def _priced(job: Job, seconds: float) -> dict[str, Any]:
 
 def _check_call(max_hours: float | None) -> None:
     if max_hours is not None and not max_hours > 0:
-        raise UserError(f"max_hours must be above 0, not {max_hours}; leave it out for no limit")
+        raise UserError(
+            f"max_hours must be above 0, not {max_hours}; leave it out for no limit", code="hours-not-positive"
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("sweep and tune run in one process; start them without torchrun")
+        raise UserError("sweep and tune run in one process; start them without torchrun", code="one-process-only")
 
 
 def _make(out: Path) -> None:
     if (out / "manifest.json").exists():
-        raise UserError(f"{out} holds a run or a store; choose another folder for the sweep")
+        raise UserError(f"{out} holds a run or a store; choose another folder for the sweep", code="folder-of-others")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {out}: {error.strerror or error}") from None
+        raise UserError(
+            f"cannot make the folder {out}: {error.strerror or error}", code="folder-not-writable"
+        ) from None
 
 
 @contextmanager
@@ -190,5 +196,7 @@ def locked(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"another process runs a sweep in {out}; wait for it or choose another --out") from None
+            raise UserError(
+                f"another process runs a sweep in {out}; wait for it or choose another --out", code="folder-in-use"
+            ) from None
         yield

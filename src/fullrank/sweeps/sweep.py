@@ -29,7 +29,7 @@ from fullrank.sweeps.records import (
     summarise_seeds,
     write_results,
 )
-from fullrank.sweeps.runner import HOUR, run_jobs
+from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 
 
 def sweep(
@@ -108,10 +108,6 @@ def describe_data(store: AnyStore) -> dict[str, Any]:
     return {"name": store.path.name, "split_fingerprint": store.fingerprint, **store.sizes}
 
 
-NO_TIME = 1e-9
-"""Hours in which nothing starts, but everything is priced."""
-
-
 @dataclass
 class Rung:
     """A store and what became of the grid on it."""
@@ -140,7 +136,10 @@ def run_ladder(
     names = [store.path.name.lower() for store in stores]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"two of the stores are called {name!r}, and each has a folder of its name: rename one")
+            raise UserError(
+                f"two of the stores are called {name!r}, and each has a folder of its name: rename one",
+                code="same-store-name",
+            )
     folder, begun, place = Path(out), time.perf_counter(), results_file(results)
     jobs = grid.jobs()
     rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]

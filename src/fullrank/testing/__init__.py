@@ -26,7 +26,11 @@ from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
 from fullrank.testing.inputs import Check, example
 
-ROOMS = {"attention": "attention"}
+ROOMS = {
+    "attention": "attention", "encoders": "encoders", "reasoning": "reasoning", "items": "items",
+    "objectives.tasks": "tasks", "objectives.losses": "losses", "objectives.weightings": "weightings",
+    "regularizers": "regularizers", "baselines": "baselines", "rankers": "rankers",
+}  # fmt: skip
 """Room -> module of this package that has its checks."""
 DIAGNOSTICS = "diagnostics"
 """The one room whose components are no Specs: they have no settings."""
@@ -43,7 +47,7 @@ def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: 
         try:
             check(device)
         except AssertionError as error:
-            who = spec.kind_of() if _is_spec(spec) else spec.__name__
+            who = spec.kind_of() if hasattr(spec, "kind_of") else getattr(spec, "name", spec)  # no Spec: a diagnostic
             raise AssertionError(f"{who}, check {name!r}: {error}") from error
 
 

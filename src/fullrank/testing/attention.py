@@ -12,48 +12,41 @@ from functools import cache, wraps
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Captures, Columns
+from fullrank.data.batch import Captures, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, mask
 from fullrank.models.sequential.attention.positions import Places
 from fullrank.ops.flop_count import counted
 from fullrank.testing.inputs import (
+    LENGTHS,
     Check,
     built,
     close,
-    device_of,
     histories,
+    module_device,
+    naming,
     padded,
     reachable,
+    sequences,
+    settings_have_effect,
     shaken,
     times_of,
-    told,
-    variations,
 )  # fmt: skip
 
 BASE = AttentionSpec
 DIM, LONGEST = 12, 16
-LENGTHS = (1, 2, 5, 9, 3)
 COUNTED = (1, 9, 150)
 """Lengths at which operations are counted; the last is more than one block of queries."""
-
-
-def case(device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Batch]:
-    """Vectors of five histories, and the batch that they are of."""
-    batch = padded(histories(LENGTHS), extra=extra)
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(len(LENGTHS), 40, DIM, generator=generator)
-    return x[:, : batch.items.shape[1]].to(device), batch.to(device)
 
 
 def check_causal(attention: Attention) -> None:
     """What comes after a position leaves its output as it is."""
     if not attention.causal:
         return
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     whole, times = attention(x, batch), times_of(batch)
     for t in range(1, x.shape[1]):
         changed = x.clone()
@@ -66,13 +59,13 @@ def check_causal(attention: Attention) -> None:
 
 def check_padding(attention: Attention) -> None:
     """What stands behind a row's end, and how much of it, leaves its valid outputs as they are."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     whole = attention(x, batch)
     assert whole.shape == x.shape
     other = torch.where(batch.valid[..., None], x, 7.0)
     elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
     assert close(attention(other, elsewhere)[batch.valid], whole[batch.valid]), "padding is seen"
-    longer, wide = case(device_of(attention), extra=4)
+    longer, wide = sequences(DIM, module_device(attention), extra=4)
     assert close(attention(longer, wide)[wide.valid], whole[batch.valid]), "extra padding is seen"
     for row, length in enumerate(LENGTHS):
         one = padded([batch.items[row, :length].tolist()]).to(x.device)
@@ -81,7 +74,7 @@ def check_padding(attention: Attention) -> None:
 
 def check_weights(attention: Attention) -> None:
     """A hidden place has no weight; where rows sum to one, every visible place has some."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     weights = attention.weights(x, batch)
     assert weights.shape == (len(x), attention.heads, x.shape[1], x.shape[1])
     allowed = mask(batch, causal=attention.causal)
@@ -94,7 +87,7 @@ def check_weights(attention: Attention) -> None:
 
 def check_apply(attention: Attention) -> None:
     """``apply_weights(weights(x, batch), x)`` is the module's output."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     again = attention.apply_weights(attention.weights(x, batch), x)
     assert close(again[batch.valid], attention(x, batch)[batch.valid])
 
@@ -102,7 +95,7 @@ def check_apply(attention: Attention) -> None:
 @torch.no_grad()
 def check_matrices(attention: Attention) -> None:
     """A head whose value projection is zero mixes nothing, and no head does through an output projection of zero."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     value, output = attention.matrices()
     weights = attention.weights(x, batch)
     before, kept = attention.apply_weights(weights, x), output.clone()
@@ -125,7 +118,7 @@ def check_linear(attention: Attention) -> None:
     """`apply_weights` is, up to biases, the sum over heads of output @ value @ mixed tokens."""
     if not attention.linear:
         return
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     value, output = attention.matrices()
     weights = attention.weights(x, batch)
     mixed = torch.einsum("bhts,bsd,hed->bthe", weights, x, value).flatten(2)
@@ -135,7 +128,7 @@ def check_linear(attention: Attention) -> None:
 
 def check_project(attention: Attention) -> None:
     """`attend` on what `project` gives, under the mask, is the module: what a cache relies on."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     projected = attention.project(x, batch.positions(from_end=False))
     again = attention.attend(*projected, mask(batch, causal=attention.causal), Places.of(batch))
     assert close(again[batch.valid], attention(x, batch)[batch.valid])
@@ -143,7 +136,7 @@ def check_project(attention: Attention) -> None:
 
 def check_learns(attention: Attention) -> None:
     """Every parameter gets a gradient."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     attention.train()
     attention(x, batch)[batch.valid].pow(2).sum().backward()
     for label, parameter in attention.named_parameters():
@@ -157,8 +150,8 @@ def check_columns(attention: Attention) -> None:
 
     An attention with `column_weights` of its own keeps sums of those; they are at least the absolute weights.
     """
-    x, batch = case(device_of(attention), extra=2)
-    plain_y, kept = attention(x, batch), list[Columns]()
+    x, batch = sequences(DIM, module_device(attention), extra=2)
+    plain_y, kept = attention(x, batch), list[ColumnSums]()
     assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
     (noted,) = kept
     absolute = attention.weights(x, batch).abs()
@@ -181,7 +174,7 @@ def check_columns(attention: Attention) -> None:
 
 def check_latent(attention: Attention) -> None:
     """Two tokens in each of three streams behind the history are those of the reference, which copies it for each."""
-    x, batch = case(device_of(attention), extra=2)
+    x, batch = sequences(DIM, module_device(attention), extra=2)
     memory: dict[nn.Module, Memory] = {}
     attention(x, replace(batch, captures=Captures(memory=memory)))
     prefix = memory[attention]
@@ -197,7 +190,7 @@ def check_latent(attention: Attention) -> None:
 
 def check_short_rows(attention: Attention) -> None:
     """Rows of length one are read."""
-    x = torch.randn(2, 1, DIM).to(device_of(attention))
+    x = torch.randn(2, 1, DIM).to(module_device(attention))
     y = attention(x, padded([[3], [4]]).to(x.device))
     assert y.shape == (2, 1, DIM) and y.isfinite().all(), "rows of length one"
 
@@ -207,7 +200,7 @@ def check_flops(spec: Spec, device: torch.device) -> None:
     for length in COUNTED:
         batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
         for other, attention in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
-            with told(other), torch.no_grad():
+            with naming(other), torch.no_grad():
                 counts_as_said(attention, (x, batch), length)
 
 
@@ -231,7 +224,7 @@ def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
         attention = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
     except UserError:
         return None
-    x, batch = case(device)
+    x, batch = sequences(DIM, device)
     out = [attention.eval()(x, batch)[batch.valid]]
     torch.manual_seed(0)
     out.append(attention.train()(x, batch)[batch.valid])
@@ -243,16 +236,7 @@ def check_effects(spec: Spec, device: torch.device) -> None:
     """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
     for here in reachable(spec, 1, numbers=False):
         if trace(here, device) is not None:
-            settings_have_effect(here, device)
-
-
-def settings_have_effect(spec: Spec, device: torch.device) -> None:
-    """Of the values that a setting accepts here, one at least makes a difference."""
-    here = trace(spec, device)
-    for key in type(spec).model_fields:
-        others = [v for v in variations(spec) if getattr(v, key) != getattr(spec, key)]
-        same = [t == here for t in (trace(other, device) for other in others) if t is not None]
-        assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
+            settings_have_effect(here, lambda one: trace(one, device))
 
 
 def _of_modules(check: Callable[[Attention], None]) -> Check:
@@ -261,7 +245,7 @@ def _of_modules(check: Callable[[Attention], None]) -> Check:
     @wraps(check)
     def of_spec(spec: Spec, device: torch.device) -> None:
         for other, attention in built(reachable(spec), DIM, LONGEST, device=device):
-            with told(other):
+            with naming(other):
                 check(attention)
 
     return of_spec

@@ -160,7 +160,7 @@ def _rows(
 def _with(result: RunResult, rows: list[Row]) -> RunResult:
     """The result with these rows beside those of the other diagnostics."""
     others = tuple(one for one in result.diagnosis.rows if not rows or one["diagnostic"] != rows[0]["diagnostic"])
-    return replace(result, diagnosis=Diagnosis((*others, *jsonable(rows))))  # type: ignore[misc]
+    return replace(result, diagnosis=Diagnosis((*others, *jsonable(rows))))
 
 
 def _whole_figure(figure: object) -> None:
@@ -186,7 +186,7 @@ def _generators() -> tuple[list[int], str]:
 
 
 def _steady(rows: list[Row]) -> list[Row]:
-    found: list[Row] = jsonable(rows)  # type: ignore[assignment]
+    found: list[Row] = jsonable(rows)
     return [one for one in found if one["name"] not in UNSTEADY]
 
 

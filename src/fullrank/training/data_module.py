@@ -85,9 +85,9 @@ DATA_MODULES: Mapping[Problem, Callable[[Experiment, Any], DataModule]] = {
     "ranking": RankingData,
 }
 
-_ANOTHER: Mapping[Problem, str] = {
+_WRONG_STORE: Mapping[Problem, str] = {
     "retrieval": (
-        "{recipe} recommends items from histories and {store} holds impressions: choose a click model "
+        "{recipe} recommends items from histories and {store} holds impressions: choose a ranking model "
         "(`fullrank list rankers`), or a store that `fullrank prepare` wrote"
     ),
     "ranking": (
@@ -100,7 +100,10 @@ _ANOTHER: Mapping[Problem, str] = {
 def data_module_of(experiment: Experiment, store: AnyStore) -> DataModule:
     """The store as this experiment trains on it. Raises `UserError` where it is for another problem."""
     if store.problem != experiment.problem:
-        raise UserError(_ANOTHER[experiment.problem].format(recipe=experiment.recipe, store=store.path))
+        raise UserError(
+            _WRONG_STORE[experiment.problem].format(recipe=experiment.recipe, store=store.path),
+            code="store-of-other-problem",
+        )
     return DATA_MODULES[experiment.problem](experiment, store)
 
 

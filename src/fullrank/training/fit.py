@@ -23,10 +23,15 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
-from fullrank.training.distributed import launched
+from fullrank.training.distributed import launched, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
 from fullrank.training.state import Checkpoint, check_folder, clear_run, initial_run, read_checkpoint
+
+WARM = 2
+"""Steps that are not timed: the first ones allocate."""
+LEAST = 3
+"""Steps timed, however long they take."""
 
 
 def fit(
@@ -59,7 +64,10 @@ def fit(
     model: Any = build_model(experiment, data.known)
     gradient = isinstance(model, RecommenderModel | RankingModule)
     if not gradient and (loggers or callbacks or init_from is not None):
-        raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
+        raise UserError(
+            "a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from",
+            code="baseline-without-training",
+        )
     for callback in callbacks:
         if callable(getattr(callback, "check", None)):
             callback.check(model, store)  # type: ignore[attr-defined]
@@ -109,15 +117,67 @@ def _fit(
         log.keep_until(first)
     progress_bar = TrainingProgress(progress and launched().rank == 0, total, first)
     loop = TrainingLoop(experiment, data, loader, out, log, progress_bar, callbacks, state)
-    stream = _Stream(loader, first, total, range(launched().rank, loader.shards, launched().world))
     try:
-        _trainer(training, launched().world, total - first, loop, device).fit(module, stream)
-    except SystemExit:  # Lightning turns an interrupt into one
-        raise KeyboardInterrupt from None
+        _run_steps(module, loader, first, total, loop, device)
     finally:
         progress_bar.close()
     for logger in log.loggers:
         logger.finalize("success")
+
+
+def profile_step(
+    model: RecommenderModel | RankingModule,
+    loader: Batches,
+    experiment: Experiment,
+    seconds: float,
+    device: torch.device,
+) -> float:
+    """Mean seconds of an optimizer step of the real training loop, over the first batches of an epoch.
+
+    Those are in random order, so they stand for all. Takes about `seconds`; writes nothing, but trains the model. Not
+    in it: validation, log rows and checkpoints.
+    """
+    total = loader.steps_per_epoch * experiment.training.max_epochs
+    module = FitModule(model, experiment.training, experiment.seed, first=0, total=total)
+    timer = _StepTimer(min(WARM, loader.steps_per_epoch), seconds)
+    _run_steps(module, loader, 0, loader.steps_per_epoch + timer.warm, timer, device)
+    return sum(timer.times) / len(timer.times)
+
+
+class _StepTimer(lightning.Callback):
+    """Times optimizer steps, and ends training when it has enough of them."""
+
+    def __init__(self, warm: int, seconds: float):
+        self.warm, self.seconds = warm, seconds
+        self.steps, self.times = 0, list[float]()
+        self.begun = self.limit = 0.0
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.begun = time.perf_counter()
+        self.limit = self.begun + self.seconds
+
+    def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
+        if module.micro:  # a step is all of its micro-batches
+            return
+        for value in module.take_terms().values():
+            sum_over_ranks(value)  # as the loop does for its rows: waits for the device
+        now, self.steps = time.perf_counter(), self.steps + 1
+        if self.steps > self.warm:
+            self.times.append(now - self.begun)
+        self.begun = now
+        trainer.should_stop = len(self.times) >= LEAST and now > self.limit
+
+
+def _run_steps(
+    module: FitModule, loader: Batches, first: int, stop: int, callback: lightning.Callback, device: torch.device
+) -> None:
+    """Let Lightning take the optimizer steps from `first` to `stop`."""
+    here = launched()
+    stream = _Stream(loader, first, stop, range(here.rank, loader.shards, here.world))
+    try:
+        _trainer(module.training_spec, here.world, stop - first, callback, device).fit(module, stream)
+    except SystemExit:  # Lightning turns an interrupt into one
+        raise KeyboardInterrupt from None
 
 
 class _Stream:
@@ -130,7 +190,9 @@ class _Stream:
         return self.loader.iterate(self.first, self.stop, self.shards)
 
 
-def _trainer(training: Training, world: int, steps: int, loop: TrainingLoop, device: torch.device) -> lightning.Trainer:
+def _trainer(
+    training: Training, world: int, steps: int, callback: lightning.Callback, device: torch.device
+) -> lightning.Trainer:
     import logging
 
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
@@ -147,7 +209,7 @@ def _trainer(training: Training, world: int, steps: int, loop: TrainingLoop, dev
         max_epochs=-1,
         accumulate_grad_batches=training.accumulate,
         gradient_clip_val=training.clip_norm,
-        callbacks=[loop],
+        callbacks=[callback],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -158,9 +220,15 @@ def _trainer(training: Training, world: int, steps: int, loop: TrainingLoop, dev
 
 def _without_validation(training: Training) -> None:
     if training.patience is not None:
-        raise UserError("the store has no validation targets to stop by: set training.patience=null to run all epochs")
+        raise UserError(
+            "the store has no validation targets to stop by: set training.patience=null to run all epochs",
+            code="no-validation-targets",
+        )
     if training.schedule == "plateau":
-        raise UserError("the store has no validation targets to see a plateau in: choose another training.schedule")
+        raise UserError(
+            "the store has no validation targets to see a plateau in: choose another training.schedule",
+            code="no-validation-targets",
+        )
 
 
 def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict[str, Any]:

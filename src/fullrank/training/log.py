@@ -51,7 +51,9 @@ def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
         try:
             found.append(_make_logger(getattr(room, allowed[name.lower()]), name.lower(), out))
         except ModuleNotFoundError as error:
-            raise UserError(f"the logger {name!r} needs a package that is not installed: {error}") from None
+            raise UserError(
+                f"the logger {name!r} needs a package that is not installed: {error}", code="missing-package"
+            ) from None
     return tuple(found)
 
 

@@ -152,7 +152,8 @@ class TrainingLoop(lightning.Callback):
         loss, penalty = _objective(terms, module.penalties)
         if not math.isfinite(loss + penalty):
             raise UserError(
-                f"the loss is {loss + penalty} at step {step}: lower training.lr or set training.clip_norm=1"
+                f"the loss is {loss + penalty} at step {step}: lower training.lr or set training.clip_norm=1",
+                code="loss-not-finite",
             )
         epoch, inside = divmod(step, self.loader.steps_per_epoch)
         if trainer.is_global_zero:

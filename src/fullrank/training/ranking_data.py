@@ -31,7 +31,9 @@ class ImpressionLoader:
         self.store, self.seed, self.shards = store, seed, shards
         self.rows = store.split("train")
         if not len(self.rows):
-            raise UserError(f"the store {store.path} has no training impressions: prepare it with another split")
+            raise UserError(
+                f"the store {store.path} has no training impressions: prepare it with another split", code="empty-split"
+            )
         self.steps_per_epoch = -(-len(self.rows) // size)
         self._epoch: tuple[int, Int[np.ndarray, "N"]] | None = None
 
@@ -80,7 +82,8 @@ class RankingData:
     def loader(self, model: RankingModule, world: int = 1) -> ImpressionLoader:
         if world > 1 and model.row_parameters():
             raise UserError(
-                "sparse gradients need one process: set model.embedding.update=adamw, or leave out torchrun"
+                "sparse gradients need one process: set model.embedding.update=adamw, or leave out torchrun",
+                code="one-process-only",
             )
         training = self.experiment.training
         return ImpressionLoader(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)

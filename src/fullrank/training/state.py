@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import foreign_files, is_litter, write_json
+from fullrank.core.files import foreign_files, is_leftover, write_json
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.impressions.store import AnyStore
@@ -47,11 +47,11 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
         return None
     name = read_json(pointer).get("folder")
     if not isinstance(name, str) or not name.startswith("step-") or not name[5:].isdigit():
-        raise UserError(f"{pointer} does not name a checkpoint; the folder is damaged")
+        raise UserError(f"{pointer} does not name a checkpoint; the folder is damaged", code="file-damaged")
     folder = out / "checkpoints" / name
     state = read_json(folder / "state.json")
     if not isinstance(state.get("step"), int):
-        raise UserError(f"{folder / 'state.json'} has no step; the folder is damaged")
+        raise UserError(f"{folder / 'state.json'} has no step; the folder is damaged", code="file-damaged")
     return read_tensors(folder / "weights.safetensors"), read_tensors(folder / "optimizer.safetensors"), state
 
 
@@ -66,21 +66,25 @@ def check_folder(
 ) -> None:
     """Raise `UserError` where training into `folder` would destroy or mix up something. Changes nothing."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the run")
+        raise UserError(f"{folder} is a file; give a folder for the run", code="not-a-folder")
     if is_store(folder):
-        raise UserError(f"{folder} is a prepared store; give another folder for the run")
+        raise UserError(f"{folder} is a prepared store; give another folder for the run", code="folder-of-others")
     if init_from is not None and init_from.path.resolve() == folder.resolve() and not resume:
-        raise UserError(f"{folder} is the run to go on from; give another folder for the new run")
+        raise UserError(f"{folder} is the run to go on from; give another folder for the new run", code="same-folder")
     if not is_run(folder):
         strange = foreign_files(folder, RUN_FILES.__contains__)
         if strange:
-            raise UserError(f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder")
+            raise UserError(
+                f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder",
+                code="foreign-files",
+            )
         return
     if resume:
         _same(Run.open(folder), experiment, store)
     elif not overwrite:
         raise UserError(
-            f"{folder} holds a run; continue it with --resume, replace it with --overwrite, or choose another"
+            f"{folder} holds a run; continue it with --resume, replace it with --overwrite, or choose another",
+            code="folder-holds-a-run",
         )
 
 
@@ -88,7 +92,7 @@ def clear_run(folder: Path) -> None:
     """Remove what an old run left, also half written; files that are not a run's stay."""
     for name in [
         *RUN_FILES,
-        *(path.name for path in (folder.iterdir() if folder.exists() else ()) if is_litter(path.name)),
+        *(path.name for path in (folder.iterdir() if folder.exists() else ()) if is_leftover(path.name)),
     ]:
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)
@@ -114,9 +118,11 @@ def first_difference(a: Any, b: Any, path: str = "") -> str:
 def _same(old: Run, experiment: Experiment, store: AnyStore) -> None:
     if old.spec.dump() != experiment.dump():
         raise UserError(
-            f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}"
+            f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}",
+            code="other-spec",
         )
     if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
         raise UserError(
-            f"{old.path} was started on other data (the split fingerprints differ); resume with the same store"
+            f"{old.path} was started on other data (the split fingerprints differ); resume with the same store",
+            code="other-data",
         )

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Step
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
@@ -189,12 +188,12 @@ def test_shards_ask_as_much_as_the_whole(penalties: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("penalty", [ReasoningContrast(), Progressive(), KLDiversity()])
 def test_a_penalty_without_a_reasoner_is_refused(penalty: Any) -> None:
-    with pytest.raises(UserError, match="model.reasoner=plr"):
+    with refused("model-without-reasoner", "model.reasoner=plr"):
         build(penalty, reasoner=None)
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(UserError, match="model.task=last_item"):
+    with refused("task-ignores-reasoner", "model.task=last_item"):
         Recommender(dim=6, task=NextItem(), reasoner=PLR()).build(catalog())
     with refused("penalties-disagree", "loss_views=first"):
         build(ReasoningContrast(), Progressive())

@@ -47,7 +47,7 @@ def ranking_page(results: Sequence[RunResult], split: str) -> Report:
     """One page about some ranking models."""
     verb = "predicts" if len(results) == 1 else "predict"
     return Report(
-        title=f"What {plural(len(results), 'click model')} {verb}, and how it gets there",
+        title=f"What {plural(len(results), 'ranking model')} {verb}, and how it gets there",
         subtitle=f"Accuracy, calibration and effective rank on the {split} split.",
         sentences=tuple(_sentences(results)),
         summary=_summary(results),

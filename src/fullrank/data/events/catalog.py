@@ -49,13 +49,13 @@ class NumericFeatures:
     """Some columns as one matrix."""
 
     names: tuple[str, ...]
-    values: Float32[np.ndarray, "V F"]
+    values: Float32[np.ndarray, "V X"]
     """Mean 0 and standard deviation 1 over the known values of the first id map; 0 where missing."""
-    missing: Float32[np.ndarray, "V F"]
+    missing: Float32[np.ndarray, "V X"]
     """1 where the value is missing."""
 
     @property
-    def matrix(self) -> Float32[np.ndarray, "V F2"]:
+    def matrix(self) -> Float32[np.ndarray, "V X2"]:
         """`values` and `missing` side by side: what a feature encoder reads."""
         return np.concatenate([self.values, self.missing], axis=1)
 
@@ -129,7 +129,7 @@ class Catalog:
         """Training events of each item."""
         return self.frame["train_count"].to_numpy().astype(np.int64)
 
-    def lookup(self, external: Any) -> Int64[np.ndarray, "N"]:
+    def lookup(self, external: Any) -> Int64[np.ndarray, "n"]:
         """Internal ids of external ones (a list, an array or a polars Series); -1 where unknown.
 
         Raises `UserError` where strings are given for whole numbers or the other way round.
@@ -184,7 +184,7 @@ class Catalog:
         return _coded(self._column(name), self.base)
 
     def numeric(self, names: Sequence[str]) -> NumericFeatures:
-        """Columns as one standardised matrix [V, F] with missing indicators."""
+        """Columns as one standardised matrix [V, X] with missing indicators."""
         if isinstance(names, str) or not names:
             raise UserError(
                 f"numeric features are given as a list of one or more column names, not {names!r}", code="not-a-list"
@@ -244,7 +244,7 @@ class Catalog:
             return self.frame["map_version"]
         return pl.repeat(0, self.size, dtype=pl.Int32, eager=True)
 
-    def _places(self, given: pl.Series) -> Int64[np.ndarray, "N"]:
+    def _places(self, given: pl.Series) -> Int64[np.ndarray, "n"]:
         if isinstance(self._index, TextIndex):  # strings; and whole numbers beyond 64 bits with sign, as text
             return self._index.find(given.cast(pl.String)).astype(np.int64)
         whole = given.cast(pl.Int64, strict=False)

@@ -1,4 +1,4 @@
-"""From a table of events to a store: read, filter, split, pack. The one entry point of this room.
+"""From a table of events to a store (a prepared dataset): read, filter, split, write.
 
 Filters are pure functions, events to events; the manifest gets the counts after each.
 """

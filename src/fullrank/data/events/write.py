@@ -1,4 +1,4 @@
-"""Writing a store: flat arrays, tables and the manifest, all or nothing."""
+"""Write a store: flat arrays, tables and the manifest, all or nothing."""
 
 from __future__ import annotations
 

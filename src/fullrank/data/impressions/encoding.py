@@ -33,8 +33,8 @@ Lookup = Vocabulary | Hashed
 class Encoded:
     """Some rows; columns in the order of the schema's fields of that kind."""
 
-    categorical: Int32[np.ndarray, "R C"]
-    numeric: Float32[np.ndarray, "R N"]
+    categorical: Int32[np.ndarray, "R F"]
+    numeric: Float32[np.ndarray, "R X"]
     """NaN where missing."""
     bags: tuple[Jagged, ...]
     """[R rows] ids of each bag and sequence, behind each other."""
@@ -48,7 +48,7 @@ class FieldEncoder:
         self.fields = tuple(self._info(field) for field in schema.fields)
         self.categorical = [field for field in schema.fields if is_categorical(field)]
         self.numeric = [field for field in schema.fields if isinstance(field, Numeric) and not is_categorical(field)]
-        self.several = list(schema.several())
+        self.multivalued = list(schema.multivalued())
 
     def lookup(self, field: AnyField) -> Lookup:
         """Where the ids of a categorical field, a bag or a sequence come from."""
@@ -71,9 +71,9 @@ class FieldEncoder:
             parsed = numeric.parse_numbers(frame[one.name], name)
             numbers[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, name)
         bags = []
-        for several in self.several:
-            found, lengths = bag_values(frame[several.name], several, f"column {several.name!r} of {what}")
-            bags.append(Jagged.from_lengths(self.lookup(several).ids(found), lengths))
+        for field in self.multivalued:
+            found, lengths = bag_values(frame[field.name], field, f"column {field.name!r} of {what}")
+            bags.append(Jagged.from_lengths(self.lookup(field).ids(found), lengths))
         return Encoded(categorical, numbers, tuple(bags))
 
     def _info(self, field: AnyField) -> FieldInfo:

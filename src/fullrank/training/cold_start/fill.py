@@ -66,26 +66,38 @@ def fill_unseen(
     events), and where every item has training events, or none has.
     """
     if start not in FALLBACKS:
-        raise UserError(f"start={start!r}{did_you_mean(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})")
+        raise UserError(
+            f"start={start!r}{did_you_mean(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})", code="unknown-start"
+        )
     if (like is not None) != (start == "neighbours"):
-        raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
+        raise UserError(
+            "like= names the column that neighbours share: give it with start='neighbours' and only there",
+            code="like-not-given",
+        )
     folder = Path(out)
     if folder.is_file() or foreign_files(folder):
-        raise UserError(f"{folder} is a file, or not empty; choose a new folder for the filled run")
+        raise UserError(
+            f"{folder} is a file, or not empty; choose a new folder for the filled run", code="folder-not-empty"
+        )
     run = run if isinstance(run, Run) else Run.open(run)
     own = getattr(getattr(run.model(), "items", None), "embedding", None)
     if not isinstance(own, nn.Embedding) or own.num_embeddings != run.catalog.size:
         raise UserError(
-            "this run's items have no vectors of their own, so there are none to fill: use the run as it is"
+            "this run's items have no vectors of their own, so there are none to fill: use the run as it is",
+            code="no-item-vectors",
         )
     unseen = run.catalog.popularity == 0
     if unseen.all() or not unseen.any():
-        raise UserError(f"{int(unseen.sum()):,} of {len(unseen):,} items have no training events: nothing to fill")
+        raise UserError(
+            f"{int(unseen.sum()):,} of {len(unseen):,} items have no training events: nothing to fill",
+            code="nothing-to-fill",
+        )
     alike = LikeItems(run.catalog, np.flatnonzero(~unseen), np.flatnonzero(unseen), like)
     if like is not None and alike.alone.all():
         raise UserError(
             f"none of the {int(unseen.sum()):,} items without training events shares its {like!r} with a trained one: "
-            "name a column with fewer values, or take start='mean'"
+            "name a column with fewer values, or take start='mean'",
+            code="no-like-items",
         )
     tensors = read_tensors(run.path / "weights.safetensors")
     filled = tensors[TABLE].clone()

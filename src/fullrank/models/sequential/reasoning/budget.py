@@ -1,21 +1,26 @@
 """The inference budget: how many steps and streams a reasoner takes to answer (PLR, Sec. 3.3 and 6.4).
 
-A reasoner (`fullrank.reasoning`) answers after any number of steps; what is not set here is as trained. The budget is
-an argument of each answer and changes no model, so one model answers under many budgets at a time. It is no part of the
-protocol that two results must share: two budgets of one run are exactly what one wants to compare.
+A reasoner answers after any number of steps; what is not set here is as trained. The budget is an argument of each
+answer and changes no model, so one model answers under many budgets at a time. It is no part of the protocol that two
+results must share: two budgets of one run are exactly what one wants to compare.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 
-if TYPE_CHECKING:
-    from fullrank.models.sequential.reasoning import Reasoner
+
+@runtime_checkable
+class _Trained(Protocol):
+    """What a budget has to know of a reasoner."""
+
+    steps: int
+    streams: int
 
 
 class Budget(Spec):
@@ -43,11 +48,11 @@ class Budget(Spec):
             )
         return self
 
-    def steps_of(self, reasoner: Reasoner) -> int:
+    def steps_of(self, reasoner: _Trained) -> int:
         """Steps that the reasoner may take."""
         return reasoner.steps if self.steps is None else self.steps
 
-    def streams_of(self, reasoner: Reasoner) -> int:
+    def streams_of(self, reasoner: _Trained) -> int:
         """Streams that it may use. Raises `UserError` for more than were trained."""
         if self.streams is not None and self.streams > reasoner.streams:
             raise UserError(

@@ -23,14 +23,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
-from fullrank.data.batch import Columns, Step
+from fullrank.data.batch import ColumnSums, Step
 from fullrank.models.sequential.attention import Attention
-from fullrank.models.sequential.regularizers import Needs
+from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
 from fullrank.ops.power_iteration import PowerIteration
 
 
-class Sprint(Spec):
+class Sprint(PenaltySpec):
     """Spectral penalties on attention, feed-forward and item table."""
 
     kind: Literal["sprint"] = "sprint"
@@ -62,13 +61,19 @@ class Sprint(Spec):
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Sprint:
         if not (self.attention or self.feed_forward or self.item_table):
-            raise ValueError("sprint: attention, feed_forward and embedding are all 0; leave the penalty out")
+            raise UserError(
+                "sprint: attention, feed_forward and embedding are all 0; leave the penalty out",
+                code="weights-all-zero",
+            )
         if not self.attention:
             named = ("temperature", "outer", "head_reduction", "value_norms", "exact_bound", "normalise_count",
                      "dropped_weights")  # fmt: skip
             idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
             if idle:
-                raise ValueError(f"sprint: {', '.join(idle)} have no effect with attention=0; remove them")
+                raise UserError(
+                    f"sprint: {', '.join(idle)} have no effect with attention=0; remove them",
+                    code="setting-without-effect",
+                )
         return self
 
     @property
@@ -80,8 +85,8 @@ class Sprint(Spec):
         return SprintPenalty(self)
 
 
-class SprintPenalty(nn.Module):
-    """Satisfies `Penalty` and `Attached`. Buffers: a right vector for each matrix (each head of a value projection)."""
+class SprintPenalty(Penalty):
+    """Buffers: a right vector for each matrix (each head of a value projection)."""
 
     def __init__(self, spec: Sprint):
         super().__init__()
@@ -97,9 +102,15 @@ class SprintPenalty(nn.Module):
         feeds = tuple(m for m in readable if not isinstance(m, Attention)) if self.spec.feed_forward else ()
         encoder = type(model.encoder).__name__
         if self.spec.attention and not mixers:
-            raise UserError(f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder")
+            raise UserError(
+                f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder",
+                code="nothing-to-regularise",
+            )
         if self.spec.feed_forward and not feeds:
-            raise UserError(f"sprint: {encoder} has no feed-forward to read; set feed_forward=0 (and embedding apart)")
+            raise UserError(
+                f"sprint: {encoder} has no feed-forward to read; set feed_forward=0 (and embedding apart)",
+                code="nothing-to-regularise",
+            )
         for module in mixers:
             self._check_columns(module)
         self._blocks = mixers, feeds
@@ -123,7 +134,10 @@ class SprintPenalty(nn.Module):
                 code="columns-not-captured",
             )
         if self.spec.exact_bound and module.rows_sum_to_one:
-            raise UserError(f"sprint: exact_bound has no effect on {name}, whose rows sum to one; remove it")
+            raise UserError(
+                f"sprint: exact_bound has no effect on {name}, whose rows sum to one; remove it",
+                code="setting-without-effect",
+            )
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, (mixers, feeds) = self.spec, self._blocks
@@ -140,7 +154,7 @@ class SprintPenalty(nn.Module):
         assert isinstance(total, Tensor)
         return total
 
-    def _attention(self, index: int, module: Any, noted: list[Columns]) -> Float[Tensor, ""]:
+    def _attention(self, index: int, module: Any, noted: list[ColumnSums]) -> Float[Tensor, ""]:
         if not any(c.valid.any() for c in noted):
             return torch.zeros((), device=next(module.parameters()).device)
         smooth = self.spec.temperature, self.spec.normalise_count
@@ -168,7 +182,7 @@ def _floored(norm: Tensor) -> Tensor:
     return norm.clamp_min(1e-12)
 
 
-def largest_sum(sums: list[Tensor], noted: list[Columns], temperature: float, normalise: bool) -> Float[Tensor, "H"]:
+def largest_sum(sums: list[Tensor], noted: list[ColumnSums], temperature: float, normalise: bool) -> Float[Tensor, "H"]:
     """n_h of one layer: the log-sum-exp over all valid tokens of the batch, of every time the layer was passed."""
     together = torch.cat([s.float().transpose(0, 1).flatten(1) for s in sums], 1)
     valid = torch.cat([c.valid.flatten() for c in noted])
