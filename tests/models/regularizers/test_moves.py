@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from fullrank.models.sequential.regularizers._users import users
 
 from fullrank.analysis.effective_rank import entropy_rank
 from fullrank.core.spec import Spec
@@ -24,7 +25,6 @@ from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
-from fullrank.models.sequential.regularizers._users import users
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
