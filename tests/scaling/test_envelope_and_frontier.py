@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.scaling.advise import advise
 from fullrank.scaling.fit import fit_law
 from fullrank.scaling.forms import FORMS
 from fullrank.scaling.frontier import compute_frontier, epoch_cost, optimum
 from fullrank.scaling.ladder import Ladder, Trace
 from fullrank.scaling.points import envelope
+from refusals import refused
 from tests.scaling.conftest import TRUTH
 
 
@@ -96,13 +96,13 @@ def test_advice_on_losses(power_ladder: Callable[..., Ladder]) -> None:
 
 def test_advice_that_cannot_be_given(power_ladder: Callable[..., Ladder]) -> None:
     ladder = power_ladder()
-    with pytest.raises(UserError, match="flops is -1"):
+    with refused("not-positive", "flops", -1):
         advise(ladder, -1.0)
-    with pytest.raises(UserError, match="'power' or 'loss', not 'sigmoid'"):
+    with refused("unknown-form", "power", "loss", "sigmoid"):
         advise(ladder, 1e12, form="sigmoid")
-    with pytest.raises(UserError, match="at least 1"):
+    with refused("not-positive", "data"):
         advise(ladder, 1e12, data=0.5)
-    with pytest.raises(UserError, match="do not pay for one interaction"):
+    with refused("budget-too-small"):
         advise(ladder, 1e-3, resamples=20)
-    with pytest.raises(UserError, match="have no epochs"):
+    with refused("missing-sizes", "epochs"):
         advise(Ladder(tuple(replace(t, epochs=None) for t in ladder.traces), "ndcg"), 1e12)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import subset
 from fullrank.scaling.read import read_rows
 from fullrank.sweeps.engine import Local, Work
 from fullrank.sweeps.records import Row
 from fullrank.sweeps.sweep import ladder_rows, run_ladder, summarise_rungs
+from refusals import refused
 
 from .conftest import TINY
 from .test_cli import call, last
@@ -79,7 +79,7 @@ def test_the_time_is_for_all_of_it(store: Store, half: Store, tiny: Tiny, out: P
 
 
 def test_stores_of_one_name_are_refused(store: Store, tiny: Tiny, out: Path) -> None:
-    with pytest.raises(UserError, match="two of the stores are called 'shop'.*rename one"):
+    with refused("same-store-name", "shop"):
         run_ladder(tiny("[sasrec]"), [store, store], out, progress=False)
     assert not out.exists()
 

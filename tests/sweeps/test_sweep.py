@@ -20,6 +20,7 @@ from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.runner import locked
 from fullrank.sweeps.sweep import run_sweep, sweep
 from fullrank.training.fit import fit
+from refusals import refused
 
 Tiny = Callable[..., Grid]
 
@@ -166,7 +167,7 @@ def test_runs_beyond_the_time_limit_are_not_started_and_listed_with_their_cost(
     assert not (out / "cells" / "long-seed0").exists()
     nothing = run_sweep(grid, store, out / "other", max_hours=1e-6, progress=False)
     assert nothing.newest == [] and len(nothing.not_run) == 3
-    with pytest.raises(UserError, match="above 0"):
+    with refused("hours-not-positive"):
         run_sweep(grid, store, out, max_hours=0.0)
 
 
@@ -224,19 +225,19 @@ def test_a_bad_cell_is_found_before_the_first_one_runs(store: Store, tiny: Tiny,
 def test_a_run_of_another_spec_is_not_overwritten(store: Store, tiny: Tiny, out: Path) -> None:
     sweep(tiny("[sasrec]"), store, out, progress=False)
     changed = tiny("[gru4rec, {name: sasrec, recipe: sasrec, set: {model.dim: 16}}]")
-    with pytest.raises(UserError, match=r"another spec \(model.dim was 8 and is now 16\)"):
+    with refused("other-spec", "model.dim", 8, 16):
         sweep(changed, store, out, progress=False)
     assert not (out / "cells" / "gru4rec-seed0").exists(), "found before anything ran"
 
 
 def test_a_folder_in_use_and_a_damaged_record_are_refused(store: Store, tiny: Tiny, out: Path) -> None:
     out.mkdir()
-    with locked(out), pytest.raises(UserError, match="another process"):
+    with locked(out), refused("folder-in-use", out):
         sweep(tiny("[popularity]"), store, out, progress=False)
     (out / "rows.jsonl").write_text('{"cell": "x"}\n')
     with pytest.raises(UserError, match="line 1"):
         sweep(tiny("[popularity]"), store, out, progress=False)
-    with pytest.raises(UserError, match="holds a run or a store"):
+    with refused("folder-of-others"):
         sweep(tiny("[popularity]"), store, store.path, progress=False)
 
 

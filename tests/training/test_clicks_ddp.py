@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.run import Run
 from fullrank.training.fit import fit
 from fullrank.training.ranking_data import RankingData
+from refusals import refused
 from tests.training.clicks import shop, tiny
 from tests.training.test_ddp import torchrun
 
@@ -35,5 +35,5 @@ def test_sparse_gradients_need_one_process(tmp_path: Path) -> None:
     store = shop(tmp_path / "store")
     spec = tiny("model.embedding.update=lazy_adam")
     model = spec.model.build(store.fields)  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match="need one process"):
+    with refused("one-process-only"):
         RankingData(spec, store).loader(model, world=2)

@@ -1,4 +1,4 @@
-"""A click model and a store of impressions in, metrics, intervals and a reliability curve out."""
+"""Evaluation of a ranking model: metrics of click probabilities, their intervals, and a reliability curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation found: metrics with errors and intervals, the rows behind them, and all of it on disk."""
+"""Evaluation results: metrics with standard errors and intervals, the rows behind them, and their files."""
 
 from __future__ import annotations
 

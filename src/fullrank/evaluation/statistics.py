@@ -1,4 +1,4 @@
-"""Numbers in, numbers out: bootstrap intervals over users or impressions, and whether a difference is chance.
+"""Statistics: bootstrap intervals over users or impressions, and tests of paired differences.
 
 A bootstrap sample draws units (users, impressions, or whole groups of impressions) with replacement: sample s is a
 vector of how often each unit was drawn, a pure function of (seed, s). Resampled means of all metrics are one matrix

@@ -137,7 +137,7 @@ def _tidy(frame: pl.DataFrame, file: Path, named: ColumnNames) -> Ladder:
     if name not in frame.columns:
         raise UserError(
             f"{file} has no column {name!r}{did_you_mean(name, frame.columns)} and none named by epochs "
-            f"(NAME_ep5, NAME_ep10): name the metric's column with --metric-col "
+            "(NAME_ep5, NAME_ep10): name the metric's column with --metric-col "
             f"(there are: {', '.join(frame.columns)})",
             code="missing-column",
         )

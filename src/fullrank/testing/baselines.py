@@ -18,10 +18,10 @@ from fullrank.testing.inputs import (
     Check,
     close,
     histories,
+    naming,
     padded,
     reachable,
     store,
-    told,
 )
 
 LENGTHS = (5, 9, 3, 4, 12, 7)
@@ -104,7 +104,7 @@ def _of_models(check: Callable[[Any], None]) -> Check:
     @wraps(check)
     def of_spec(spec: Spec, device: torch.device) -> None:
         for other in reachable(spec, 1):
-            with told(other):
+            with naming(other):
                 check(partial(_fitted_on, other, device))
 
     return of_spec

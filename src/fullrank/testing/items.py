@@ -16,9 +16,9 @@ from fullrank.testing.inputs import (
     built,
     catalog,
     close,
-    device_of,
+    module_device,
+    naming,
     reachable,
-    told,
 )
 
 DIM = 6
@@ -58,7 +58,7 @@ def check_index(items: Any) -> None:
     for cosine in (False, True):
         items.zero_grad()
         index = ItemIndex(items, normalise=cosine)
-        ids = torch.tensor([[1, 2], [2, 7]], device=device_of(items))
+        ids = torch.tensor([[1, 2], [2, 7]], device=module_device(items))
         before = index.embed(ids)
         table = index.all()
         assert index.all() is table, "the table is made again"
@@ -71,7 +71,7 @@ def check_index(items: Any) -> None:
 
 def check_shares(items: Any) -> None:
     """An item without training events counts as one event, so that no probability is zero."""
-    log_q = ItemIndex(items, normalise=False).log_q(torch.arange(ITEMS, device=device_of(items)))
+    log_q = ItemIndex(items, normalise=False).log_q(torch.arange(ITEMS, device=module_device(items)))
     counts = catalog().popularity.clip(1)
     assert close(log_q.exp().cpu(), torch.as_tensor(counts / counts.sum()).float())
 
@@ -81,7 +81,7 @@ def check_one_step(items: Any) -> None:
     view = items.for_one_step()
     assert view.size == items.size
     for ids in ([3, 1, 3], [1, 5], [5, 3, 1, 0]):
-        asked = torch.tensor(ids, device=device_of(items))
+        asked = torch.tensor(ids, device=module_device(items))
         assert close(view.embed(asked), items.embed(asked))
     assert close(view.all(), items.all())
 
@@ -92,7 +92,7 @@ def _of_modules(check: Callable[[Any], None]) -> Check:
     @wraps(check)
     def of_spec(spec: Spec, device: torch.device) -> None:
         for other, items in built(reachable(spec, 2), DIM, catalog(), device=device):
-            with told(other):
+            with naming(other):
                 check(items)
 
     return of_spec
@@ -100,7 +100,7 @@ def _of_modules(check: Callable[[Any], None]) -> Check:
 
 def _state(spec: Spec, device: torch.device) -> None:
     for other, items in built(reachable(spec, 2), DIM, catalog(), device=device):
-        with told(other):
+        with naming(other):
             assert isinstance(other, ItemsSpec)
             check_state(items, other.build(DIM, catalog()).to(device))
 

@@ -19,10 +19,10 @@ from fullrank.testing.inputs import (
     Check,
     close,
     histories,
+    naming,
     padded,
     questions,
     reachable,
-    told,
 )
 
 LENGTHS = (2, 7, 3, 12, 5)
@@ -201,7 +201,7 @@ def _of_losses(check: Callable[..., None], *, few: bool = False) -> Check:
     @wraps(check)
     def of_spec(spec: Spec, device: torch.device) -> None:
         for other in near(spec, few=few):
-            with told(other):
+            with naming(other):
                 assert isinstance(other, LossSpec)
                 check(other, other.build(), device)
 

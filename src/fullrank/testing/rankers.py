@@ -13,7 +13,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import EVERY, FieldTokens, RankerSpec
 from fullrank.ops.flop_count import counted
-from fullrank.testing.inputs import Check, built, close, reachable, told
+from fullrank.testing.inputs import Check, built, close, naming, reachable
 
 DIM = 4
 FIELDS = (
@@ -139,7 +139,7 @@ def _of_rankers(check: Callable[..., None]) -> Check:
     @wraps(check)
     def of_spec(spec: Spec, device: torch.device) -> None:
         for other, ranker in built(near(spec), FIELDS, DIM, device=device):
-            with told(other):
+            with naming(other):
                 check(other, ranker, device)
 
     return of_spec

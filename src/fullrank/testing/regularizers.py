@@ -21,12 +21,12 @@ from fullrank.models.sequential.regularizers import PenaltySpec
 from fullrank.testing.inputs import (
     Check,
     catalog,
-    device_of,
     histories,
+    module_device,
+    naming,
     padded,
     reachable,
     shaken,
-    told,
 )
 
 DIM = 6
@@ -63,7 +63,7 @@ HINGED = {"noise_robustness"}
 
 def check_finite(whole: RecommenderModel, penalty: Any, *, hinged: bool = False) -> None:
     """A scalar, with gradients that are finite and not all zero, in fp32 and under bf16 autocast."""
-    device = device_of(whole)
+    device = module_device(whole)
     for cast in (False, True):
         whole.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=cast):
@@ -96,7 +96,7 @@ def nudged(moved: Tensor, size: float, seed: int) -> Tensor:
 
 def check_falls(whole: RecommenderModel, penalty: Any) -> None:
     """A small step against the gradient lowers the value (once what it keeps between steps has settled)."""
-    batch = padded(histories([5, 7, 2])).to(device_of(whole))
+    batch = padded(histories([5, 7, 2])).to(module_device(whole))
     with torch.no_grad():
         for _ in range(100):
             penalty(whole.step(batch))
@@ -126,7 +126,7 @@ def check_weight(spec: Spec, device: torch.device) -> None:
 
 def _finite(spec: Spec, device: torch.device) -> None:
     for other in reachable(spec, 1):
-        with told(other):
+        with naming(other):
             whole = small_recommender(spec.kind_of(), other, device=device)
             check_finite(whole, whole.penalties[spec.kind_of()], hinged=spec.kind_of() in HINGED)
 

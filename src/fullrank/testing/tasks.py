@@ -28,10 +28,10 @@ from fullrank.testing.inputs import (
     catalog,
     close,
     histories,
+    naming,
     padded,
     reachable,
     shaken,
-    told,
 )
 
 DIM, LONGEST = 8, 10
@@ -194,7 +194,7 @@ def _of_modules(check: Callable[..., None]) -> Check:
     def of_spec(spec: Spec, device: torch.device) -> None:
         items = items_for(spec.kind_of() == "semantic_tokens")
         for other, task in built(reachable(spec, 2), DIM, LONGEST, items, device=device):
-            with told(other):
+            with naming(other):
                 check(task, device)
 
     return of_spec

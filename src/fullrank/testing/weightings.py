@@ -18,10 +18,10 @@ from fullrank.testing.inputs import (
     Check,
     close,
     histories,
+    naming,
     padded,
     questions,
     reachable,
-    told,
 )
 
 
@@ -80,7 +80,7 @@ def _of_weightings(check: Callable[..., None]) -> Check:
             weighting = other.build()
             if check is check_coupling and weighting.couples and other != spec:
                 continue  # extreme settings may make all weights alike
-            with told(other):
+            with naming(other):
                 check(weighting, device)
 
     return of_spec

@@ -50,7 +50,7 @@ def fit(
     """Train `experiment` on `store` and return the run folder `out`, opened.
 
     `resume` continues a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU,
-    with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a click
+    with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a ranking
     model's fields, are matched by external id.
     """
     folder, where = Path(out), resolve_device(device)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.models.sequential.items import CachedItems, ItemIndex, Shares, keep_shares, shares
+from fullrank.models.sequential.items import CachedItems, ItemIndex, Items, Shares, keep_shares, shares
 from fullrank.models.sequential.items.table import ItemTable
 from fullrank.models.sequential.items.text import Text, TextItems
 from fullrank.models.sequential.model import Recommender
@@ -17,10 +17,11 @@ from fullrank.models.sequential.objectives.negatives import Negatives
 from tiny import ITEMS, catalog, histories, padded, shaken
 
 
-class Counting:
+class Counting(Items):
     """Items that note which ids were asked of them."""
 
     def __init__(self, items: Any):
+        super().__init__()
         self.items, self.size, self.popularity = items, items.size, items.popularity
         self.asked: list[int] = []
 

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from fullrank.models.sequential.regularizers._users import users
 
 from fullrank.analysis.effective_rank import entropy_rank
 from fullrank.core.spec import Spec
@@ -25,6 +24,7 @@ from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
+from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
@@ -82,7 +82,7 @@ def whole(model: RecommenderModel) -> Step:
 def rayleigh(model: RecommenderModel) -> float:
     """||Y r||^2 / ||r||^2 of the score matrix Y at its row sum r."""
     step = whole(model)
-    scores = users(step) @ step.queries[0].catalogue.all().T
+    scores = user_vectors(step) @ step.queries[0].catalogue.all().T
     r = scores.sum(0)
     return ((scores @ r).norm() / r.norm()).square().item()
 
@@ -98,7 +98,7 @@ def item_rank(model: RecommenderModel) -> float:
 
 
 def user_rank(model: RecommenderModel) -> float:
-    return entropy_rank(torch.linalg.svdvals(users(whole(model)))).item()
+    return entropy_rank(torch.linalg.svdvals(user_vectors(whole(model)))).item()
 
 
 def error_spread(model: RecommenderModel) -> float:

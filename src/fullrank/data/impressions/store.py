@@ -305,6 +305,7 @@ def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
 
 
 AnyStore = Store | ImpressionStore
+"""A prepared dataset of either problem."""
 
 
 def open_store(path: str | Path) -> AnyStore:
