@@ -64,7 +64,7 @@ def rank_requests(
     without_items = histories.lengths == 0
     if without_items.any() and empty == "error":
         raise UserError(
-            f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows; "
+            f"{int(without_items.sum())} of {len(request)} histories hold no item that the model knows; "
             "empty='popular' gives them the most popular items",
             code="no-known-items",
         )
