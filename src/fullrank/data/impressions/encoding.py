@@ -48,7 +48,7 @@ class FieldEncoder:
         self.fields = tuple(self._info(field) for field in schema.fields)
         self.categorical = [field for field in schema.fields if is_categorical(field)]
         self.numeric = [field for field in schema.fields if isinstance(field, Numeric) and not is_categorical(field)]
-        self.multivalued = list(schema.multivalued())
+        self.multivalued = list(schema.several())
 
     def lookup(self, field: AnyField) -> Lookup:
         """Where the ids of a categorical field, a bag or a sequence come from."""
