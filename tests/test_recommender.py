@@ -29,7 +29,7 @@ from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.resn import ReSN
-from tiny import SETTINGS, close, padded, plain, shaken
+from tiny import close, padded, plain, shaken
 from whole import V, build, label, pattern, small
 
 
@@ -93,7 +93,9 @@ def test_every_combination_learns(spec: Recommender) -> None:
 MIXED = Negatives(count=6, in_batch=1)
 VARIANTS = {
     "horizons": Recommender(dim=8, task=NextItem(horizons=3), encoder=GRU(dropout=0.0)),
-    "features": Recommender(dim=8, items=Features(**SETTINGS["items", "features"]), encoder=GRU(dropout=0.0)),
+    "features": Recommender(
+        dim=8, items=Features(categorical=("brand",), numeric=("price",)), encoder=GRU(dropout=0.0)
+    ),
     "weighting": Recommender(dim=8, weighting=InversePopularity(), encoder=GRU(dropout=0.0)),
     "penalty": Recommender(dim=8, penalties=(LogDet(weight=1e-2),), encoder=GRU(dropout=0.0)),
     "debiased": Recommender(

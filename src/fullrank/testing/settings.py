@@ -9,6 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from fullrank.core.errors import UserError
+from fullrank.core.readers import read_json_text
 from fullrank.core.spec import Spec
 from fullrank.testing.inputs import Check, variations
 
@@ -19,7 +20,7 @@ def check_round_trip(spec: Spec, device: torch.device | None = None) -> None:
         same = type(one)
         for back in (same.from_text(one.to_yaml()), same.from_text(one.to_json()), same.parse(one.dump())):
             assert back == one, f"{one!r} comes back as {back!r}"
-        assert json.loads(one.to_json()) == json.loads(json.dumps(one.dump()))
+        assert read_json_text(one.to_json()) == read_json_text(json.dumps(one.dump()))
 
 
 def check_refusal(spec: Spec, device: torch.device | None = None) -> None:
@@ -52,7 +53,7 @@ def check_schema(spec: Spec, device: torch.device | None = None) -> None:
     found = type(spec)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        schema = json.loads(json.dumps(found.model_json_schema()))
+        schema = read_json_text(json.dumps(found.model_json_schema()))
     assert schema.get("additionalProperties") is False, "the schema takes keys that the Spec refuses"
     assert set(schema["properties"]) == set(found.model_fields)
     for key, setting in schema["properties"].items():
