@@ -13,6 +13,7 @@ from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from fullrank.testing.inputs import EXAMPLES
 from tiny import close, padded, plain
 from whole import V, build, pattern, scores
 
@@ -49,7 +50,7 @@ def test_answers_follow_the_weights(items: str, fused: bool, similarity: str) ->
 
 def test_an_index_is_made_once_for_many_answers() -> None:
     """And is of the weights as they were."""
-    items = Features(categorical=("brand",), numeric=("price",))
+    items = Features(**EXAMPLES["features"])
     model = build(Recommender(dim=8, items=items, encoder=GRU(dropout=0.0))).eval()
     index = model.index_items()
     with torch.no_grad():
@@ -98,7 +99,7 @@ def test_training_scores_what_inference_ranks() -> None:
 
 PARTS = (
     Recommender(dim=8, task=NextItem(horizons=3)),
-    Recommender(dim=8, items=Features(categorical=("brand",), numeric=("price",)), encoder=GRU()),
+    Recommender(dim=8, items=Features(**EXAMPLES["features"]), encoder=GRU()),
     Recommender(dim=8, task=Cloze(), encoder=Transformer(attention=Softmax(causal=False))),
 )
 

@@ -58,7 +58,7 @@ def mean_distance(states: Float[Tensor, "*n M D"]) -> Float[Tensor, "*n"]:
     return 2 * torch.stack(pairs).sum(0) / (m * (m - 1))
 
 
-def with_openings(reasoner: Any, states: ReasoningStates) -> Float[Tensor, "B S M D"]:
+def with_openings(reasoner: Any, states: ReasoningStates) -> Float[Tensor, "B S P D"]:
     """h_{0,m}, h_{1,m}, ...: where the streams open, then their steps; the steps alone where a reasoner hides it."""
     opened = getattr(reasoner, "openings", None)
     if not callable(opened):

@@ -32,7 +32,7 @@ CELLS = 1 << 24
 """Most scores held at once."""
 
 
-def pooled(states: ReasoningStates) -> Float[Tensor, "B M D"]:
+def pooled(states: ReasoningStates) -> Float[Tensor, "B P D"]:
     """z_m, the mean of each stream's steps."""
     return states.steps.mean(1)
 

@@ -58,6 +58,8 @@ from fullrank.ops.query_blocks import BLOCK
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 
 Norm = Literal["none", "head_rms", "row_l1", "row_rms"]
+ROW_NORMS: dict[str, RowNorm] = {"row_l1": "l1", "row_rms": "rms"}
+"""What rows of weights are divided by; the other norms leave them."""
 
 
 class Focused(AttentionSpec):
@@ -93,7 +95,7 @@ class FocusedAttention(Attention):
         super().__init__(dim, max_length, spec, projections=False)
         self.rope, self.weight_dropout = spec.rope, spec.dropout
         self.factors = spec.lambda_1, spec.lambda_2
-        self.rows: RowNorm = {"row_l1": "l1", "row_rms": "rms"}.get(spec.norm)  # type: ignore[assignment]
+        self.rows = ROW_NORMS.get(spec.norm)
         self.width = spec.qk_width or dim // spec.heads
         self.sizes = [2 * spec.heads * self.width, 2 * spec.heads * self.width, dim]
         self.qkv = nn.Linear(dim, sum(self.sizes), bias=False)
