@@ -20,10 +20,9 @@ from torch import Tensor
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.batches import BLOCK
-from fullrank.inference.beam import Beam
+from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
-from fullrank.inference.graph import Graph
-from fullrank.inference.pruned import Pruned
+from fullrank.inference.pruned import PrunedSearch
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import CodeScorer, Semantic, SemanticItems, score_by_codes
 from fullrank.ops.code_scores import code_scores_reference
@@ -60,7 +59,9 @@ def answers_of(items: SemanticItems, users: int, seed: int = 1) -> tuple[ItemInd
 
 
 @torch.inference_mode()
-def check(scored: Callable[[Tensor, ItemIndex], CodeScorer] = score_by_codes, sought: type[Graph] = Graph) -> None:
+def check(
+    scored: Callable[[Tensor, ItemIndex], CodeScorer] = score_by_codes, sought: type[GraphSearch] = GraphSearch
+) -> None:
     """Scores from codes are those of the slow twin, and every search at full width gives the exact list."""
     items = items_of(60, 4, 8, 16)
     catalogue, vectors = answers_of(items, 5)
@@ -71,8 +72,8 @@ def check(scored: Callable[[Tensor, ItemIndex], CodeScorer] = score_by_codes, so
     searches = {
         "exact": top_k(answer, K, block=7),
         "graph": sought(items, beams=60, edges=60, steps=1)(answer, K, None),
-        "beam": Beam(items, beams=8**4)(answer, K, None),
-        "pruned": Pruned(items, codes=2)(answer, K, None),
+        "beam": BeamSearch(items, beams=8**4)(answer, K, None),
+        "pruned": PrunedSearch(items, codes=2)(answer, K, None),
     }
     for name, (_, ids) in searches.items():
         best = whole.gather(1, ids.clamp_min(0)).masked_fill(ids < 0, -torch.inf)
@@ -124,8 +125,12 @@ def searches(options: argparse.Namespace, say: Say) -> Figures:
     items = items_of(FEW, LEVELS, SIZE, DIM)
     catalogue, vectors = answers_of(items, USERS)
     answer = score_by_codes(vectors, catalogue)
-    graph_seconds = repeat(1, lambda: Graph(items, beams=20, edges=200, steps=3))[0]
-    graph, beam, pruned = Graph(items, beams=20, edges=200, steps=3), Beam(items, beams=200), Pruned(items, codes=8)
+    graph_seconds = repeat(1, lambda: GraphSearch(items, beams=20, edges=200, steps=3))[0]
+    graph, beam, pruned = (
+        GraphSearch(items, beams=20, edges=200, steps=3),
+        BeamSearch(items, beams=200),
+        PrunedSearch(items, codes=8),
+    )
     ways: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
         "exact": lambda: top_k(score_by_codes(vectors, catalogue), K),
         "graph": lambda: graph(score_by_codes(vectors, catalogue), K, None),

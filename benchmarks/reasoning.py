@@ -35,7 +35,7 @@ from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.ops import flop_count
 from fullrank.recipes.plr import cds
-from fullrank.training.module import make_optimizer
+from fullrank.training.optim import make_optimizer
 
 K, ROWS, LENGTH = 20, 128, 50
 DIM, INNER, LAYERS = 256, 300, 2

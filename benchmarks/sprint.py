@@ -22,7 +22,7 @@ from benchmarks.step_memory import MODES, measured, model_of, rows_of
 from fullrank.experiment import Training
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.ops.column_attention import column_attention, column_attention_reference
-from fullrank.training.module import make_optimizer
+from fullrank.training.optim import make_optimizer
 
 TOKENS = 4800
 LENGTHS = (50, 200)

@@ -28,13 +28,12 @@ from benchmarks.twins.rankers import PlainLoop, plain_of
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from fullrank.training.data_module import data_module_of
-from fullrank.training.fit import train
-from fullrank.training.module import make_optimizer
-from fullrank.training.optim import clip
-from fullrank.training.ranking_data import Shuffled
+from fullrank.training.fit import fit
+from fullrank.training.optim import clip_gradients, make_optimizer
+from fullrank.training.ranking_data import ImpressionLoader
 
 ROWS = 1_000_000
 """Impressions generated, of which eight tenths train."""
@@ -52,11 +51,11 @@ class Trainee:
     """A recipe on a store: its model with its optimizer and its batches, the same every time it is made."""
 
     def __init__(self, recipe: str, store: ImpressionStore, *settings: str):
-        self.spec: Experiment = named(recipe).override(*settings)
+        self.spec: Experiment = find_experiment(recipe).override(*settings)
         assert isinstance(self.spec.model, RankingModel)
         torch.manual_seed(self.spec.seed)
         self.model: RankingModule = self.spec.model.build(store.fields).train()
-        self.batches: Shuffled = data_module_of(self.spec, store).loader(self.model)  # type: ignore[assignment]
+        self.batches: ImpressionLoader = data_module_of(self.spec, store).loader(self.model)  # type: ignore[assignment]
         self.optimizer = make_optimizer(self.model, self.spec.training)
 
     @property
@@ -72,7 +71,7 @@ class Trainee:
         self.optimizer.zero_grad()
         loss.backward()
         if self.spec.training.clip_norm is not None:
-            clip(self.model.parameters(), self.spec.training.clip_norm)
+            clip_gradients(self.model.parameters(), self.spec.training.clip_norm)
         self.optimizer.step()
         return loss.item()
 
@@ -197,7 +196,7 @@ def compared(taken: dict[str, list[float]], trainees: dict[str, Trainee]) -> Fig
 def through_lightning(store: ImpressionStore, out: Path, step: float, say: Say) -> Figures:
     """One epoch of `fullrank train`, validation apart."""
     say("the same epoch through Lightning")
-    run = train(named("dcnv2").override("training.max_epochs=1"), store, out, progress=False)
+    run = fit(find_experiment("dcnv2").override("training.max_epochs=1"), store, out, progress=False)
     seconds = next(row["seconds"] for row in run.rows() if row["event"] == "epoch")
     steps = run.rows()[-1]["step"]
     return {"lightning_epoch_seconds": seconds, "lightning_over_epoch": seconds / (steps * step)}

@@ -32,7 +32,7 @@ from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.training import TrainState
-from fullrank.training.module import make_optimizer
+from fullrank.training.optim import make_optimizer
 
 PARTS = ("batches", "forward", "backward", "step")
 CHUNKS = (256, 1024, 4096)
@@ -228,19 +228,19 @@ class Stamps:
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def on_epoch(self, moment: TrainState) -> dict[str, float]:
+    def on_epoch(self, state: TrainState) -> dict[str, float]:
         self.times.append(time.perf_counter())
         return {}
 
 
 def fitted_epochs(spec: Experiment, store: Store, say: Say, epochs: int = 4) -> list[float]:
     """Seconds of the epochs between the first and the last through `training.fit` (one checkpoint in each)."""
-    from fullrank.training.fit import train
+    from fullrank.training.fit import fit
 
     say("the same epochs through Lightning")
     stamps, long = Stamps(), spec.override(f"training.max_epochs={epochs}", f"training.evaluate_every={epochs}")
     with tempfile.TemporaryDirectory() as folder:
-        train(long, store, Path(folder) / "run", callbacks=(stamps,), progress=False)
+        fit(long, store, Path(folder) / "run", callbacks=(stamps,), progress=False)
     return np.diff(stamps.times)[:-1].tolist()
 
 

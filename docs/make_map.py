@@ -1,22 +1,21 @@
-"""Writes the list of files in map.md from the first sentence of each file's docstring (part of `make docs`)."""
+"""Writes the list of rooms in map.md from the first sentence of each room's docstring (part of `make docs`)."""
 
 import ast
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "fullrank"
 MAP = ROOT / "docs" / "map.md"
 MARK = "<!-- below: written by docs/make_map.py -->"
-# In the order in which data flows through them; a room that is not named here comes last.
+# From what you call down to what everything stands on; a room that is not named here comes last.
 ROOMS = (
-    "", "core", "ops", "data", "data/events", "data/impressions", "data/sources", "semantic_ids",
-    "semantic_ids/vectors", "models", "models/sequential", "models/sequential/items", "models/sequential/attention",
-    "models/sequential/encoders", "models/sequential/reasoning", "models/sequential/objectives",
-    "models/sequential/objectives/tasks", "models/sequential/objectives/losses",
-    "models/sequential/objectives/weightings", "models/sequential/regularizers", "models/sequential/baselines",
-    "models/ranking", "models/ranking/mixings", "models/ranking/feed_forwards", "inference", "metrics", "evaluation",
-    "training", "training/cold_start", "cascade", "sweeps", "scaling", "analysis", "analysis/figures",
-    "analysis/report", "recipes", "cli",
+    "cli", "api.py", "recipes", "testing", "analysis", "sweeps", "scaling", "cascade", "training",
+    "training/cold_start", "experiment.py", "run.py", "evaluation", "inference", "models", "models/sequential",
+    "models/sequential/items", "models/sequential/attention", "models/sequential/encoders",
+    "models/sequential/reasoning", "models/sequential/objectives", "models/sequential/regularizers",
+    "models/sequential/baselines", "models/ranking", "semantic_ids", "metrics", "data", "data/events",
+    "data/impressions", "data/sources", "ops", "problem.py", "core",
 )  # fmt: skip
 
 
@@ -27,25 +26,18 @@ def first_sentence(file: Path) -> str:
 
 
 def listing(source: Path) -> str:
-    """A heading for each room and a line for each file in it."""
-    rooms: dict[str, list[Path]] = {}
-    for file in sorted(source.rglob("*.py")):
-        room = file.parent.relative_to(source).as_posix()
-        rooms.setdefault("" if room == "." else room, []).append(file)
-    order = [*ROOMS, *sorted(set(rooms) - set(ROOMS))]
-    parts = []
-    for room in order:
-        if room in rooms:
-            parts.append(f"## {room + '/' if room else 'The top level'}\n")
-            parts += [f"- `{file.name}`: {first_sentence(file)}" for file in rooms[room]]
-            parts.append("")
-    return "\n".join(parts)
+    """A line for each room, from the top of the house down."""
+    rooms = {f"{p.parent.relative_to(source).as_posix()}": p for p in source.rglob("__init__.py") if p.parent != source}
+    rooms |= {file.name: file for file in source.glob("*.py") if not file.name.startswith("__")}
+    order = [*(room for room in ROOMS if room in rooms), *sorted(set(rooms) - set(ROOMS))]
+    lines = [f"| `{room if room.endswith('.py') else room + '/'}` | {first_sentence(rooms[room])} |" for room in order]
+    return "\n".join(["## The rooms, from the top down", "", "| room | what it is |", "|---|---|", *lines, ""])
 
 
 def main() -> None:
     head, mark, _ = MAP.read_text(encoding="utf-8").partition(MARK)
     assert mark, f"{MAP} has lost the line {MARK}"
-    MAP.write_text(f"{head}{MARK}\n\n{listing(ROOT / 'src' / 'fullrank')}", encoding="utf-8")
+    MAP.write_text(f"{head}{MARK}\n\n{listing(SOURCE)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

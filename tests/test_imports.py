@@ -65,6 +65,23 @@ def test_every_third_party_import_is_declared() -> None:
             assert name in allowed, f"{module} imports {top}, which pyproject.toml does not list in its {where}"
 
 
+def test_every_extra_is_imported() -> None:
+    """An extra that nothing imports installs what cannot be used; the command line names the same packages."""
+    from fullrank.cli.errors import EXTRAS
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {(_name(line), extra) for extra, lines in project["optional-dependencies"].items() for line in lines}
+    imported = {DISTRIBUTIONS.get(top, top) for top in externals(SOURCE, lazy=True)}
+    assert [name for name, _ in sorted(extras) if name not in imported] == []
+    assert {(DISTRIBUTIONS.get(top, top), extra) for top, extra in EXTRAS.items()} == extras
+
+
+def test_every_dependency_is_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    imported = {DISTRIBUTIONS.get(top, top) for lazy in (False, True) for top in externals(SOURCE, lazy=lazy)}
+    assert {_name(line) for line in project["dependencies"]} <= imported
+
+
 def _name(requirement: str) -> str:
     return re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower()
 

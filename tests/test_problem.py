@@ -9,30 +9,27 @@ from typing import Any
 import pytest
 
 from fullrank.analysis.diagnose import DIAGNOSE
-from fullrank.analysis.report.ranking_report import RankingReport
-from fullrank.analysis.report.report import REPORT, Report
+from fullrank.analysis.report.report import REPORT
 from fullrank.cli import diagnose as cli_diagnose
 from fullrank.cli import evaluate as cli_evaluate
+from fullrank.cli import print_evaluation
 from fullrank.cli import report as cli_report
-from fullrank.cli import show_evaluation
 from fullrank.core.registry import kinds
-from fullrank.data.events.manifest import FORMATS, is_store
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import open_store
+from fullrank.data.impressions.store import ImpressionStore, open_store
+from fullrank.data.manifest import FORMATS, is_store
 from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
 from fullrank.evaluation.compare import COMPARE
-from fullrank.evaluation.ranking_spec import RankingEvaluation
-from fullrank.experiment import named
+from fullrank.evaluation.spec import RankingEvaluation
+from fullrank.experiment import find_experiment
 from fullrank.problem import PROBLEMS
-from fullrank.training.data_module import DATA
 from tests.training.clicks import shop
 
 TABLES: dict[str, Mapping[Any, Any]] = {
     "evaluation": EVALUATE, "comparison": COMPARE, "training": DATA, "diagnostics": DIAGNOSE, "reports": REPORT,
-    "store formats": FORMATS, "fullrank evaluate": cli_evaluate.EVALUATE, "its tables": show_evaluation.SINGLE,
+    "store formats": FORMATS, "fullrank evaluate": cli_evaluate.EVALUATE, "its tables": print_evaluation.SINGLE,
     "fullrank diagnose": cli_diagnose.PRINT, "fullrank report": cli_report.SUMMARY,
 }  # fmt: skip
 
@@ -45,14 +42,14 @@ def test_every_room_has_exactly_the_two_problems(table: str) -> None:
 
 @pytest.mark.parametrize(
     "pair",
-    [(Store, ImpressionStore), (Evaluation, RankingEvaluation), (PerUser, PerImpression), (Report, RankingReport)],
+    [(Store, ImpressionStore), (Evaluation, RankingEvaluation), (PerUser, PerImpression)],
 )
 def test_classes_say_which_problem_they_are_of(pair: tuple[Any, Any]) -> None:
     assert tuple(one.problem for one in pair) == PROBLEMS
 
 
 def test_an_experiment_has_the_problem_of_its_model() -> None:
-    found = {name: named(name) for name in kinds("recipes")}
+    found = {name: find_experiment(name) for name in kinds("recipes")}
     clicks = {name for name, one in found.items() if one.model.kind_of() == "click"}
     assert clicks and clicks == {name for name, one in found.items() if one.problem == "ranking"}
 

@@ -14,7 +14,7 @@ import pytest
 from pydantic import Field, model_validator
 
 from fullrank.core import registry
-from fullrank.core.errors import UserError, nearest, unknown
+from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.registry import Room, discover, find, kinds
 from fullrank.core.spec import Spec
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -207,8 +207,8 @@ def test_an_entry_point_may_not_take_a_name_that_is_taken(installed: Callable[[s
 
 
 def test_errors_help() -> None:
-    assert nearest("sasrek", ["sasrec", "gru4rec"]) == "; did you mean 'sasrec'?"
-    assert nearest("qqq", ["sasrec", "gru4rec"]) == ""
+    assert did_you_mean("sasrek", ["sasrec", "gru4rec"]) == "; did you mean 'sasrec'?"
+    assert did_you_mean("qqq", ["sasrec", "gru4rec"]) == ""
     assert (
         str(unknown("recipe", "sasrek", ["sasrec"]))
         == "unknown recipe 'sasrek'; did you mean 'sasrec'? (allowed: sasrec)"

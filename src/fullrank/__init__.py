@@ -43,8 +43,8 @@ _WHERE = {
     "diagnose": "fullrank.api",
     "explain": "fullrank.api",
     "report": "fullrank.api",
-    "Watch": "fullrank.analysis.callback",
-    "WatchRanks": "fullrank.analysis.watch_ranks",
+    "Watch": "fullrank.analysis.watch",
+    "WatchRanks": "fullrank.analysis.watch",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
     "compare": "fullrank.evaluation.compare",
@@ -52,7 +52,7 @@ _WHERE = {
     "predict_file": "fullrank.api",
     "Cascade": "fullrank.cascade",
     "RankingModel": "fullrank.models.ranking.model",
-    "RankingEvaluation": "fullrank.evaluation.ranking_spec",
+    "RankingEvaluation": "fullrank.evaluation.spec",
     "sweep": "fullrank.sweeps.sweep",
     "fit_law": "fullrank.scaling.fit",
     "advise": "fullrank.scaling.advise",
@@ -84,8 +84,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from fullrank.analysis.callback import Watch
-    from fullrank.analysis.watch_ranks import WatchRanks
+    from fullrank.analysis.watch import Watch, WatchRanks
     from fullrank.api import (
         diagnose,
         evaluate,
@@ -113,8 +112,8 @@ if TYPE_CHECKING:
     from fullrank.data.impressions.store import ImpressionStore
     from fullrank.evaluation import Evaluation
     from fullrank.evaluation.compare import compare
-    from fullrank.evaluation.ranking_spec import RankingEvaluation
-    from fullrank.evaluation.ranking_spec import RankingEvaluation as Clicks
+    from fullrank.evaluation.spec import RankingEvaluation
+    from fullrank.evaluation.spec import RankingEvaluation as Clicks
     from fullrank.experiment import Experiment, Training
     from fullrank.inference.predictor import Predictor
     from fullrank.models.ranking.model import RankingModel

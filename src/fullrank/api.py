@@ -1,4 +1,4 @@
-"""What a user calls: train, evaluate and recommend by name or folder. The command line is a shell around it.
+"""The functions of `import fullrank as fr`: train, evaluate, recommend, by name or folder; the command line calls them.
 
 One file although it is long: every call that takes a run stands in one place, and all of them read alike.
 """
@@ -13,33 +13,37 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
-from fullrank.data.open import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, open_store
 from fullrank.data.values import Unit
-from fullrank.evaluation import EVALUATE, Ceiling, EvaluationResult, Point
-from fullrank.evaluation import frontier as _frontier
-from fullrank.evaluation import oracle_step as _oracle_step
-from fullrank.experiment import Experiment, named
+from fullrank.evaluation import (
+    EVALUATE,
+    EvaluationResult,
+    OracleCeiling,
+    StepCurvePoint,
+    accuracy_by_steps,
+    oracle_ceilings,
+)
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import Given, ItemLists
-from fullrank.run import Run, store_of
+from fullrank.inference.requests import HistoryInput, ItemLists
+from fullrank.run import Run, event_store_of, store_of
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from jaxtyping import Float
 
-    from fullrank.analysis.diagnose import Diagnosis
-    from fullrank.analysis.explain import Case
-    from fullrank.analysis.report.ranking_report import RankingReport
-    from fullrank.analysis.report.report import Report
+    from fullrank.analysis.diagnosis import Diagnosis
+    from fullrank.analysis.diagnostics.explain import Explanation
+    from fullrank.analysis.report.page import Report
     from fullrank.core.progress import Tell
-    from fullrank.inference.predict import Predicted
+    from fullrank.inference.predict import PredictionFile
     from fullrank.training import Callback
 
 
 def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     """An experiment by recipe name, from a YAML or JSON file, or as given; with dotted settings (`"model.dim=128"`)."""
-    return (name if isinstance(name, Experiment) else named(name)).override(*settings)
+    return (name if isinstance(name, Experiment) else find_experiment(name)).override(*settings)
 
 
 def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, device: str = "auto") -> Predictor:
@@ -47,7 +51,7 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
     arrays, of a ranking model `predict`.
 
     It needs the run folder alone (a ranking run of format 1 its store too, `data`), and threads may share it. What a
-    call does not say (how long a reasoner thinks, how semantic ids are searched) is as in the run's evaluation.
+    call does not say (how many steps a reasoner computes, how semantic ids are searched) is as in the run's evaluation.
     `device` is `auto` (CUDA where there is a GPU), `cpu`, `cuda`, `cuda:1` or `mps`, here and in every call that runs a
     model.
     """
@@ -56,7 +60,9 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
         encoder = opened.encoder(data)
         return Predictor(opened.model(encoder), encoder, device=place, name=str(opened.path))
     if data is not None:
-        raise UserError(f"{opened.path} recommends items and needs its folder alone: leave data out")
+        raise UserError(
+            f"{opened.path} recommends items and needs its folder alone: leave data out", code="data-not-needed"
+        )
     lists = opened.spec.lists
     return Predictor(
         opened.model(), opened.catalog, device=place, budget=lists.reasoning, decoding=lists.decoding,
@@ -84,7 +90,7 @@ def train(
     that was cut off, `init_from` starts from another run's weights (its spec is taken where `what` is "same").
     `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
     """
-    from fullrank.training.fit import train as fit
+    from fullrank.training.fit import fit as fit
 
     source = Run.open(init_from) if isinstance(init_from, str | Path) else init_from
     spec = source.spec.override(*set) if source is not None and what == "same" else recipe(what, *set)
@@ -106,7 +112,7 @@ def evaluate(
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
-    named in the result's protocol. `progress` is called with (users done, users in all); of a click model, impressions.
+    named in the result's protocol. `progress` is called with (users done, users in all); of a ranking model, rows.
     """
     opened = _run(run)
     store = store_of(opened, data)
@@ -123,16 +129,15 @@ def oracle_step(
     set: Sequence[str] = (),
     device: str = "auto",
     progress: Progress | None = None,
-) -> list[Ceiling]:
-    """What a run that reasons would reach if every user were stopped at their best step. It reads the truth.
+) -> list[OracleCeiling]:
+    """What a run that reasons would reach if every user were stopped at their best step: a ceiling, it reads the truth.
 
-    The arguments are those of `evaluate`; one `Ceiling` for each accuracy metric.
+    The arguments are those of `evaluate`; one `OracleCeiling` for each accuracy metric.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
-    assert isinstance(store, Store)
+    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
-    return _oracle_step(made.model, store, split, spec, device=made.device, progress=progress)
+    return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
 
 
 def step_curve(
@@ -145,16 +150,15 @@ def step_curve(
     rounds: int = 3,
     device: str = "auto",
     progress: Progress | None = None,
-) -> list[Point]:
+) -> list[StepCurvePoint]:
     """Accuracy and seconds per 1,000 users of a run that reasons, by steps, and with adaptive stopping.
 
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*set), store_of(opened, data)
-    assert isinstance(store, Store)
+    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
-    return _frontier(
+    return accuracy_by_steps(
         made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
     )  # fmt: skip
 
@@ -173,9 +177,9 @@ def diagnose(
 ) -> Diagnosis:
     """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
 
-    Of a click model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
-    (see `fullrank.analysis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell relevant
-    events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
+    Of a ranking model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
+    (see `fullrank.analysis.diagnosis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell
+    relevant events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
     """
     from fullrank.analysis.diagnose import diagnose_run
 
@@ -194,19 +198,17 @@ def explain(
     data: Store | str | Path | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
     device: str = "auto",
-) -> Case:
+) -> Explanation:
     """What a run attends to in one user's history, and which events are relevant to what the user chose next.
 
     `user` is an external id; without one the same telling user is taken for every run of a store. `vectors` of the
     items help to tell relevant events from noise. Raises `UserError` where the run has no attention to show.
     """
-    from fullrank.analysis.explain import case_of
+    from fullrank.analysis.diagnostics.explain import explain as _explain
 
     opened = _run(run)
-    store = store_of(opened, data)
-    if not isinstance(store, Store):
-        raise UserError(f"{opened.path} is a click model, which reads no history; give a run that recommends items")
-    return case_of(load(opened, device=device).model, store, user, split=split, vectors=vectors)
+    store = event_store_of(opened, data)
+    return _explain(load(opened, device=device).model, store, user, split=split, vectors=vectors)
 
 
 def report(
@@ -221,8 +223,8 @@ def report(
     evaluations: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
     device: str = "auto",
-) -> Report | RankingReport:
-    """One HTML page about some runs, all recommenders or all click models, written to `out`; no network, no script.
+) -> Report:
+    """One HTML page about some runs, all recommenders or all ranking models, written to `out`; no network, no script.
 
     Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
     `impressions`); `evaluations` (`EvaluationResult`) are given by the names of the run folders, `set` changes how all
@@ -242,7 +244,7 @@ def report(
 
 def recommend(
     run: Run | str | Path,
-    histories: Given,
+    histories: HistoryInput,
     *,
     k: int = 10,
     seen: str = "exclude",
@@ -294,7 +296,7 @@ def predict_file(
     column: str = "probability",
     device: str = "auto",
     progress: Progress | None = None,
-) -> Predicted:
+) -> PredictionFile:
     """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
 
     The file appears whole or not at all. The result says how many rows it has, and the mean probability.
@@ -304,7 +306,7 @@ def predict_file(
 
 def _run(run: Run | str | Path) -> Run:
     if not isinstance(run, Run | str | Path):
-        raise UserError(f"give a run or the path of its folder, not {brief(run)}")
+        raise UserError(f"give a run or the path of its folder, not {brief(run)}", code="not-a-run")
     return Run.open(run) if isinstance(run, str | Path) else run
 
 

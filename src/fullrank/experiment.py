@@ -1,4 +1,4 @@
-"""Experiment: the root spec of a run. What to build, how to train it, how to judge it, and the seed."""
+"""Experiment: the root spec of a run. What to build, how to train it, how to evaluate it, and the seed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
 from fullrank.core.spec import Spec
-from fullrank.evaluation.ranking_spec import Judge, RankingEvaluation
-from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.spec import AnyEvaluation, Evaluation, RankingEvaluation
 from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
 
@@ -62,14 +61,14 @@ class Experiment(Spec):
     """What is trained."""
     training: Training = Training()
     """How it is trained; without effect on a baseline."""
-    evaluation: Judge = Evaluation()
-    """How it is judged: by ranked lists, or a click model by its probabilities (`kind: clicks`)."""
+    evaluation: AnyEvaluation = Evaluation()
+    """How it is evaluated: by ranked lists, or a ranking model by its probabilities (`kind: clicks`)."""
     seed: int = Field(0, ge=0)
     """Seed of weights, batches, dropout and negatives."""
 
     @model_validator(mode="before")
     @classmethod
-    def _judge_by_the_model(cls, given: Any) -> Any:
+    def _evaluation_of_the_model(cls, given: Any) -> Any:
         if isinstance(given, dict) and "evaluation" not in given and _kind(given.get("model")) == "click":
             return {**given, "evaluation": RankingEvaluation()}
         return given
@@ -77,8 +76,12 @@ class Experiment(Spec):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         if (self.model.kind_of() == "click") != (self.problem == "ranking"):
-            one, other = ("click models", "clicks") if self.model.kind_of() == "click" else ("models of lists", "lists")
-            raise ValueError(f"evaluation: {one} are judged by {other}; {_REMEDY[other]}")
+            one, other = (
+                ("ranking models", "clicks") if self.model.kind_of() == "click" else ("models of lists", "lists")
+            )
+            raise UserError(
+                f"evaluation: {one} are evaluated by {other}; {_REMEDY[other]}", code="evaluation-of-other-problem"
+            )
         return self
 
     @property
@@ -88,16 +91,17 @@ class Experiment(Spec):
 
     @property
     def clicks(self) -> RankingEvaluation | None:
-        """How click probabilities are judged; None where the model ranks items."""
+        """How click probabilities are evaluated; None where the model ranks items."""
         return self.evaluation if isinstance(self.evaluation, RankingEvaluation) else None
 
     @property
     def lists(self) -> Evaluation:
-        """How ranked lists are judged. Raises `UserError` where the model is one of clicks."""
+        """How ranked lists are evaluated. Raises `UserError` where the model is a ranking model."""
         if self.evaluation.problem == "ranking":
             raise UserError(
                 f"{self.recipe} gives the probability of a click and ranks no catalogue: use `fullrank predict` and "
-                "`fullrank evaluate`, or a recommender"
+                "`fullrank evaluate`, or a recommender",
+                code="not-a-recommender",
             )
         return self.evaluation
 
@@ -114,16 +118,16 @@ def _kind(model: Any) -> Any:
     return model.get("kind") if isinstance(model, dict) else model
 
 
-def named(name: str | Path) -> Experiment:
+def find_experiment(name: str | Path) -> Experiment:
     """The experiment of a recipe by its name, of a function ``module:function``, or of a YAML or JSON file."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         try:
             return Experiment.from_text(read_text(path))
         except UserError as error:
-            raise UserError(f"the experiment {path}: {error}") from None
+            raise UserError(f"the experiment {path}: {error}", code=error.code) from None
     if ":" in str(name):
-        return _called(str(name))
+        return _from_function(str(name))
     if str(name) not in kinds("recipes"):
         raise unknown("recipe", str(name), kinds("recipes"))
     recipe: Any = find(str(name), "recipes")()
@@ -131,23 +135,33 @@ def named(name: str | Path) -> Experiment:
     return made
 
 
-def _called(name: str) -> Experiment:
-    """What the function ``module:function`` returns; its module is imported, so this is for the user's own words."""
+def _from_function(name: str) -> Experiment:
+    """The experiment that ``module:function`` returns. Importing runs code: the name is the user's own."""
     place, _, function = name.partition(":")
     try:
         module = importlib.import_module(place)
     except (ImportError, ValueError, TypeError) as error:
         raise UserError(
-            f"the recipe {name!r}: cannot import {place!r} ({error}); write it as module:function"
+            f"the recipe {name!r}: cannot import {place!r} ({error}); write it as module:function",
+            code="recipe-not-importable",
         ) from None
     recipes = [n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == place]
     recipes = [n for n in recipes if not n.startswith("_") and not isinstance(getattr(module, n), type)]
     if function not in recipes:
-        raise unknown(f"recipe in {place}", function, recipes)
+        raise UserError(
+            f"{place} has no recipe {function!r}{did_you_mean(function, recipes)} (allowed: "
+            f"{', '.join(recipes) or 'none'})",
+            code="unknown-recipe",
+        )
     try:
         made = getattr(module, function)()
     except TypeError as error:
-        raise UserError(f"the recipe {name!r} cannot be called without arguments: {error}") from None
+        raise UserError(
+            f"the recipe {name!r} cannot be called without arguments: {error}", code="recipe-not-callable"
+        ) from None
     if not isinstance(made, Experiment):
-        raise UserError(f"the recipe {name!r} returned {type(made).__name__}; a recipe returns an Experiment")
+        raise UserError(
+            f"the recipe {name!r} returned {type(made).__name__}; a recipe returns an Experiment",
+            code="not-an-experiment",
+        )
     return made

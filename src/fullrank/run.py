@@ -1,5 +1,5 @@
-"""A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and what the model knows by number:
-items.parquet, or of a ranking model its fitted encoder (encoder.json, vocabulary.parquet). It needs no store to answer.
+"""A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and the ids that the model reads:
+items.parquet, or of a ranking model its fitted encoder (encoder.json, vocabulary.parquet). Inference needs no store.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
 """
@@ -21,12 +21,12 @@ from fullrank.core.files import write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.manifest import damaged, digest, is_count, is_store
+from fullrank.data.events.store import Store
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
+from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
 
 FORMAT = 2
@@ -34,7 +34,7 @@ FORMAT = 2
 
 1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
 """
-Known = Catalog | Encoder
+CatalogOrEncoder = Catalog | FieldEncoder
 """What a model is built on: the items of a recommender, the encoder of a ranking model."""
 AGAIN = "take another copy of the run, or train it again"
 
@@ -52,25 +52,30 @@ class Run:
         """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format."""
         folder = Path(path)
         if is_store(folder):
-            raise UserError(f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it")
+            raise UserError(
+                f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
+            )
         if not (folder / "manifest.json").is_file():
-            raise UserError(f"{folder} is not a run folder (it has no manifest.json); `fullrank train` makes one")
+            raise UserError(
+                f"{folder} is not a run folder (it has no manifest.json); `fullrank train` makes one", code="not-a-run"
+            )
         manifest = read_json(folder / "manifest.json")
         version = manifest.get("format_version")
         if type(version) is not int or not 1 <= version <= FORMAT:
             raise UserError(
-                f"{folder} has run format {version!r}; this version of fullrank reads formats 1 to {FORMAT}"
+                f"{folder} has run format {version!r}; this version of fullrank reads formats 1 to {FORMAT}",
+                code="unknown-format",
             )
         _check_manifest(manifest, folder)
         try:
             return cls(folder, Experiment.parse(read_json(folder / "spec.json")), manifest)
         except UserError as error:
-            raise UserError(f"{folder / 'spec.json'}: {error}") from None
+            raise UserError(f"{folder / 'spec.json'}: {error}", code=error.code) from None
 
     @property
     def catalog(self) -> Catalog:
-        """The items that the model knows, in the order of its table. `UserError` of a click model, which knows none."""
-        _ = self.spec.lists
+        """The items that the model ranks, in the order of its table. `UserError` of a ranking model, which has none."""
+        _ = self.spec.lists  # refuses a ranking model
         return Catalog.open(self.path / "items.parquet")
 
     @property
@@ -78,7 +83,7 @@ class Run:
         """Whether the model reads impressions by an encoder that its store alone has: ranking runs of format 1."""
         return self.spec.clicks is not None and self.manifest["format_version"] == 1
 
-    def encoder(self, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> Encoder:
+    def encoder(self, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> FieldEncoder:
         """The fitted encoder of a ranking model: schema, vocabularies and statistics of its training rows.
 
         It lies in the run's folder; that of a run of format 1 is its store's. `data` is that store, where it was moved.
@@ -86,7 +91,10 @@ class Run:
         (`how` to name it), and for a damaged folder.
         """
         if self.spec.clicks is None:
-            raise UserError(f"{self.path} recommends items, so it has no encoder of impressions; it has a catalog")
+            raise UserError(
+                f"{self.path} recommends items, so it has no encoder of impressions; it has a catalog",
+                code="not-a-ranking-model",
+            )
         if data is None and not self.needs_store:
             return self._own_encoder()
         store = _impressions_of(self, data, how)
@@ -102,10 +110,13 @@ class Run:
             found = tuple(FieldInfo(**one) for one in tree["fields"])
         except (KeyError, TypeError) as error:
             raise UserError(
-                f"{self.path / 'fields.json'} does not list fields ({error}); the folder is damaged"
+                f"{self.path / 'fields.json'} does not list fields ({error}); the folder is damaged",
+                code="file-damaged",
             ) from None
         if not all(is_count(field.size) for field in found):
-            raise UserError(f"{self.path / 'fields.json'} has sizes that are no counts; the folder is damaged")
+            raise UserError(
+                f"{self.path / 'fields.json'} has sizes that are no counts; the folder is damaged", code="file-damaged"
+            )
         return found
 
     def trained_until(self, data: AnyStore | str | Path | None = None) -> int | None:
@@ -117,10 +128,13 @@ class Run:
             return _impressions_of(self, data, "by data=").trained_until
         found = self.manifest["data"].get("trained_until")
         if found is not None and type(found) is not int:
-            raise UserError(f"{self.path / 'manifest.json'} says trained_until {found!r}, which is no time; {AGAIN}")
+            raise UserError(
+                f"{self.path / 'manifest.json'} says trained_until {found!r}, which is no time; {AGAIN}",
+                code="file-damaged",
+            )
         return found
 
-    def model(self, encoder: Encoder | None = None) -> nn.Module:
+    def model(self, encoder: FieldEncoder | None = None) -> nn.Module:
         """The trained model in evaluation mode, on the CPU. `encoder` is the run's own, where it was read already."""
         tensors = read_tensors(self.path / "weights.safetensors")
         known: Catalog | Sequence[FieldInfo]
@@ -133,33 +147,37 @@ class Run:
             model: nn.Module = self.spec.model.build(known)  # type: ignore[attr-defined]
         except (RuntimeError, MemoryError) as error:
             reason = str(error).splitlines()[0] if str(error) else "out of memory"
-            raise UserError(f"{self.path}: its spec cannot be built ({reason}); was it edited?") from None
+            raise UserError(
+                f"{self.path}: its spec cannot be built ({reason}); was it edited?", code="spec-cannot-be-built"
+            ) from None
         load_weights(model, tensors, self.path)
         return model.eval()
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short)."""
-        return rows_of(self.path)
+        return metrics_rows(self.path)
 
-    def _own_encoder(self) -> Encoder:
+    def _own_encoder(self) -> FieldEncoder:
         path = self.path / encoder_files.NAME
-        encoder = encoder_files.restored(path, read_json(path), AGAIN)
+        encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
         if self.manifest.get("encoder") != _encoder_hashes(self.path):
             # two values that changed places have the right number of ids, and would predict in silence
-            raise damaged(path, "it or its vocabulary is not the one that the weights were trained with", AGAIN)
+            raise damaged_file(path, "it or its vocabulary is not the one that the weights were trained with", AGAIN)
         return encoder
 
 
-def build_model(experiment: Experiment, known: Known) -> Any:
-    """The untrained model of an experiment."""
-    return experiment.model.build(known.fields if isinstance(known, Encoder) else known)  # type: ignore[attr-defined]
+def build_model(experiment: Experiment, known: CatalogOrEncoder) -> Any:
+    """The untrained model of an experiment, built on the items of its catalogue or on the fields of its encoder."""
+    return experiment.model.build(known.fields if isinstance(known, FieldEncoder) else known)  # type: ignore[attr-defined]
 
 
 def store_path(run: Run, *, how: str = "with --data") -> Path:
     """Where the store was that a run was trained on. Raises `UserError` where it is no longer: `how` to name it."""
     where = Path(run.manifest["data"]["path"])
     if not where.is_dir():
-        raise UserError(f"the store {where} that {run.path} was trained on is not there; name it {how}")
+        raise UserError(
+            f"the store {where} that {run.path} was trained on is not there; name it {how}", code="store-missing"
+        )
     return where
 
 
@@ -168,18 +186,32 @@ def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = 
     found = store_path(run, how=how) if data is None else data
     store = open_store(found) if isinstance(found, str | Path) else found
     if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
-        raise UserError(f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)")
+        raise UserError(
+            f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)",
+            code="store-differs",
+        )
+    return store
+
+
+def event_store_of(run: Run, data: AnyStore | str | Path | None = None) -> Store:
+    """The store of events that a recommender was trained on. Raises `UserError` for a ranking model, as `store_of`."""
+    _ = run.spec.lists  # refuses a ranking model
+    store = store_of(run, data)
+    assert isinstance(store, Store)  # its fingerprint is the run's, so it is of the run's problem
     return store
 
 
 def _impressions_of(run: Run, data: AnyStore | str | Path | None, how: str) -> ImpressionStore:
     store = store_of(run, data, how=how)
     if not isinstance(store, ImpressionStore):
-        raise UserError(f"{store.path} holds histories and {run.path} reads impressions; name its own store {how}")
+        raise UserError(
+            f"{store.path} holds histories and {run.path} reads impressions; name its own store {how}",
+            code="store-of-other-problem",
+        )
     return store
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
+def metrics_rows(folder: Path) -> list[dict[str, Any]]:
     """What `Run.rows` gives, of a folder whose run may still be in training."""
     path = folder / "metrics.jsonl"
     if not path.exists():
@@ -196,16 +228,18 @@ def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
     data = manifest.get("data")
     whole = isinstance(data, dict) and all(isinstance(data.get(key), str) for key in ("path", "split_fingerprint"))
     if not whole or type(manifest.get("parameters")) is not int:
-        raise UserError(f"{folder / 'manifest.json'} lacks the run's data or parameters; the folder is damaged")
+        raise UserError(
+            f"{folder / 'manifest.json'} lacks the run's data or parameters; the folder is damaged", code="file-damaged"
+        )
 
 
-def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[str, Any]) -> None:
+def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: dict[str, Any]) -> None:
     """Everything of a run folder but its weights and metrics; the manifest last, since it makes the folder a run."""
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(known, Catalog):
         known.write(path / "items.parquet")
     else:
-        write_json(path / encoder_files.NAME, encoder_files.state(known), indent=1)
+        write_json(path / encoder_files.NAME, encoder_files.encoder_state(known), indent=1)
         encoder_files.write_vocabulary(path, encoder_files.vocabularies(known))
         manifest = manifest | {"encoder": _encoder_hashes(path)}
     write_text(path / "spec.json", experiment.to_json())
@@ -215,7 +249,7 @@ def write_run(path: Path, experiment: Experiment, known: Known, manifest: dict[s
 
 def _encoder_hashes(path: Path) -> dict[str, str]:
     """SHA-256 of the files of a run's encoder."""
-    return {name: digest(path / name) for name in (encoder_files.NAME, encoder_files.VOCABULARY)}
+    return {name: sha256_file(path / name) for name in (encoder_files.NAME, encoder_files.VOCABULARY)}
 
 
 def write_weights(path: Path, model: nn.Module) -> None:
@@ -229,7 +263,9 @@ def weights_hash(path: Path) -> str:
         with open(path / "weights.safetensors", "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise UserError(f"cannot read {path / 'weights.safetensors'}: {error.strerror or error}") from error
+        raise UserError(
+            f"cannot read {path / 'weights.safetensors'}: {error.strerror or error}", code="file-unreadable"
+        ) from error
 
 
 def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], where: Path) -> None:
@@ -237,7 +273,9 @@ def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], w
     ids = sum(field.size for field in fields if field.shares is None)
     held = sum(tensor.numel() for tensor in tensors.values())
     if ids > held:
-        raise UserError(f"{where}: its fields have {ids:,} ids, and its weights hold {held:,} numbers; {AGAIN}")
+        raise UserError(
+            f"{where}: its fields have {ids:,} ids, and its weights hold {held:,} numbers; {AGAIN}", code="file-damaged"
+        )
 
 
 def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path) -> None:
@@ -245,15 +283,25 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path
     own = model.state_dict()
     for name, tensor in own.items():
         if name not in tensors:
-            raise UserError(f"{where}: the weights lack {name!r}; the folder is damaged or its spec was edited")
+            raise UserError(
+                f"{where}: the weights lack {name!r}; the folder is damaged or its spec was edited",
+                code="weights-differ-from-spec",
+            )
         if tensors[name].shape != tensor.shape:
             raise UserError(
-                f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, the spec asks for {tuple(tensor.shape)}"
+                f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, the spec asks for {tuple(tensor.shape)}",
+                code="weights-differ-from-spec",
             )
     extra = sorted(set(tensors) - set(own))
     if extra:
-        raise UserError(f"{where}: the weights hold {extra[0]!r}, which the spec does not; the spec was edited")
+        raise UserError(
+            f"{where}: the weights hold {extra[0]!r}, which the spec does not; the spec was edited",
+            code="weights-differ-from-spec",
+        )
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise UserError(f"{where}: {name!r} holds values that are not finite; the run diverged or is damaged")
+            raise UserError(
+                f"{where}: {name!r} holds values that are not finite; the run diverged or is damaged",
+                code="weights-not-finite",
+            )
     model.load_state_dict(tensors)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fullrank.analysis import Observer, Row
-from fullrank.analysis.reading import Sample, readings, sample
+from fullrank.analysis.activations import Context, Sample, activations, sample_users
+from fullrank.analysis.diagnosis import Row
+from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.core.spec import Spec
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -43,15 +44,21 @@ def model_of(spec: Spec, on: Store, *, scale: float = 0.3) -> Any:
 
 
 def everyone(on: Store) -> Sample:
-    return sample(on, "test", 10_000)
+    return sample_users(on, "test", 10_000)
 
 
-def observed(model: Any, some: Sample, *observers: Observer) -> list[list[Row]]:
-    """The rows of each observer after one pass."""
-    for reading in readings(model, some):
-        for observer in observers:
-            observer.see(reading)
-    return [observer.rows() for observer in observers]
+def context_of(model: Any, some: Sample, on: Store | None = None, split: str = "test", **given: Any) -> Context:
+    """What a diagnostic is given; most of them read nothing of the store."""
+    return Context(model, shop() if on is None else on, split, some, **given)
+
+
+def observed(model: Any, some: Sample, *diagnostics: type[Diagnostic] | Diagnostic, **given: Any) -> list[list[Row]]:
+    """The rows of each diagnostic after one pass."""
+    made = [one(context_of(model, some, **given)) if isinstance(one, type) else one for one in diagnostics]
+    for batch in activations(model, some):
+        for one in made:
+            one.observe(batch)
+    return [one.rows() for one in made]
 
 
 def values(rows: list[Row], name: str, **where: Any) -> list[Any]:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import LEFT_OUT
-from fullrank.analysis.ablation import Chosen, ablation_rows, accuracy_of, parts, without
-from fullrank.analysis.reading import blocks_of, sample
+from fullrank.analysis.activations import SampleStore, blocks_of, sample_protocol, sample_users
+from fullrank.analysis.diagnosis import LEFT_OUT
+from fullrank.analysis.diagnostics.ablation import Ablation, parts_of, silenced
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.transformer import Transformer
-from tests.analysis.conftest import everyone, model_of, recommender, shop, values
+from tests.analysis.conftest import context_of, everyone, model_of, recommender, shop, values
 from tiny import histories, padded
 
 
@@ -24,14 +24,14 @@ def test_without_a_part_is_as_with_a_zero_output(label: str, settings: tuple[str
     if settings:
         twin.load_state_dict(model.state_dict())
     batch = padded(histories((3, 9, 5), items=30))
-    for part in (part for part in parts(model) if part.label == label):
+    for part in (part for part in parts_of(model) if part.label == label):
         for layer, (block, whole) in enumerate(zip(blocks_of(twin), blocks_of(model), strict=True)):
             fresh = whole.state_dict()
             block.load_state_dict(fresh)
             if part.layer in (layer, None):
                 last = block.attention.output if label == "attention" else block.feed_forward.down
                 torch.nn.init.zeros_(last.weight)
-        with torch.no_grad(), without(part.modules):
+        with torch.no_grad(), silenced(part.modules):
             found = model.answer(batch).vectors
         assert torch.equal(found, twin.answer(batch).vectors)
     assert not any(m._forward_hooks or "attend_latent" in vars(m) for m in model.modules())
@@ -43,37 +43,37 @@ def test_a_pre_norm_block_without_both_is_the_identity() -> None:
     block = model.encoder.blocks[0]
     batch = padded(histories((4, 2), items=30))
     x = torch.randn(2, 4, 8)
-    with torch.no_grad(), without((block.attention, block.feed_forward)):
+    with torch.no_grad(), silenced((block.attention, block.feed_forward)):
         assert torch.equal(block(x, batch), x)
 
 
 def test_parts_are_each_block_and_all_of_a_kind() -> None:
     store = shop()
-    found = [(part.label, part.layer, len(part.modules)) for part in parts(model_of(recommender(), store))]
+    found = [(part.label, part.layer, len(part.modules)) for part in parts_of(model_of(recommender(), store))]
     kinds = [("attention", 0, 1), ("attention", 1, 1), ("attention", None, 2)]
     assert found == kinds + [("feed_forward", layer, many) for _, layer, many in kinds]
     bare = recommender(Transformer(layers=1, feed_forward="none"))
-    assert [(part.label, part.layer) for part in parts(model_of(bare, store))] == [("attention", 0)]
+    assert [(part.label, part.layer) for part in parts_of(model_of(bare, store))] == [("attention", 0)]
 
 
 @pytest.mark.parametrize("settings", [(), ("scoring.similarity=cosine", "scoring.temperature=0.1")])
 @pytest.mark.parametrize("spec", [Evaluation(), Evaluation(seen="keep", selection="recall@5", popularity="all")])
 def test_the_whole_model_is_measured_as_an_evaluation_does(spec: Evaluation, settings: tuple[str, ...]) -> None:
     store = shop()
-    model, some = model_of(recommender(None, *settings), store), sample(store, "test", 17)
-    rows = ablation_rows(model, store, some, "test", accuracy_of(spec))
-    found = evaluate(model, Chosen(store, some.users), "test", accuracy_of(spec))
+    model, some = model_of(recommender(None, *settings), store), sample_users(store, "test", 17)
+    rows = Ablation(context_of(model, some, store, evaluation=sample_protocol(spec))).rows()
+    found = evaluate(model, SampleStore(store, some.users), "test", sample_protocol(spec))
     assert found.protocol["users"] == 17 and np.array_equal(found.per_user.users, np.sort(some.users))
     assert set(found.metrics) == {spec.selection, "fair0.8@1"}
     for name, value in found.metrics.items():
         assert values(rows, name, label="whole") == [value]
     assert len(values(rows, "collapse_share")) == 7
-    with torch.no_grad(), without((model.encoder.blocks[1].feed_forward,)):
-        again = evaluate(model, Chosen(store, some.users), "test", accuracy_of(spec))
+    with torch.no_grad(), silenced((model.encoder.blocks[1].feed_forward,)):
+        again = evaluate(model, SampleStore(store, some.users), "test", sample_protocol(spec))
     assert values(rows, "fair0.8@1", label="feed_forward", layer=1) == [again.metrics["fair0.8@1"]]
 
 
 def test_a_model_without_blocks_says_so() -> None:
     store = shop()
-    rows = ablation_rows(model_of(Popularity(), store), store, everyone(store), "test", accuracy_of(Evaluation()))
+    rows = Ablation(context_of(model_of(Popularity(), store), everyone(store), store)).rows()
     assert [one["name"] for one in rows] == [LEFT_OUT]

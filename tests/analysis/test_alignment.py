@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import LEFT_OUT
-from fullrank.analysis.alignment import Alignment, principal
-from fullrank.analysis.reading import readings
+from fullrank.analysis.activations import activations
+from fullrank.analysis.diagnosis import LEFT_OUT
+from fullrank.analysis.diagnostics.alignment import Alignment, principal
 from fullrank.models.sequential.encoders.gru import GRU
 from tests.analysis.conftest import everyone, model_of, observed, recommender, shop, values
 
@@ -35,12 +35,12 @@ def test_padding_changes_nothing() -> None:
 def test_the_twin_takes_single_users() -> None:
     store = shop()
     model, some = model_of(recommender(None, "encoder.layers=3"), store, scale=1.0), everyone(store)
-    (rows,) = observed(model, some, Alignment())
-    (reading,) = readings(model, some)
+    (rows,) = observed(model, some, Alignment)
+    (reading,) = activations(model, some)
     uv: dict[tuple[int, int], list[float]] = {}
     best: dict[tuple[int, int], tuple[float, float]] = {}
     right: dict[int, dict[int, np.ndarray]] = {}
-    for attended in reading.attended:
+    for attended in reading.attentions:
         with torch.no_grad():
             weights = attended.module.weights(attended.x, attended.batch).double().numpy()
         for b, n in enumerate(attended.batch.lengths.tolist()):
@@ -65,5 +65,5 @@ def test_the_twin_takes_single_users() -> None:
 
 def test_without_attention_it_says_so() -> None:
     store = shop()
-    (rows,) = observed(model_of(recommender(GRU()), store), everyone(store), Alignment())
+    (rows,) = observed(model_of(recommender(GRU()), store), everyone(store), Alignment)
     assert [one["name"] for one in rows] == [LEFT_OUT]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import LEFT_OUT
-from fullrank.analysis import reading as reading_room
-from fullrank.analysis.attention_share import HEAD, LABELS, AttentionShare, bands
-from fullrank.analysis.reading import readings
+from fullrank.analysis import activations as room
+from fullrank.analysis.activations import activations
+from fullrank.analysis.diagnosis import LEFT_OUT
+from fullrank.analysis.diagnostics.attention_share import HEAD, LABELS, AttentionShare
 from fullrank.metrics.exposure import niche
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
@@ -21,8 +21,8 @@ from tests.analysis.conftest import everyone, model_of, observed, recommender, s
 @pytest.mark.parametrize("size", [5, 23, 60, 1000])
 def test_the_head_is_what_fairness_does_not_call_niche(size: int) -> None:
     popularity = np.random.default_rng(size).integers(0, 9, size)
-    assert np.array_equal(bands(popularity) < HEAD, ~niche(popularity, 0.8))
-    assert popularity[bands(popularity) == 0].min() >= popularity[bands(popularity) == 4].max()
+    assert np.array_equal(popularity_bands(popularity) < HEAD, ~niche(popularity, 0.8))
+    assert popularity[popularity_bands(popularity) == 0].min() >= popularity[popularity_bands(popularity) == 4].max()
 
 
 def two_sided() -> object:
@@ -34,10 +34,10 @@ def two_sided() -> object:
 def test_the_twin_adds_up_single_weights(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = shop()
     model, some = model_of(recommender() if kind == "causal" else two_sided(), store), everyone(store)
-    band = bands(some.popularity)
+    band = popularity_bands(some.popularity)
     mass, keys, uniform = np.zeros((2, 2, 5)), np.zeros(5), np.zeros(5)
-    (reading,) = readings(model, some)
-    for attended in reading.attended:
+    (reading,) = activations(model, some)
+    for attended in reading.attentions:
         with torch.no_grad():
             weights = attended.module.weights(attended.x, attended.batch).double().numpy()
         batch = attended.batch
@@ -50,8 +50,8 @@ def test_the_twin_adds_up_single_weights(kind: str, monkeypatch: pytest.MonkeyPa
                 if attended.layer == 0:
                     keys[place] += 1
                     uniform[place] += sum(1 / (i + 1) for i in range(j, length)) if kind == "causal" else 1
-    monkeypatch.setattr(reading_room, "WEIGHTS", 500)
-    (rows,) = observed(model, some, AttentionShare(some.popularity))
+    monkeypatch.setattr(room, "WEIGHTS", 500)
+    (rows,) = observed(model, some, AttentionShare)
     for layer in range(2):
         for head in range(2):
             share = mass[layer, head] / mass[layer, head].sum()
@@ -69,7 +69,7 @@ def test_even_attention_gives_the_uniform_shares() -> None:
     model, some = model_of(recommender(), store), everyone(store)
     for block in model.encoder.blocks:
         torch.nn.init.zeros_(block.attention.qkv.weight)
-    (rows,) = observed(model, some, AttentionShare(some.popularity))
+    (rows,) = observed(model, some, AttentionShare)
     for label in LABELS:
         assert values(rows, "mass", layer=1, head=0, label=label) == pytest.approx(values(rows, "uniform", label=label))
 
@@ -78,16 +78,16 @@ def test_signed_weights_count_by_their_size() -> None:
     """HSTU's weights can fall below zero and need not sum to one."""
     store = shop()
     model, some = model_of(recommender(), store), everyone(store)
-    (plain,) = observed(model, some, AttentionShare(some.popularity))
+    (plain,) = observed(model, some, AttentionShare)
     for block in model.encoder.blocks:
         weights = block.attention.weights
         block.attention.weights = lambda x, batch, weights=weights: -3 * weights(x, batch)
-    (signed,) = observed(model, some, AttentionShare(some.popularity))
+    (signed,) = observed(model, some, AttentionShare)
     assert [one["value"] for one in signed] == pytest.approx([one["value"] for one in plain])
 
 
 def test_without_attention_it_says_so() -> None:
     store = shop()
     some = everyone(store)
-    (rows,) = observed(model_of(recommender(GRU()), store), some, AttentionShare(some.popularity))
+    (rows,) = observed(model_of(recommender(GRU()), store), some, AttentionShare)
     assert [one["name"] for one in rows] == [LEFT_OUT] and "no attention" in rows[0]["label"]

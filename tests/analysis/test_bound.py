@@ -11,21 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import LEFT_OUT, Row
-from fullrank.analysis.bound import LIPSCHITZ, Bound
-from fullrank.analysis.reading import readings
-from fullrank.analysis.spectrum import Scores
+from fullrank.analysis.activations import activations
+from fullrank.analysis.diagnosis import LEFT_OUT, Row
+from fullrank.analysis.diagnostics.bound import LIPSCHITZ, Bound
 from fullrank.core.errors import UserError
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
-from tests.analysis.conftest import everyone, model_of, observed, recommender, shop, values
+from tests.analysis.conftest import context_of, everyone, model_of, observed, recommender, shop, values
 from tiny import reachable
 
 
 def bound_rows(model: Any, some: Any) -> list[Row]:
-    scores = Scores(len(some), some.popularity)
-    return observed(model, some, scores, Bound(scores))[1]
+    return observed(model, some, Bound)[0]
 
 
 def norm(x: torch.Tensor) -> float:
@@ -38,13 +36,13 @@ def test_one_block_by_hand() -> None:
     encoder = Transformer(layers=1, attention=Softmax(heads=2), feed_forward="mlp")
     model, some = model_of(recommender(encoder), store), everyone(store)
     rows = bound_rows(model, some)
-    (reading,) = readings(model, some)
+    (reading,) = activations(model, some)
     block, valid = model.encoder.blocks[0], reading.inputs.valid
     with torch.no_grad():
-        weights = block.attention.weights(reading.attended[0].x, reading.inputs) * valid[:, None, :, None]
+        weights = block.attention.weights(reading.attentions[0].x, reading.inputs) * valid[:, None, :, None]
 
     def scale(module: Any) -> float:
-        least = reading.given[module][valid].double().square().mean(-1).min() + module.eps
+        least = reading.module_inputs[module][valid].double().square().mean(-1).min() + module.eps
         return float(least.rsqrt() * module.weight.detach().abs().max())
 
     value = block.attention.qkv.weight[16:].unflatten(0, (2, 4))
@@ -102,9 +100,8 @@ def test_a_bound_without_the_offset_of_biases_would_be_exceeded() -> None:
     for name, parameter in model.encoder.named_parameters():
         if name.endswith("output.bias") or name.endswith("down.bias"):
             torch.nn.init.constant_(parameter, 2.0)
-    scores = Scores(len(some), some.popularity)
-    observer = Bound(scores)
-    assert held(observed(model, some, scores, observer)[1])
+    observer = Bound(context_of(model, some))
+    assert held(observed(model, some, observer)[0])
     observer.drift = dict.fromkeys(observer.drift, 0.0)
     observer.rows_seen = 1
     assert not held(observer.rows())

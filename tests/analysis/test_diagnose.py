@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from discover import everything, name
-from fullrank.analysis.diagnose import KEYS, Diagnosis, diagnose
-from fullrank.core.errors import UserError
+from fullrank.analysis.diagnose import diagnose_retrieval
+from fullrank.analysis.diagnosis import KEYS, Diagnosis
 from fullrank.core.spec import Spec
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.regularizers.sprint import Sprint
+from refusals import refused
 from tests.analysis.conftest import model_of, recommender, shop
 from tiny import plain
 
@@ -49,7 +50,7 @@ def brands(store: Any) -> Any:
 def test_every_model_has_a_diagnosis(kind: str) -> None:
     store = brands(shop())
     model = model_of(SPECS[kind], store)
-    found = diagnose(model, store, users=25)
+    found = diagnose_retrieval(model, store, users=25)
     assert found.about()["users"] == 25 and found.about()["split"] == "test"
     for one in found.rows:
         assert set(one) == KEYS
@@ -60,13 +61,13 @@ def test_every_model_has_a_diagnosis(kind: str) -> None:
     }  # fmt: skip
     json.dumps(found.rows, allow_nan=False)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
-    again = diagnose(model, store, users=25)
+    again = diagnose_retrieval(model, store, users=25)
     assert again.rows == found.rows
 
 
 def test_a_trained_like_transformer_leaves_nothing_out() -> None:
     store = shop()
-    found = diagnose(model_of(recommender(), store), store, users=25)
+    found = diagnose_retrieval(model_of(recommender(), store), store, users=25)
     assert found.left_out() == {}
     share = found.value("spectrum", "collapse_share")
     assert share is not None and 0 < share < 1 and found.value("spectrum", "nothing") is None
@@ -74,7 +75,7 @@ def test_a_trained_like_transformer_leaves_nothing_out() -> None:
 
 def test_a_file_and_back(tmp_path: Path) -> None:
     store = shop()
-    found = diagnose(model_of(recommender(), store), store, users=9, weights="abc", seed=3)
+    found = diagnose_retrieval(model_of(recommender(), store), store, users=9, weights="abc", seed=3)
     found.save(tmp_path / "deep" / "rows.jsonl")
     assert Diagnosis.load(tmp_path / "deep" / "rows.jsonl") == found
     sample = {"split": "test", "users": 9, "seed": 3, "fingerprint": "tiny", "weights": "abc"}
@@ -84,9 +85,9 @@ def test_a_file_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]\n", '{"a": 1}\n', "[" * 10_000])
 def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(text)
-    with pytest.raises(UserError, match="diagnosis"):
+    with refused("file-damaged", tmp_path):
         Diagnosis.load(tmp_path / "x.jsonl")
-    with pytest.raises(UserError, match="diagnosis"):
+    with refused("file-damaged", tmp_path):
         Diagnosis.load(tmp_path / "missing.jsonl")
 
 
@@ -94,29 +95,31 @@ def test_a_row_of_other_types_is_refused(tmp_path: Path) -> None:
     good = dict.fromkeys(KEYS) | {"diagnostic": "a", "name": "b"}
     for key, value in (("layer", "<b>"), ("value", [1]), ("label", 3), ("name", None)):
         (tmp_path / "x.jsonl").write_text(json.dumps(good | {key: value}))
-        with pytest.raises(UserError, match="no diagnosis"):
+        with refused("file-damaged", tmp_path / "x.jsonl"):
             Diagnosis.load(tmp_path / "x.jsonl")
 
 
 def test_mistakes() -> None:
     store = shop()
     model = model_of(recommender(), store)
-    with pytest.raises(UserError, match="unknown split"):
-        diagnose(model, store, split="tset")
+    with refused("unknown-split", "tset", "test"):
+        diagnose_retrieval(model, store, split="tset")
     model.num_items += 1
-    with pytest.raises(UserError, match="31 items but the store's catalogue has 30"):
-        diagnose(model, store)
+    with refused("other-catalogue", 31, 30):
+        diagnose_retrieval(model, store)
 
 
 def test_progress_rises_to_its_end() -> None:
     store = shop()
     seen: list[tuple[int, int]] = []
-    diagnose(model_of(recommender(), store), store, users=9, progress=lambda done, total: seen.append((done, total)))
+    diagnose_retrieval(
+        model_of(recommender(), store), store, users=9, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == sorted(seen) and seen[-1] == (1000, 1000)
 
 
 def test_a_model_in_training_is_left_as_it_was() -> None:
     store = shop()
     model: Recommender | Any = model_of(recommender(), store).train()
-    diagnose(model, store, users=9)
+    diagnose_retrieval(model, store, users=9)
     assert model.training and all(p.requires_grad and p.grad is None for p in model.parameters())

@@ -12,22 +12,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fullrank.analysis import LEFT_OUT
-from fullrank.analysis import focus as room
 from fullrank.analysis import relevance as relevance_room
-from fullrank.analysis.diagnose import diagnose
-from fullrank.analysis.explain import case, case_rows, telling
-from fullrank.analysis.focus import Focus
-from fullrank.analysis.reading import readings
+from fullrank.analysis.activations import activations
+from fullrank.analysis.diagnose import diagnose_retrieval
+from fullrank.analysis.diagnosis import LEFT_OUT
+from fullrank.analysis.diagnostics import focus as room
+from fullrank.analysis.diagnostics.explain import ExampleUser, example_user, explain_user
+from fullrank.analysis.diagnostics.focus import Focus
 from fullrank.analysis.relevance import Relevance
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.attention.focused import Focused
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
-from tests.analysis.conftest import ITEMS, everyone, history, model_of, observed, recommender, shop, values
+from refusals import refused
+from tests.analysis.conftest import ITEMS, context_of, everyone, history, model_of, observed, recommender, shop, values
 from tiny import store
 
 KINDS = {
@@ -77,7 +77,7 @@ def test_alike_vectors_make_relevant() -> None:
     a, b = np.array([(i, j) for i in range(ITEMS) for j in range(ITEMS)]).T
     cosine = (vectors[a] * vectors[b]).sum(1) / np.linalg.norm(vectors[a], axis=1) / np.linalg.norm(vectors[b], axis=1)
     assert (Relevance(on, vectors)(a, b) == (Relevance(on)(a, b) | (cosine >= 0.6))).all()
-    with pytest.raises(UserError, match="3 item vectors for 30 items"):
+    with refused("vectors-do-not-fit", 3, 30):
         Relevance(on, vectors[:3])
 
 
@@ -88,9 +88,9 @@ def test_the_twin_adds_up_single_weights(kind: str, monkeypatch: pytest.MonkeyPa
     targets = some.next_items
     monkeypatch.setattr(room, "LAST", 6)
     sums, even, users = np.zeros((3, 2, 2)), 0.0, 0
-    for reading in readings(model, some):
-        for row, place in enumerate(reading.at):
-            batch = reading.attended[0].batch
+    for reading in activations(model, some):
+        for row, place in enumerate(reading.users):
+            batch = reading.attentions[0].batch
             length = int(batch.lengths[row])
             real = [j for j in range(length) if batch.hidden is None or not batch.hidden[row, j]]
             keys = real[-6:]
@@ -99,14 +99,14 @@ def test_the_twin_adds_up_single_weights(kind: str, monkeypatch: pytest.MonkeyPa
             if marks.all() or not marks.any():
                 continue
             users, even = users + 1, even + marks.mean()
-            for attended in reading.attended:
+            for attended in reading.attentions:
                 with torch.no_grad():
                     weights = attended.module.weights(attended.x, batch)[row, :, length - 1, keys].double().numpy()
                 shares = weights / np.abs(weights).sum(1, keepdims=True)
                 sums[0, attended.layer] += np.abs(shares[:, marks]).sum(1)
                 sums[1, attended.layer] += shares[:, marks].sum(1)
                 sums[2, attended.layer] += shares[:, ~marks].sum(1)
-    (rows,) = observed(model, some, Focus(targets, Relevance(on)))
+    (rows,) = observed(model, some, Focus, on=on)
     assert 3 < users < len(some) and values(rows, "users") == [users] and values(rows, "asked") == [len(some)]
     assert values(rows, "even")[0] == pytest.approx(even / users)
     for layer in range(2):
@@ -139,8 +139,6 @@ def test_attention_to_the_own_department_is_seen() -> None:
     on = planted()
     some = everyone(on)
     model = model_of(recommender(Transformer(layers=1, attention=Softmax(heads=1), positions="none")), on)
-    targets = some.next_items
-    relevance = Relevance(on)
     for strength, least, most in ((0.0, 0.95, 1.05), (30.0, 1.1, 3.0)):
         with torch.no_grad():
             table = torch.zeros(ITEMS, 8)
@@ -150,44 +148,44 @@ def test_attention_to_the_own_department_is_seen() -> None:
             q, k, _ = model.encoder.blocks[0].attention.qkv.weight.split(8)
             q.copy_(strength * torch.eye(8))
             k.copy_(torch.eye(8))
-        (rows,) = observed(model, some, Focus(targets, relevance))
+        (rows,) = observed(model, some, Focus, on=on)
         assert least < values(rows, "ratio", layer=0, head=0)[0] < most
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_case_shows_each_event(kind: str) -> None:
+def test_an_explanation_shows_each_event(kind: str) -> None:
     on = shop()
     model, some = model_of(KINDS[kind], on), everyone(on)
     relevance = Relevance(on)
     for place in (0, 3, 7):
         user = int(some.users[place])
-        found = case(model, on, user, relevance=relevance)
+        found = explain_user(model, on, user, relevance=relevance)
         read = history(some, place, 10 if causal(kind) else 9)
         events = some.histories.items
         assert found.items.tolist() == read.tolist() and found.target == events.values[events.ends[place]]
         assert found.relevant.tolist() == [related(on, int(i), found.target) for i in read]
         assert np.abs(found.shares).sum(1).max() <= 1 + 1e-5 and found.shares.shape == (2, len(read))
-        (reading,) = (r for r in readings(model, some) if place in r.at)
-        row = reading.at.tolist().index(place)
-        batch, attended = reading.attended[1].batch, reading.attended[1]
+        (reading,) = (r for r in activations(model, some) if place in r.users)
+        row = reading.users.tolist().index(place)
+        batch, attended = reading.attentions[1].batch, reading.attentions[1]
         with torch.no_grad():
             last = int(batch.lengths[row]) - 1
             weights = attended.module.weights(attended.x, batch)[row, :, last, : len(read)].double()
         wanted = (weights / weights.abs().sum(-1, keepdim=True)).mean(0).numpy()
         assert np.allclose(found.shares[1], wanted, atol=1e-4)
-    with pytest.raises(UserError, match="no history with a target"):
-        case(model, on, 10_000)
+    with refused("no-target", 10_000, "test"):
+        explain_user(model, on, 10_000)
 
 
 def causal(kind: str) -> bool:
     return not kind.startswith("two-sided")
 
 
-def test_the_telling_user_has_both_kinds_and_is_the_same_for_every_model() -> None:
+def test_the_example_user_has_both_kinds_and_is_the_same_for_every_model() -> None:
     on = planted()
     some, relevance = everyone(on), Relevance(on)
-    chosen = telling(on, some, relevance)
-    rows = [case_rows(model_of(spec, on), on, some, "test", relevance) for spec in KINDS.values()]
+    chosen = example_user(on, some, relevance)
+    rows = [ExampleUser(context_of(model_of(spec, on), some, on)).rows() for spec in KINDS.values()]
     assert [values(found, "user") for found in rows] == [[chosen]] * 3
     labels = {one["label"] for one in rows[0] if one["name"] == "item"}
     assert labels == {"relevant", "noise"}
@@ -198,21 +196,23 @@ def test_the_telling_user_has_both_kinds_and_is_the_same_for_every_model() -> No
 
 def test_what_is_left_out_says_why() -> None:
     on = shop()
-    found = diagnose(model_of(recommender(GRU()), on), on, users=25)
+    found = diagnose_retrieval(model_of(recommender(GRU()), on), on, users=25)
     assert "no attention" in found.left_out()["focus"] and "no attention" in found.left_out()["case"]
-    found = diagnose(model_of(recommender(), on), on, split="train", users=25)
+    found = diagnose_retrieval(model_of(recommender(), on), on, split="train", users=25)
     assert "no targets" in found.left_out()["focus"] and not found.of("case")
     same = store([[1, 2, 3, 1, 2, 3]] * 6, ITEMS)
-    (rows,) = observed(model_of(recommender(), same), everyone(same), Focus(np.array([3] * 6), Relevance(same)))
+    model, some = model_of(recommender(), same), everyone(same)
+    focus = Focus(context_of(model, some, same))
+    focus.targets = np.array([3] * 6)
+    (rows,) = observed(model, some, focus)
     assert [one["name"] for one in rows] == [LEFT_OUT] and "both relevant events and noise" in rows[0]["label"]
 
 
 def test_rows_of_the_sample_do_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     on = shop()
     model, some = model_of(KINDS["focused"], on), everyone(on)
-    targets = some.next_items
-    (whole,) = observed(model, some, Focus(targets, Relevance(on)))
-    monkeypatch.setattr("fullrank.analysis.reading.WEIGHTS", 300)
-    (parts,) = observed(model, some, Focus(targets, Relevance(on)))
+    (whole,) = observed(model, some, Focus, on=on)
+    monkeypatch.setattr("fullrank.analysis.activations.WEIGHTS", 300)
+    (parts,) = observed(model, some, Focus, on=on)
     for a, b in pairwise([whole, parts]):
         assert [one["value"] for one in a] == pytest.approx([one["value"] for one in b], abs=1e-6)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import LEFT_OUT
-from fullrank.analysis.norms import norm_rows, spectral_norm
+from fullrank.analysis.diagnosis import LEFT_OUT, Row
+from fullrank.analysis.diagnostics.norms import Norms, spectral_norm
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.gru import GRU
-from tests.analysis.conftest import DIM, model_of, recommender, shop, values
+from tests.analysis.conftest import DIM, context_of, everyone, model_of, recommender, shop, values
+
+
+def norm_rows(model: Any) -> list[Row]:
+    return Norms(context_of(model, everyone(shop()))).rows()
 
 
 def largest(matrix: torch.Tensor) -> float:

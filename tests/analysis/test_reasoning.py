@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import LEFT_OUT, Row
-from fullrank.analysis.diagnose import Diagnosis, diagnose
-from fullrank.analysis.diversity import Diversity, contraction, spread
-from fullrank.analysis.ensemble import Ensemble
-from fullrank.analysis.latent_attention import EDGES, LABELS, OWN, latent_attention_rows, looks
-from fullrank.analysis.reading import Reading, Sample, attention_of, blocks_of, readings
-from fullrank.analysis.robustness import robustness_rows
-from fullrank.analysis.streams import Streams
-from fullrank.analysis.thinking import evenly, thinking_rows
+from fullrank.analysis.activations import Activations, Sample, activations, attention_of, blocks_of
+from fullrank.analysis.diagnose import diagnose_retrieval
+from fullrank.analysis.diagnosis import LEFT_OUT, Diagnosis, Row
+from fullrank.analysis.diagnostics.diversity import Diversity, contraction, mean_distance
+from fullrank.analysis.diagnostics.ensemble import Ensemble
+from fullrank.analysis.diagnostics.latent_attention import EDGES, LABELS, OWN, LatentAttention, latent_weights
+from fullrank.analysis.diagnostics.reasoning_steps import GateGain, OracleStep, StepCurve, equal_weights
+from fullrank.analysis.diagnostics.robustness import Robustness
+from fullrank.analysis.diagnostics.streams import Streams
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.transformer import Transformer
-from tests.analysis.conftest import ITEMS, everyone, model_of, observed, recommender, shop, values
+from tests.analysis.conftest import ITEMS, context_of, everyone, model_of, observed, recommender, shop, values
 
 STORE = shop()
 SPEC = Evaluation(bootstrap=0, ks=(10,), metrics=("ndcg@10",))
@@ -41,8 +41,8 @@ def targets(some: Sample) -> np.ndarray:
     return some.next_items
 
 
-def read(model: Any) -> Reading:
-    (only,) = readings(model, everyone(STORE))
+def read(model: Any) -> Activations:
+    (only,) = activations(model, everyone(STORE))
     assert only.states is not None and only.states.reasoning is not None
     return replace(only)
 
@@ -54,7 +54,7 @@ def figures(rows: list[Row]) -> dict[str, float]:
 def test_distances_are_means_over_pairs_and_users() -> None:
     reading = read(PLR)
     thoughts = reading.states.reasoning  # type: ignore[union-attr]
-    (rows,) = observed(PLR, everyone(STORE), Diversity(PLR))
+    (rows,) = observed(PLR, everyone(STORE), Diversity)
     opened = thoughts.start[:, None] + PLR.reasoner.triggers
     for t in range(4):
         h = (opened if t == 0 else thoughts.steps[:, t - 1]).detach().double().numpy()
@@ -74,14 +74,14 @@ def test_a_planted_contraction_is_found(gamma: float) -> None:
     assert line is not None and line.gamma == pytest.approx(gamma, abs=1e-12)
     assert line.intercept == pytest.approx(math.log(3)) and line.residual < 1e-12
     assert contraction([1.0]) is None and contraction([1.0, 0.0]) is None
-    assert spread(torch.tensor([[0.0, 0.0], [3.0, 4.0]])) == 25
+    assert mean_distance(torch.tensor([[0.0, 0.0], [3.0, 4.0]])) == 25
 
 
 def test_streams_that_part_are_noted_as_not_decaying() -> None:
     model = thinker("reasoner.streams=2", scale=2.0)
     with torch.no_grad():
         model.reasoner.triggers.mul_(1e-2)  # so near at first that large weights drive them apart
-    (rows,) = observed(model, everyone(STORE), Diversity(model))
+    (rows,) = observed(model, everyone(STORE), Diversity)
     (one,) = [row for row in rows if row["name"] == "gamma"]
     assert one["value"] < 0 and "not decaying" in one["label"]
 
@@ -98,7 +98,7 @@ def log_shares(vector: torch.Tensor, model: Any) -> np.ndarray:
 def test_divergences_and_the_gate_equal_loops(settings: tuple[str, ...]) -> None:
     model = thinker("reasoner.streams=3", *settings)
     thoughts = read(model).states.reasoning  # type: ignore[union-attr]
-    (rows,) = observed(model, everyone(STORE), Streams(model))
+    (rows,) = observed(model, everyone(STORE), Streams)
     kl = np.zeros((3, 3))
     for u in range(len(thoughts.start)):
         p = [log_shares(thoughts.steps[u, :, m].mean(0), model) for m in range(3)]
@@ -119,10 +119,10 @@ def test_the_mixture_equals_loops_and_the_benefit_is_never_negative() -> None:
     some = everyone(STORE)
     reading = read(PLR)
     thoughts = reading.states.reasoning  # type: ignore[union-attr]
-    (rows,) = observed(PLR, some, Ensemble(PLR, targets(some)))
+    (rows,) = observed(PLR, some, Ensemble)
     found = figures(rows)
     alone, mixed, gated, apart = [], [], [], []
-    for u, place in enumerate(reading.at):
+    for u, place in enumerate(reading.users):
         item = targets(some)[place]
         z = thoughts.steps[u].mean(0)
         p = np.array([log_shares(z[m], PLR)[item] for m in range(3)])
@@ -130,7 +130,7 @@ def test_the_mixture_equals_loops_and_the_benefit_is_never_negative() -> None:
         alone.append(-p.mean())
         mixed.append(-np.log(np.exp(p).mean()))
         gated.append(-np.log(gate @ np.exp(p)))
-        apart.append(float(spread(z.detach())))
+        apart.append(float(mean_distance(z.detach())))
     benefit, apart = np.array(alone) - np.array(mixed), np.array(apart)
     assert found["loss_streams"] == pytest.approx(np.mean(alone), rel=1e-5)
     assert found["loss_mixture"] == pytest.approx(np.mean(mixed), rel=1e-5)
@@ -140,13 +140,15 @@ def test_the_mixture_equals_loops_and_the_benefit_is_never_negative() -> None:
     assert found["constant"] == pytest.approx(benefit @ apart / (apart @ apart), rel=1e-3)
     assert found["largest_constant"] == pytest.approx((benefit / apart).min(), rel=1e-2, abs=1e-6)
     assert found["correlation"] == pytest.approx(np.corrcoef(benefit, apart)[0, 1], rel=1e-3)
-    answer = [-log_shares(reading.states.outputs["answer"][u], PLR)[targets(some)[p]] for u, p in enumerate(reading.at)]  # type: ignore[union-attr]
+    answer = [
+        -log_shares(reading.states.outputs["answer"][u], PLR)[targets(some)[p]] for u, p in enumerate(reading.users)
+    ]  # type: ignore[union-attr]
     assert found["loss_answer"] == pytest.approx(np.mean(answer), rel=1e-5)
 
 
 def test_the_corollary_is_checked_step_by_step() -> None:
     some = everyone(STORE)
-    (rows, apart) = observed(PLR, some, Ensemble(PLR, targets(some)), Diversity(PLR))
+    (rows, apart) = observed(PLR, some, Ensemble, Diversity)
     gamma, start = values(apart, "gamma")[0], values(apart, "distance", index=0)[0]
     for t in (1, 2, 3):
         step = {name: values(rows, f"step_{name}", index=t)[0] for name in ("loss_streams", "loss_mixture", "bound")}
@@ -160,7 +162,7 @@ def test_equal_streams_have_no_benefit_and_no_constant() -> None:
     model, some = thinker(), everyone(STORE)
     with torch.no_grad():
         model.reasoner.triggers.copy_(model.reasoner.triggers[:1].expand(2, -1))
-    ensemble, streams, apart = observed(model, some, Ensemble(model, targets(some)), Streams(model), Diversity(model))
+    ensemble, streams, apart = observed(model, some, Ensemble, Streams, Diversity)
     assert abs(figures(ensemble)["benefit"]) < 1e-6 and values(streams, "mean_kl")[0] < 1e-6
     (one,) = [row for row in apart if row["name"] == "gamma"]
     assert values(apart, "distance", index=0) == [0.0] and one["value"] is None and "the same" in one["label"]
@@ -187,7 +189,7 @@ def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
         spy(attention)
     try:
         for _, batch in batches(PLR, some.histories, block=ITEMS):
-            for place, looked in enumerate(looks(PLR, attentions, batch)):
+            for place, looked in enumerate(latent_weights(PLR, attentions, batch)):
                 prefix, own, out = seen[place]
                 width = batch.items.shape[1]
                 mixed = looked.weights[..., :width] @ prefix
@@ -204,13 +206,13 @@ def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
 
 def test_attention_by_band_and_place_equals_loops() -> None:
     some = everyone(STORE)
-    rows = latent_attention_rows(PLR, some)
+    rows = LatentAttention(context_of(PLR, some, STORE)).rows()
     attentions = [attention_of(block) for block in blocks_of(PLR)]
     mass = np.zeros((2, 3, 3, len(LABELS) + 1))
     places, reached, even, users = np.zeros((2, 3, 3, 20)), np.zeros(20), np.zeros(len(LABELS)), 0
     for _, batch in batches(PLR, some.histories, block=ITEMS):
         width = batch.items.shape[1]
-        for looked in looks(PLR, attentions, batch):
+        for looked in latent_weights(PLR, attentions, batch):
             first = (looked.layer, looked.step) == (0, 1)
             for u, length in enumerate(batch.lengths.tolist()):
                 users += first
@@ -241,7 +243,10 @@ def test_attention_by_band_and_place_equals_loops() -> None:
 
 def test_steps_gate_and_ceiling_are_evaluations() -> None:
     some = everyone(STORE)
-    rows = thinking_rows(PLR, STORE, some, "test", SPEC)
+    rows = [
+        one for kind in (StepCurve, OracleStep, GateGain)
+        for one in kind(context_of(PLR, some, STORE, evaluation=SPEC)).rows()
+    ]  # fmt: skip
 
     def at(*settings: str) -> float:
         return evaluate(PLR, STORE, "test", SPEC.override(*settings)).metrics["ndcg@10"]  # type: ignore[arg-type]
@@ -257,7 +262,7 @@ def test_steps_gate_and_ceiling_are_evaluations() -> None:
     ceiling = [one for one in rows if one["diagnostic"] == "oracle_step"]
     assert values(ceiling, "fixed")[0] == pytest.approx(at()) and values(ceiling, "best")[0] >= at()
     gate = [one for one in rows if one["diagnostic"] == "gate_gain"]
-    with evenly(PLR.reasoner):
+    with equal_weights(PLR.reasoner):
         even = at()
     assert values(gate, "learned")[0] == pytest.approx(at()) and values(gate, "even")[0] == pytest.approx(even)
     assert values(gate, "gain")[0] == pytest.approx(at() - even) and even != at()
@@ -267,7 +272,7 @@ def test_steps_gate_and_ceiling_are_evaluations() -> None:
 def test_hidden_events_are_measured_for_any_model() -> None:
     some = everyone(STORE)
     for model in (PLR, model_of(recommender(), STORE)):
-        rows = robustness_rows(model, STORE, some, "test", SPEC)
+        rows = Robustness(context_of(model, some, STORE, evaluation=SPEC)).rows()
         assert [one["index"] for one in rows] == [0, 10, 20, 30]
         wanted = evaluate(model, STORE, "test", SPEC.override("drop=0.3")).metrics["ndcg@10"]
         assert rows[-1]["value"] == pytest.approx(wanted)
@@ -277,28 +282,28 @@ REASONING = {"diversity", "streams", "ensemble", "latent_attention", "step_curve
 
 
 def test_a_plain_model_says_nothing_of_reasoning() -> None:
-    plain = diagnose(model_of(recommender(), STORE), STORE, users=20)
+    plain = diagnose_retrieval(model_of(recommender(), STORE), STORE, users=20)
     assert not REASONING & {one["diagnostic"] for one in plain.rows} and plain.left_out() == {}
 
 
 def test_one_stream_has_no_others() -> None:
     model = thinker(reasoner="rearec")
-    found = diagnose(model, STORE, users=20)
+    found = diagnose_retrieval(model, STORE, users=20)
     assert set(found.left_out()) == {"bound", "diversity", "streams", "ensemble", "gate_gain"}
     assert found.of("step_curve") and found.of("oracle_step") and found.of("latent_attention")
 
 
 def test_a_reasoner_has_a_whole_diagnosis() -> None:
-    found = diagnose(PLR, STORE, users=20)
+    found = diagnose_retrieval(PLR, STORE, users=20)
     assert set(found.left_out()) == {"bound"}, "Theorem 4.1 of SPRINT is about the last layer's states"
     assert REASONING <= {one["diagnostic"] for one in found.rows}
     for one in found.rows:
         assert one["value"] is None or math.isfinite(one["value"]), one
-    again = diagnose(PLR, STORE, users=20)
+    again = diagnose_retrieval(PLR, STORE, users=20)
     assert [one for one in again.rows if one["name"] != "seconds"] == [
         one for one in found.rows if one["name"] != "seconds"
     ]
-    trained = diagnose(PLR, STORE, split="train", users=20)
+    trained = diagnose_retrieval(PLR, STORE, split="train", users=20)
     assert "ensemble" in trained.left_out() and not trained.of("step_curve") and trained.of("diversity")
     assert isinstance(found, Diagnosis)
 
@@ -306,17 +311,17 @@ def test_a_reasoner_has_a_whole_diagnosis() -> None:
 def test_an_attention_without_softmax_says_so() -> None:
     encoder = Transformer(layers=1, attention=HSTU(heads=2))
     model = model_of(recommender(encoder, "reasoner=plr", "task=last_item"), STORE)
-    (only,) = latent_attention_rows(model, everyone(STORE))
+    (only,) = LatentAttention(context_of(model, everyone(STORE), STORE)).rows()
     assert only["name"] == LEFT_OUT and "no softmax weights" in only["label"]
 
 
 def test_without_attention_steps_do_not_read_the_history_either() -> None:
     """The ablation silences latent tokens too: the history enters by its last state alone."""
-    from fullrank.analysis.ablation import without
+    from fullrank.analysis.diagnostics.ablation import silenced
 
     attentions = [attention_of(block) for block in blocks_of(PLR)]
     batch = next(iter(batches(PLR, everyone(STORE).histories, block=ITEMS)))[1]
-    with without(tuple(attentions)), torch.no_grad():  # type: ignore[arg-type]
+    with silenced(tuple(attentions)), torch.no_grad():  # type: ignore[arg-type]
         thinking = PLR.reasoner.begin(*PLR.task.inference_inputs(PLR.items, batch))
         other = replace(thinking, cache=replace(thinking.cache, layers=tuple(
             (k + 1, v + 1) for k, v in thinking.cache.layers

@@ -7,9 +7,17 @@ import pytest
 import torch
 from scipy import stats
 
-from fullrank.analysis import LEFT_OUT, spectrum
-from fullrank.analysis.reading import readings
-from fullrank.analysis.spectrum import Layers, Scores, likeness, score_spectrum, spearman, triangle
+from fullrank.analysis.activations import activations
+from fullrank.analysis.diagnosis import LEFT_OUT
+from fullrank.analysis.diagnostics import spectrum
+from fullrank.analysis.diagnostics.layers import Layers
+from fullrank.analysis.diagnostics.spectrum import (
+    SpectralCollapse,
+    popularity_likeness,
+    score_spectrum,
+    spearman,
+    triangle,
+)
 from fullrank.data.batch import last
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
@@ -71,7 +79,7 @@ def test_a_planted_popularity_direction_is_found_with_its_sign(scale: float) -> 
     level = np.log1p(popularity) if scale > 0 else np.log1p(popularity) - 12
     table = np.c_[level, rng.normal(size=(60, 3)) * 0.1]
     vectors = np.c_[np.ones(20), rng.normal(size=(20, 3))]
-    found = likeness(score_spectrum(torch.tensor(vectors), torch.tensor(table)), popularity)
+    found = popularity_likeness(score_spectrum(torch.tensor(vectors), torch.tensor(table)), popularity)
     assert found.spearman is not None and found.spearman > 0.9
     assert found.cosine is not None and np.sign(found.cosine) == scale
 
@@ -79,7 +87,7 @@ def test_a_planted_popularity_direction_is_found_with_its_sign(scale: float) -> 
 def test_scores_of_a_model_are_those_of_its_answers() -> None:
     store = shop()
     model, some = model_of(recommender(None, "scoring.temperature=0.5"), store), everyone(store)
-    (rows,) = observed(model, some, Scores(len(some), some.popularity))
+    (rows,) = observed(model, some, SpectralCollapse)
     batch = padded([history(some, place).tolist() for place in range(len(some))])
     with torch.no_grad():
         whole = model.answer(batch).block(0, model.num_items).double()
@@ -92,8 +100,8 @@ def test_scores_of_a_model_are_those_of_its_answers() -> None:
 def test_layers_are_stacked_last_positions() -> None:
     store = shop()
     model, some = model_of(recommender(), store), everyone(store)
-    (rows,) = observed(model, some, Layers())
-    (reading,) = readings(model, some)
+    (rows,) = observed(model, some, Layers)
+    (reading,) = activations(model, some)
     for layer, states in enumerate(reading.states.layers):
         sigma = np.linalg.svd(last(states, reading.inputs).double().numpy(), compute_uv=False)
         p = sigma / sigma.sum()
@@ -105,14 +113,14 @@ def test_layers_are_stacked_last_positions() -> None:
 def test_popularity_is_one_direction_and_co_occurrence_has_no_factors() -> None:
     store = shop()
     some = everyone(store)
-    (rows,) = observed(model_of(Popularity(), store), some, Scores(len(some), some.popularity))
+    (rows,) = observed(model_of(Popularity(), store), some, SpectralCollapse)
     for name in ("collapse_share", "popularity_cosine", "popularity_spearman", "entropy_rank"):
         assert values(rows, name)[0] == pytest.approx(1)
-    (rows,) = observed(model_of(ItemToItem(), store), some, Scores(len(some), some.popularity))
+    (rows,) = observed(model_of(ItemToItem(), store), some, SpectralCollapse)
     assert [one["name"] for one in rows] == [LEFT_OUT]
 
 
 def test_recurrent_layers_count_too() -> None:
     store = shop()
-    (rows,) = observed(model_of(recommender(GRU()), store), everyone(store), Layers())
+    (rows,) = observed(model_of(recommender(GRU()), store), everyone(store), Layers)
     assert {one["layer"] for one in rows} == {0, 1}

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clicks import FIELDS, impressions
-from fullrank.analysis import Row
-from fullrank.analysis.rank_theorems import RankTheorems
-from fullrank.analysis.ranking_reading import RankingReading
-from fullrank.analysis.token_ranks import BIN, NO_LAYERS, NO_TOKENS, TokenRanks, ranks
-from fullrank.core.errors import UserError
+from fullrank.analysis.diagnosis import Row
+from fullrank.analysis.diagnostics.rank_theorems import RankTheorems
+from fullrank.analysis.diagnostics.token_ranks import BIN, NO_LAYERS, NO_TOKENS, TokenRanks, ranks
+from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
 from fullrank.core.registry import kinds
+from fullrank.data.impressions.store import ImpressionStore
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.model import RankingModel, RankingModule
+from refusals import refused
 from tests.analysis.conftest import values
 from tiny import shaken
 
@@ -63,21 +64,27 @@ def test_planted_ranks() -> None:
 def test_bfloat16_is_read_exactly_and_nan_is_refused() -> None:
     x = torch.randn(3, 4, 5, generator=DRAW).bfloat16()
     assert torch.equal(ranks(x), ranks(x.double()))
-    with pytest.raises(UserError, match="diverged"):
+    with refused("not-finite"):
         ranks(torch.full((1, 2, 2), float("nan")))
 
 
-def reading(*taps: Tensor, fed: dict[str, Tensor] | None = None) -> RankingReading:
-    return RankingReading({f"tap_{n}": tap for n, tap in enumerate(taps)}, fed or {})
+def of_model(model: Any = None) -> RankingContext:
+    """What the diagnostics are given: they read nothing of the store, so that it may be empty."""
+    model = RankingModel().override("ranker=lr").build(FIELDS) if model is None else model
+    return RankingContext(model, ImpressionStore.__new__(ImpressionStore), "test", np.arange(1))
+
+
+def reading(*taps: Tensor, fed: dict[str, Tensor] | None = None) -> RankingActivations:
+    return RankingActivations({f"tap_{n}": tap for n, tap in enumerate(taps)}, fed or {})
 
 
 def test_rows_say_what_batches_held_together() -> None:
     one, two = torch.randn(30, 5, 4, generator=DRAW), torch.randn(30, 7, 4, generator=DRAW)
     one[3], two[4] = 0, 0
-    observer, whole = TokenRanks(), TokenRanks()
+    observer, whole = TokenRanks(of_model()), TokenRanks(of_model())
     for part in (slice(0, 11), slice(11, 30)):
-        observer.see(reading(one[part], two[part]))
-    whole.see(reading(one, two))
+        observer.observe(reading(one[part], two[part]))
+    whole.observe(reading(one, two))
     rows = observer.rows()
     for ours, theirs in zip(rows, whole.rows(), strict=True):
         assert ours["value"] == pytest.approx(theirs["value"]) and ours["label"] == theirs["label"]
@@ -98,9 +105,11 @@ def test_rows_say_what_batches_held_together() -> None:
 
 def test_a_rank_on_an_edge_stands_right_of_it() -> None:
     """Rank 1, 2 and 3 to rounding: bars 10, 20 and 30, never 9, 19 or 29."""
-    observer = TokenRanks()
+    observer = TokenRanks(of_model())
     bases = [torch.linalg.qr(torch.randn(6, 6, generator=DRAW))[0] for _ in range(9)]
-    observer.see(reading(torch.stack([base * (torch.arange(6) < 1 + n % 3)[:, None] for n, base in enumerate(bases)])))
+    observer.observe(
+        reading(torch.stack([base * (torch.arange(6) < 1 + n % 3)[:, None] for n, base in enumerate(bases)]))
+    )
     found = [one for one in observer.rows() if one["name"].endswith("_bin")]
     assert {one["index"] for one in found} == {10, 20, 30}
 
@@ -119,9 +128,9 @@ def observed(kind: str, *settings: str) -> tuple[list[Row], list[Row], Any]:
         module.register_forward_pre_hook(lambda _, given, n=n: fed.update({f"ffn_{n}": given[0]}))
     with torch.inference_mode():
         taps = {name: tap for name, tap in model.output(impressions(20), EVERY).captures.items() if tap.shape[-1]}
-    first, second = TokenRanks(), RankTheorems(model)
+    first, second = TokenRanks(of_model(model)), RankTheorems(of_model(model))
     for observer in (first, second):
-        observer.see(RankingReading(taps, fed))
+        observer.observe(RankingActivations(taps, fed))
     return first.rows(), second.rows(), (taps, fed)
 
 
@@ -167,7 +176,7 @@ def test_theorems_are_of_the_modules_own_inputs() -> None:
 def test_impressions_without_any_number_are_left_out_of_theorems() -> None:
     """Of a zero matrix a ratio does not exist."""
     model = RankingModel().override("ranker=rankmixer", "ranker.tokens=4").build(FIELDS)
-    observer = RankTheorems(model)
+    observer = RankTheorems(of_model(model))
     nothing, taps = torch.zeros(3, 4, 4), ("tokens", "mixing_0", "ffn_0", "mixing_1", "ffn_1")
-    observer.see(RankingReading(dict.fromkeys(taps, nothing), {"ffn_0": nothing, "ffn_1": nothing}))
+    observer.observe(RankingActivations(dict.fromkeys(taps, nothing), {"ffn_0": nothing, "ffn_1": nothing}))
     assert all(one["value"] is None for one in observer.rows() if one["name"] != "left_out")

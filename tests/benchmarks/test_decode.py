@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks import decode
 from benchmarks.harness import Wrong
-from fullrank.inference.graph import Graph
+from fullrank.inference.code_search import GraphSearch
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import CodeScorer, score_by_codes
 
@@ -26,7 +26,7 @@ def misplaced(vectors: Tensor, catalogue: ItemIndex) -> CodeScorer:
     return Misplaced(answer.levels, answer.sizes, answer.rows)
 
 
-class Narrow(Graph):
+class Narrow(GraphSearch):
     """Planted: knows the items that it starts from and no others, whatever is asked for."""
 
     def __init__(self, items: Any, **settings: int):

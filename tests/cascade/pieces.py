@@ -11,7 +11,7 @@ import torch
 
 import fullrank as fr
 from fakes import Whole
-from fullrank.cascade import Ranker, Retriever
+from fullrank.cascade import RankingStage, RetrievalStage
 from fullrank.models.ranking.model import RankingModel
 from tiny import shaken
 
@@ -73,13 +73,13 @@ def stores(folder: Path) -> tuple[fr.Store, fr.ImpressionStore]:
     )
 
 
-def ranker(store: fr.ImpressionStore, scale: float = 0.3) -> Ranker:
+def ranker(store: fr.ImpressionStore, scale: float = 0.3) -> RankingStage:
     torch.manual_seed(0)
     click = RankingModel.parse({"embedding": {"dim": 4}, "ranker": {"kind": "dcnv2", "deep": {"hidden": [8]}}})
-    return Ranker(
+    return RankingStage(
         shaken(click.build(store.fields), scale).eval(), store.encoder, trained_until=store.trained_until
     )  # fmt: skip
 
 
-def retriever(store: fr.Store, **settings: Any) -> Retriever:
-    return Retriever(Whole(store.num_items, **settings), store.catalog, store)
+def retriever(store: fr.Store, **settings: Any) -> RetrievalStage:
+    return RetrievalStage(Whole(store.num_items, **settings), store.catalog, store)

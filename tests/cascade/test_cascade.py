@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.cascade import Cascade, order
+from fullrank.cascade import Cascade, rerank
 from fullrank.inference.predict import predict
 from fullrank.inference.predictor import Predictor
 from tests.cascade.pieces import BEGIN, ITEMS, USERS, goods, people, ranker, retriever, stores
@@ -58,15 +58,15 @@ def test_blocks_and_batches_change_nothing(cascade: Cascade, monkeypatch: pytest
     """And no block holds more pairs than it may: memory does not grow with the number of users."""
     whole = cascade.recommend(HISTORIES, k=5, candidates=11, context={"hour": 1})
     seen: list[int] = []
-    plain = order.probabilities
+    plain = rerank.probabilities
 
     def counted(*given: Any) -> np.ndarray:
         seen.append(given[2].size)
         return plain(*given)
 
-    monkeypatch.setattr(order, "PAIRS", 40)
-    monkeypatch.setattr(order, "BATCH", 7)
-    monkeypatch.setattr(order, "probabilities", counted)
+    monkeypatch.setattr(rerank, "PAIRS", 40)
+    monkeypatch.setattr(rerank, "BATCH", 7)
+    monkeypatch.setattr(rerank, "probabilities", counted)
     told: list[tuple[int, int]] = []
     parts = cascade.recommend(
         HISTORIES, k=5, candidates=11, context={"hour": 1}, progress=lambda *done: told.append(done)

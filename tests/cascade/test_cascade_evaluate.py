@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.cascade import Cascade, Ranker, Reranked, order
+from fullrank.cascade import Cascade, CascadeResult, RankingStage, rerank
 from fullrank.cli import main
-from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult, evaluate
+from refusals import refused
 from tests.cascade.pieces import SCHEMA, goods, people, ranker, retriever, stores
 from tests.training.clicks import as_format_1, tiny
 
@@ -34,20 +34,20 @@ def cascade(both: tuple[fr.Store, fr.ImpressionStore]) -> Cascade:
 
 
 @pytest.fixture
-def found(cascade: Cascade) -> Reranked:
+def found(cascade: Cascade) -> CascadeResult:
     return cascade.evaluate("test", **HOW)
 
 
-def test_before_is_the_retrievers_own_evaluation(cascade: Cascade, found: Reranked) -> None:
+def test_before_is_the_retrievers_own_evaluation(cascade: Cascade, found: CascadeResult) -> None:
     stage = cascade.retriever
-    alone = evaluate(stage.model, stage.known(), "test", stage.evaluation.override(*HOW["set"]))
+    alone = evaluate(stage.model, stage.require_store(), "test", stage.evaluation.override(*HOW["set"]))
     assert found.before.metrics == alone.metrics and found.before.protocol == alone.protocol
     assert np.array_equal(found.before.per_user.lists, alone.per_user.lists)
 
 
-def test_after_is_the_list_of_recommend(cascade: Cascade, found: Reranked) -> None:
+def test_after_is_the_list_of_recommend(cascade: Cascade, found: CascadeResult) -> None:
     """Asked for the histories of the split; and the metrics are those of these lists, by hand."""
-    store = cascade.retriever.known()
+    store = cascade.retriever.require_store()
     chosen = store.eval_set("test")
     names, ids = store.user_ids, store.catalog.ids
     asked = {names[int(u)]: ids.gather(h).to_list() for u, h in zip(chosen.users, chosen.histories.items, strict=True)}
@@ -73,7 +73,7 @@ def test_after_is_the_list_of_recommend(cascade: Cascade, found: Reranked) -> No
     assert found.ceiling == pytest.approx(np.mean(reached)) and len(set(recall)) > 2
 
 
-def test_differences_are_paired(found: Reranked) -> None:
+def test_differences_are_paired(found: CascadeResult) -> None:
     assert set(found.differences) == {"recall@3", "recall@10", "ndcg@3", "ndcg@10"}
     for name, gap in found.differences.items():
         assert gap == fr.compare(found.before, found.after, name)
@@ -81,15 +81,15 @@ def test_differences_are_paired(found: Reranked) -> None:
         assert gap.interval[0] <= gap.difference <= gap.interval[1]
 
 
-def test_blocks_change_nothing(cascade: Cascade, found: Reranked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "PAIRS", 60)
-    monkeypatch.setattr(order, "BATCH", 11)
+def test_blocks_change_nothing(cascade: Cascade, found: CascadeResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rerank, "PAIRS", 60)
+    monkeypatch.setattr(rerank, "BATCH", 11)
     again = cascade.evaluate("test", **HOW)
     assert again.after.metrics == found.after.metrics and again.ceiling == found.ceiling
     assert again.before.protocol == found.before.protocol
 
 
-def test_it_is_saved_and_read_back(found: Reranked, tmp_path: Path) -> None:
+def test_it_is_saved_and_read_back(found: CascadeResult, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     found.save(tmp_path / "out")
     tree = json.loads((tmp_path / "out" / "cascade.json").read_text())
@@ -99,9 +99,9 @@ def test_it_is_saved_and_read_back(found: Reranked, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_evaluated(cascade: Cascade) -> None:
-    with pytest.raises(UserError, match="k=20 items cannot be chosen from candidates=15"):
+    with refused("too-few-candidates", "k=20", "candidates=15"):
         cascade.evaluate("test", candidates=15, context={"hour": 5})
-    with pytest.raises(UserError, match="leave protocol at 'full'"):
+    with refused("full-protocol-needed", "full"):
         cascade.evaluate("test", **(HOW | {"set": ["protocol=sampled"]}))
 
 
@@ -173,7 +173,7 @@ def test_the_ranker_needs_no_store(parity: Path, tmp_path: Path) -> None:
     assert found.facts["ranker_trained_until"] == 3799
     assert after.recommend(users=[3, 8], seen="keep").equals(lists)
     as_format_1(tmp_path / "ranker")
-    with pytest.raises(UserError, match="is not there; name it by impressions="):
+    with refused("store-missing"):
         fr.Cascade(parity / "popularity", tmp_path / "ranker")
     old = fr.Cascade(parity / "popularity", tmp_path / "ranker", impressions=parity / "impressions")
     assert old.ranker.trained_until == 3799 and old.recommend(users=[3, 8], seen="keep").equals(lists)
@@ -181,7 +181,7 @@ def test_the_ranker_needs_no_store(parity: Path, tmp_path: Path) -> None:
 
 def test_nobody_says_when_the_rankers_training_ended(both: Any) -> None:
     known = ranker(both[1])
-    stage = Ranker(known.model, known.encoder)
+    stage = RankingStage(known.model, known.encoder)
     cascade = Cascade(retriever(both[0]), stage, users=people(), items=goods())
     with pytest.warns(UserWarning, match="or its run does not say when its training ended, so nobody can tell"):
         assert cascade.evaluate("test", **HOW).facts["ranker_trained_until"] is None

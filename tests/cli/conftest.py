@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,30 @@ def call(capfd: pytest.CaptureFixture[str]) -> Call:
         code = main([str(word) for word in words])
         out, err = capfd.readouterr()
         return Said(code, out, err)
+
+    return run
+
+
+Refuses = Callable[..., str]
+
+
+@pytest.fixture
+def refuses(call: Call) -> Refuses:
+    """`refuses("code", words, "named", ...)`: the command line ends with status 2, this code and one sentence.
+
+    The sentence names these values (what was given, what is allowed); its prose may change. It is returned. Where the
+    code is another room's to choose, "" leaves it open.
+    """
+
+    def run(code: str, words: Sequence[object], *names: object) -> str:
+        said = call(*words, "--json")
+        assert said.code == 2 and "Traceback" not in said.err, said.err
+        sentence = said.json["error"]
+        assert said.err.splitlines()[-1] == f"Error: {sentence}"
+        assert said.json["code"] == code or (not code and said.json["code"]), said.json
+        for name in names:
+            assert str(name) in sentence, f"{name!r} is not named in: {sentence}"
+        return str(sentence)
 
     return run
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fullrank.cli.selftest import selftest
+from fullrank.cli.doctor import selftest
 
 if TYPE_CHECKING:
     from conftest import Call
@@ -20,7 +20,7 @@ def test_a_sound_installation(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
     found = said.json
     assert said.code == 0, said.err
     assert found["self_test"]["ok"] and found["folder"]["ok"] and found["torch"]["version"] == torch.__version__
-    assert found["extras"]["spark"]["install"] == "pip install 'fullrank[spark]'"
+    assert found["extras"]["tune"]["install"] == "pip install 'fullrank[tune]'"
     assert all(found["packages"].values()) and not list(tmp_path.iterdir())
 
 
@@ -32,7 +32,7 @@ def test_a_folder_that_cannot_be_written(call: Call, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     facts = {"ok": True, "problem": None, "parameters": 1, "seconds": 0.0, "recall": 1.0, "chance": 0.25}
-    monkeypatch.setattr("fullrank.cli.selftest.selftest", lambda: facts)
+    monkeypatch.setattr("fullrank.cli.doctor.selftest", lambda: facts)
     said = call("doctor")
     assert said.code == 2 and "Permission denied" in said.err
     assert call("doctor", "--json").code == 2

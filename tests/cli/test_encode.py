@@ -14,7 +14,7 @@ from fullrank.semantic_ids.reader import Codes
 from fullrank.semantic_ids.vectors import sentences
 
 if TYPE_CHECKING:
-    from conftest import Call
+    from conftest import Call, Refuses
 
 QUICK = ("--levels", 4, "--size", 8, "--set", "learner.rounds=2", "--set", "limits.collisions=1")
 
@@ -57,7 +57,9 @@ def test_codes_from_text(shop: Path, tmp_path: Path, call: Call, monkeypatch: py
     assert all(text.startswith("title: ") for text in model.asked)
 
 
-def test_codes_of_a_run_and_of_what_is_new_in_it(shop: Path, vectors: Path, tmp_path: Path, call: Call) -> None:
+def test_codes_of_a_run_and_of_what_is_new_in_it(
+    shop: Path, vectors: Path, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
     store = Store.open(shop / "data")
     fewer = pl.read_parquet(shop / "data" / "items.parquet").head(50)
     (tmp_path / "old").mkdir()
@@ -69,34 +71,32 @@ def test_codes_of_a_run_and_of_what_is_new_in_it(shop: Path, vectors: Path, tmp_
     assert said.json["grown"]["items"] == store.num_items - 50 and said.json["data"] == {"run": "sasrec"}
     assert Codes.open(tmp_path / "b").of(store).shape == (store.num_items, 4)
     assert "new items: reconstruction error" in call(*grow).out
-    refused = call(*grow, "--levels", 8)
-    assert refused.code == 2 and "--grow keeps the settings" in refused.err
+    refuses("option-without-effect", [*grow, "--levels", 8], "--grow")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "code", "name"),
     [
-        (("--learner", "opqq"), "did you mean 'opq'"),
-        (("--levels", 5), "does not divide by it; set pca=10"),
-        (("--size", 512), "only 60 vectors to learn them from"),
-        (("--collisions", "hash"), "'list', 'extra_digit' or 'sinkhorn'"),
-        (("--model", "x"), "there is no setting 'model'"),
-        (("--set", "learner.levels=4"), "given twice"),
-        (("--set", "limits.neighbours=1"), "allow it with limits.neighbours=0"),
+        (("--learner", "opqq"), "", "did you mean 'opq'"),
+        (("--levels", 5), "", "pca=10"),
+        (("--size", 512), "", "60 vectors"),
+        (("--collisions", "hash"), "invalid-setting", "'list', 'extra_digit' or 'sinkhorn'"),
+        (("--model", "x"), "", "'model'"),
+        (("--set", "learner.levels=4"), "setting-given-twice", "--levels"),
+        (("--set", "limits.neighbours=1"), "", "limits.neighbours=0"),
     ],
 )
 def test_mistakes(
-    options: tuple[object, ...], said: str, shop: Path, vectors: Path, tmp_path: Path, call: Call
+    options: tuple[object, ...], code: str, name: str, shop: Path, vectors: Path, tmp_path: Path, refuses: Refuses
 ) -> None:
     given = [word for pair in zip(QUICK[::2], QUICK[1::2], strict=True) if pair[0] not in options for word in pair]
     given += ["--set", "learner.rounds=2", "--set", "limits.collisions=1"] if "--set" in options else []
     given += ["--levels", 4] if "learner.levels=4" in options else []
     given += ["--size", 8] if "--size" not in given and "--size" not in options else []
-    answer = call("encode", shop / "data", "--vectors", vectors, *given, *options, "--out", tmp_path / "codes")
-    assert answer.code == 2 and said in answer.err, answer.err
+    words = ["encode", shop / "data", "--vectors", vectors, *given, *options, "--out", tmp_path / "codes"]
+    refuses(code, words, name)
     assert not (tmp_path / "codes").exists()
 
 
-def test_a_folder_that_is_no_store(tmp_path: Path, call: Call) -> None:
-    said = call("encode", tmp_path / "nothing", "--out", tmp_path / "codes")
-    assert said.code == 2 and "there is no store" in said.err
+def test_a_folder_that_is_no_store(tmp_path: Path, refuses: Refuses) -> None:
+    refuses("", ["encode", tmp_path / "nothing", "--out", tmp_path / "codes"], tmp_path / "nothing")

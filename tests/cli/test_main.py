@@ -63,21 +63,25 @@ def test_version(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "code", "hint"),
     [
-        (["trian"], "did you mean 'train'"),
-        (["train", "sasrec", "--dta", "x"], "did you mean '--data'"),
-        (["train", "sasrec", "--out", "x"], "missing option '--data'"),
-        (["prepare", "x.csv", "--out", "y", "--k-core", "five"], "'--k-core'"),
-        (["evaluate"], "missing argument 'RUN'"),
-        (["list", "recipes", "more"], "unexpected extra argument"),
+        (["trian"], "unknown-verb", "did you mean 'train'"),
+        (["scale", "fti"], "unknown-verb", "did you mean 'fit'"),
+        (["train", "sasrec", "--dta", "x"], "unknown-option", "did you mean '--data'"),
+        (["prepare", "x.csv", "--kcore", "5"], "unknown-option", "did you mean '--k-core'"),
+        (["train", "sasrec", "--out", "x"], "usage", "missing option '--data'"),
+        (["prepare", "x.csv", "--out", "y", "--k-core", "five"], "usage", "'--k-core'"),
+        (["encode", "x", "--out", "y", "--levels", "0"], "usage", "'--levels'"),
+        (["evaluate"], "usage", "missing argument 'RUN'"),
+        (["list", "recipes", "more"], "usage", "unexpected extra argument"),
     ],
 )
-def test_usage_mistakes_are_one_sentence_and_exit_code_2(words: list[str], hint: str, call: Call) -> None:
+def test_usage_mistakes_are_one_sentence_and_exit_code_2(words: list[str], code: str, hint: str, call: Call) -> None:
     said = call(*words)
     assert said.code == 2 and said.out == ""
     assert hint in said.err and said.err.startswith("Error: ") and len(said.err.splitlines()) == 1
-    assert call(*words, "--json").json["error"] in said.err
+    told = call(*words, "--json").json
+    assert told["error"] in said.err and told["code"] == code
 
 
 @pytest.mark.parametrize(
@@ -90,25 +94,27 @@ def test_debug_shows_the_traceback_wherever_it_stands(words: list[str], call: Ca
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "sentence"),
+    ("error", "status", "code", "sentence"),
     [
-        (UserError("no such thing"), 2, "no such thing"),
-        (KeyboardInterrupt(), 130, "interrupted"),
-        (FileNotFoundError(2, "No such file", "a/b"), 2, "a/b: No such file"),
-        (ModuleNotFoundError("faiss", name="faiss"), 2, "pip install 'fullrank[codes]'"),
-        (ZeroDivisionError("oh"), 1, "unexpected ZeroDivisionError: oh"),
+        (UserError("no such thing", code="no-such-thing"), 2, "no-such-thing", "no such thing"),
+        (KeyboardInterrupt(), 130, "interrupted", "interrupted"),
+        (FileNotFoundError(2, "No such file", "a/b"), 2, "file-error", "a/b: No such file"),
+        (ModuleNotFoundError("faiss", name="faiss"), 2, "missing-package", "pip install 'fullrank[codes]'"),
+        (MemoryError(), 2, "out-of-memory", "memory"),
+        (ZeroDivisionError("oh"), 1, "bug", "unexpected ZeroDivisionError: oh"),
     ],
 )
 def test_how_an_error_inside_a_verb_ends(
-    error: BaseException, code: int, sentence: str, call: Call, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, status: int, code: str, sentence: str, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(name: str) -> list[str]:
         raise error
 
     monkeypatch.setattr("fullrank.core.registry.kinds", fail)
     said = call("list", "recipes")
-    assert said.code == code and sentence in said.err and "Traceback" not in said.err
-    assert sentence in call("list", "recipes", "--json").json["error"]
+    assert said.code == status and sentence in said.err and "Traceback" not in said.err
+    told = call("list", "recipes", "--json").json
+    assert sentence in told["error"] and told["code"] == code
 
 
 def test_a_title_that_the_terminal_cannot_print_does_not_end_the_run(tmp_path: Path) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
+from fullrank.cli.prepare import FLAGS
+from fullrank.core.spec import Spec
+from fullrank.data.events.prepare import Columns, Prepare
 from fullrank.data.events.store import Store
 
 if TYPE_CHECKING:
-    from conftest import Call
+    from conftest import Call, Refuses
 
 
 @pytest.fixture
@@ -73,37 +77,55 @@ def test_column_names_are_never_read_as_yaml(events: Path, call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "code", "names"),
     [
-        (["log.csv", "--user-col", "whom", "--item-col", "what"], "did you mean 'who'"),
-        (["log.csv"], "name it with --user-col"),
-        (["log.csvv"], "did you mean"),
-        (["empty.csv"], "is empty"),
-        (["log.csv", *COLUMNS, "--k-core", "50"], "leaves none of 54 events"),
-        (["log.csv", *COLUMNS, "--min-rating", "3"], "--rating-col"),
-        (["log.csv", *COLUMNS, "--split", "globl_time"], "did you mean 'global_time'"),
-        (["log.csv", *COLUMNS, "--duplicates", "frist"], "'first'"),
-        (["log.csv", *COLUMNS, "--time-unit", "hours"], "--time-unit: Input should be 's', 'ms'"),
-        (["log.csv", *COLUMNS, "--set", "kcore=3"], "did you mean 'k_core'"),
-        (["log.csv", "--set", "columns.user_=who"], "columns.user_: there is no setting 'user_'"),
-        (["log.csv", "--set", "columns.time_units=ms"], "columns.time_units: there is no setting"),
-        (["log.csv", *COLUMNS, "--k-core", "3", "--set", "k_core=2"], "given twice"),
-        (["log.csv", *COLUMNS, "--from", "."], "belongs to a source"),
-        (["log.csv", *COLUMNS, "--items", "nothing.csv"], "does not exist"),
-        (["plantd"], "did you mean 'planted'"),
-        (["planted", "--items", "log.csv"], "brings its own items"),
-        (["planted", "--from", "."], "reads no files"),
-        (["planted", "--set", "source.userz=5"], "did you mean 'users'"),
-        (["movielens"], "fullrank download movielens"),
+        (["log.csv", "--user-col", "whom", "--item-col", "what"], "", ["'whom'", "did you mean 'who'"]),
+        (["log.csv"], "", ["'user_id'", "--user-col"]),
+        (["log.csvv"], "", ["log.csvv", "did you mean"]),
+        (["empty.csv"], "", ["empty.csv"]),
+        (["log.csv", *COLUMNS, "--k-core", "50"], "", ["--k-core", "50", "54 events"]),
+        (["log.csv", *COLUMNS, "--min-rating", "3"], "", ["--min-rating", "--rating-col"]),
+        (["log.csv", *COLUMNS, "--split", "globl_time"], "", ["did you mean 'global_time'"]),
+        (["log.csv", *COLUMNS, "--duplicates", "frist"], "invalid-setting", ["--duplicates: ", "'frist'", "'first'"]),
+        (["log.csv", *COLUMNS, "--time-unit", "hours"], "invalid-setting", ["--time-unit: ", "'s', 'ms'", "'hours'"]),
+        (["log.csv", *COLUMNS, "--set", "kcore=3"], "", ["'kcore'", "did you mean 'k_core'"]),
+        (["log.csv", "--set", "columns.user_=who"], "", ["columns.user_: ", "'user_'"]),
+        (["log.csv", "--set", "columns.time_units=ms"], "", ["columns.time_units: "]),
+        (["log.csv", *COLUMNS, "--k-core", "3", "--set", "k_core=2"], "setting-given-twice", ["--k-core", "--set"]),
+        (["log.csv", *COLUMNS, "--from", "."], "option-without-effect", ["--from", "'log.csv'"]),
+        (["log.csv", *COLUMNS, "--items", "nothing.csv"], "", ["nothing.csv"]),
+        (["plantd"], "unknown-source", ["'plantd'", "did you mean 'planted'"]),
+        (["planted", "--items", "log.csv"], "option-without-effect", ["'planted'", "--items and --users"]),
+        (["planted", "--from", "."], "option-without-effect", ["'planted'", "--from"]),
+        (["planted", "--set", "source.userz=5"], "", ["did you mean 'users'"]),
+        (["movielens"], "", ["fullrank download movielens"]),
     ],
 )
-def test_mistakes(words: list[str], hint: str, events: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(
+    words: list[str], code: str, names: list[str], events: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(events)
     (events / "empty.csv").touch()
-    said = call("prepare", *words, "--out", "data")
-    assert said.code == 2 and hint in said.err.splitlines()[-1] and "Traceback" not in said.err
+    refuses(code, ["prepare", *words, "--out", "data"], *names)
     assert not (events / "data").exists()
-    assert hint in call("prepare", *words, "--out", "data", "--json").json["error"]
+
+
+def test_options_of_settings_say_what_the_spec_says(call: Call) -> None:
+    """Help, default, bounds and allowed values are those of `Prepare`: nothing is typed a second time."""
+    told = " ".join(call("prepare", "--help").out.split())
+    for path, flag in FLAGS.items():
+        spec: type[Spec] = Columns if path.startswith("columns.") else Prepare
+        field = spec.model_fields[path.removeprefix("columns.")]
+        first = str(field.description).split()[0]
+        assert re.search(rf"{flag or '--' + path.rpartition('.')[2].replace('_', '-')} \S+ {first} ", told), path
+    for words in (
+        "[default: user_id]",
+        "--duplicates keep|first|last",
+        "--time-unit s|ms|us|ns",
+        "--time-col NAME|none",
+    ):
+        assert words in told
+    assert "--levels N K, codes of an item" in " ".join(call("encode", "--help").out.split())
 
 
 def test_a_source_with_settings(call: Call, tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
 from fullrank.cli import main
 from fullrank.data.impressions.store import ImpressionStore
+
+if TYPE_CHECKING:
+    from conftest import Refuses
 
 FRAME = pl.DataFrame(
     {"click": [0, 1] * 50, "user": [row % 7 for row in range(100)], "x": [row / 3 for row in range(100)]}
@@ -38,30 +42,29 @@ def test_a_source(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "code", "name"),
     [
-        (["planted_clicks"], "--out is missing"),
-        (["movielens", "--out", "x"], "use fullrank prepare movielens"),
-        (["planted_click", "--out", "x"], "did you mean 'planted_clicks'"),
-        (["planted_clicks", "folder", "--out", "x"], "leave out the folder"),
-        (["none.parquet", "folder", "--out", "x"], "a folder belongs to a source"),
-        (["none.parquet", "--out", "x"], "does not exist"),
-        (["planted_clicks", "--set", "source.row=5", "--out", "x"], "did you mean 'rows'"),
-        (["planted_clicks", "--set", "spilt=random", "--out", "x"], "did you mean 'split'"),
+        (["planted_clicks"], "missing-option", "--out"),
+        (["movielens", "--out", "x"], "wrong-kind-of-source", "fullrank prepare movielens"),
+        (["planted_click", "--out", "x"], "unknown-source", "did you mean 'planted_clicks'"),
+        (["planted_clicks", "folder", "--out", "x"], "option-without-effect", "'planted_clicks'"),
+        (["none.parquet", "folder", "--out", "x"], "option-without-effect", "'none.parquet'"),
+        (["none.parquet", "--out", "x"], "", "none.parquet"),
+        (["planted_clicks", "--set", "source.row=5", "--out", "x"], "", "did you mean 'rows'"),
+        (["planted_clicks", "--set", "spilt=random", "--out", "x"], "", "did you mean 'split'"),
     ],
 )
 def test_mistakes(
-    words: list[str], says: str, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], code: str, name: str, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["prepare-impressions", *words]) == 2
-    assert says in " ".join(capsys.readouterr().err.split())
+    refuses(code, ["prepare-impressions", *words], name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prepare_refuses_impressions(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    assert main(["prepare", "criteo", "--out", str(tmp_path / "x")]) == 2
-    assert "use fullrank prepare-impressions criteo" in " ".join(capsys.readouterr().err.split())
+def test_prepare_refuses_impressions(refuses: Refuses, tmp_path: Path) -> None:
+    words = ["prepare", "criteo", "--out", tmp_path / "x"]
+    refuses("wrong-kind-of-source", words, "fullrank prepare-impressions criteo")
 
 
 def test_schema_of_impressions(capsys: pytest.CaptureFixture) -> None:

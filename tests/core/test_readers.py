@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -16,6 +17,7 @@ from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_json, read_json_text, read_jsonl, read_text, read_yaml_text
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
+from refusals import refused
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -77,6 +79,9 @@ class Outer(Spec):
     part: Annotated[Spec, Room("attention")] | None = None
 
 
+REFUSALS = set("not-json not-yaml not-text too-large too-deep too-many-values number-too-long endless-alias".split())
+
+
 def sentence(error: pytest.ExceptionInfo[UserError]) -> str:
     text = str(error.value)
     assert len(text) < 700 and "\n" not in text.strip(), text[:1000]
@@ -89,6 +94,7 @@ def test_hostile_values(text: str) -> None:
     begun = time.perf_counter()
     with pytest.raises(UserError) as caught:
         read_yaml_text(text)
+    assert caught.value.code in REFUSALS
     sentence(caught)
     with pytest.raises(UserError, match="it is not YAML") as caught:
         read_setting(f"seed={text}")
@@ -127,6 +133,7 @@ def test_aliases_are_allowed() -> None:
 def test_json_that_is_refused(text: str | bytes) -> None:
     with pytest.raises(UserError) as caught:
         read_json_text(text)
+    assert caught.value.code in REFUSALS
     sentence(caught)
 
 
@@ -140,22 +147,22 @@ def test_json_that_is_read() -> None:
 def test_bounds_of_files(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text(json.dumps({"a": "x" * 100}))
-    with pytest.raises(UserError, match="cannot read .*larger than 50 bytes"):
+    with refused("too-large", "50 bytes"):
         read_text(path, 50)
     path.write_text('{"a": 1}\n')
     os.truncate(path, readers.MOST_JSON + 100)
-    with pytest.raises(UserError, match="is not readable JSON .it is larger than 67,108,864 bytes"):
+    with refused("file-damaged", "67,108,864 bytes"):
         read_json(path)
     assert read_jsonl(path) == [{"a": 1}], "an endless line is a torn one"
 
 
 def test_text_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read .*No such file"):
+    with refused("file-unreadable", tmp_path / "none", os.strerror(errno.ENOENT)):
         read_text(tmp_path / "none")
-    with pytest.raises(UserError, match="cannot read .*Is a directory"):
+    with refused("file-unreadable", os.strerror(errno.EISDIR)):
         read_text(tmp_path)
     (tmp_path / "x").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="cannot read .*it is not text"):
+    with refused("not-text"):
         read_text(tmp_path / "x")
 
 
@@ -165,11 +172,11 @@ def test_rows_end_at_a_torn_line(tmp_path: Path, tail: str) -> None:
     whole = '{"a": "\u2028"}\n{"a": 1}\n'  # a separator of lines for `splitlines`, not for JSON lines
     path.write_bytes(whole.encode() + tail.encode("utf-8", "surrogateescape") + b'\n{"c": 3}\n')
     assert read_jsonl(path) == [{"a": "\u2028"}, {"a": 1}]
-    with pytest.raises(UserError, match="line 3 of .*rows.jsonl is not readable JSON"):
+    with refused("file-damaged", "line 3", "rows.jsonl"):
         read_jsonl(path, torn=False)
     path.write_text('{"a": 1}')
     assert read_jsonl(path) == [{"a": 1}], "the newline alone may be missing"
-    with pytest.raises(UserError, match="cannot read"):
+    with refused("file-unreadable"):
         read_jsonl(tmp_path / "none")
 
 

@@ -15,10 +15,11 @@ import torch
 import fullrank as fr
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo, Schema
-from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.numeric import Moments, Quantiles
+from fullrank.data.impressions.prepare import infer, summary
 from fullrank.data.impressions.splits import Cuts
-from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, bucket, canonical
+from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, canonical, hash_bucket
+from refusals import refused
 
 ROWS = 60
 FRAME = pl.DataFrame(
@@ -42,29 +43,33 @@ def prepared(tmp_path: Path, frame: Any = FRAME, **schema: Any) -> fr.Impression
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{}", "fields"),
-        ("fields: []", "at least 1"),
-        ("fields: [a, a]", "listed twice"),
-        ("fields: [label]", "a model would read what it predicts"),
-        ("fields: [split]\nsplit: given", "is also a field"),
-        ("fields: [a]\nlabels: b", "did you mean 'label'"),
-        ("fields: [{name: a, mincount: 2}]", "did you mean 'min_count'"),
-        ("fields: [{kind: numerical, name: a}]", "did you mean 'numeric'"),
-        ("fields: [{name: a, hash_buckets: 5, min_count: 2}]", "min_count has no effect with hash_buckets"),
-        ("fields: [{kind: numeric, name: a, buckets: 5}]", "buckets has no effect with transform=standard"),
-        ("fields: [{kind: bag, name: a, shares: itm}, item]", "did you mean 'item'"),
-        ("fields: [{kind: bag, name: a, shares: b, min_count: 3}, b]", "set min_count or hash_buckets there"),
-        ("fields: [a]\nsplit: temporal", "needs `time`"),
-        ("fields: [a]\nsplit: tmporal", "did you mean 'temporal'"),
-        ("fields: [a]\ntime_unit: ms", "no effect without"),
-        ("fields: [a]\nsplit: {kind: random, shares: [0.5, 0.1, 0.1]}", "sum to 1"),
-        ("fields: [a]\nsplit: {kind: random, shares: [0, 0.5, 0.5]}", "something to train on"),
-        ("fields: [a", "neither YAML nor JSON"),
+        ("{}", ("invalid-setting", "fields")),
+        ("fields: []", ("invalid-setting", "fields", "at least 1")),
+        ("fields: [a, a]", ("repeated-field", "'a'")),
+        ("fields: [label]", ("label-is-a-field", "'label'")),
+        ("fields: [split]\nsplit: given", ("split-column-is-a-field", "'split'")),
+        ("fields: [a]\nlabels: b", ("invalid-setting", "labels", "'label'")),
+        ("fields: [{name: a, mincount: 2}]", ("invalid-setting", "mincount", "'min_count'")),
+        ("fields: [{kind: numerical, name: a}]", ("unknown-kind-of-field", "numerical", "'numeric'")),
+        ("fields: [{name: a, hash_buckets: 5, min_count: 2}]", ("setting-without-effect", "min_count", "hash_buckets")),
+        ("fields: [{kind: numeric, name: a, buckets: 5}]", ("setting-without-effect", "buckets", "transform=standard")),
+        ("fields: [{kind: bag, name: a, shares: itm}, item]", ("unknown-categorical-field", "itm", "'item'")),
+        ("fields: [{kind: bag, name: a, shares: b, min_count: 3}, b]", ("setting-without-effect", "'b'", "min_count")),
+        ("fields: [a]\nsplit: temporal", ("split-needs-times", "temporal", "time")),
+        ("fields: [a]\nsplit: tmporal", ("unknown-split", "tmporal", "'temporal'")),
+        ("fields: [a]\ntime_unit: ms", ("setting-without-effect", "time_unit")),
+        ("fields: [a]\nsplit: {kind: random, shares: [0.5, 0.1, 0.1]}", ("wrong-shares", "(0.5, 0.1, 0.1)")),
+        ("fields: [a]\nsplit: {kind: random, shares: [0, 0.5, 0.5]}", ("wrong-shares", "(0.0, 0.5, 0.5)")),
     ],
 )
-def test_a_schema_that_cannot_be_meant(text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_a_schema_that_cannot_be_meant(text: str, says: tuple[str, ...]) -> None:
+    with refused(*says):
         Schema.from_text(text)
+
+
+def test_a_schema_that_is_no_yaml() -> None:
+    with pytest.raises(UserError, match="neither YAML nor JSON"):
+        Schema.from_text("fields: [a")
 
 
 def test_schema_round_trip(tmp_path: Path) -> None:
@@ -74,64 +79,67 @@ def test_schema_round_trip(tmp_path: Path) -> None:
     for name, text in (("s.yaml", schema.to_yaml()), ("s.json", schema.to_json())):
         (tmp_path / name).write_text(text)
         assert Schema.read(tmp_path / name) == schema
-    with pytest.raises(UserError, match="cannot be read"):
+    with refused("file-unreadable"):
         Schema.read(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize(
     ("change", "schema", "says"),
     [
-        ({"label": pl.lit(3)}, {}, "60 labels that are neither 0 nor 1"),
-        ({"label": pl.lit(None)}, {}, "must hold numbers"),
-        ({"label": pl.when(pl.col("user") > 0).then("label")}, {}, "9 missing or unreadable"),
-        ({"label": pl.lit("yes")}, {}, "missing or unreadable"),
-        ({"label": pl.lit(1)}, {}, "all 40 train rows .* have the label 1: nothing can be learned"),
-        ({"label": pl.when(pl.col("split") == "test").then(0).otherwise("label")}, {}, "all 10 test rows"),
+        ({"label": pl.lit(3)}, {}, ("wrong-labels", "60 labels", "label_threshold")),
+        ({"label": pl.lit(None)}, {}, ("wrong-column-type", "'label'", "Null")),
+        ({"label": pl.when(pl.col("user") > 0).then("label")}, {}, ("unreadable-numbers", "'label'", "9 missing")),
+        ({"label": pl.lit("yes")}, {}, ("unreadable-numbers", "'label'", "'yes'")),
+        ({"label": pl.lit(1)}, {}, ("constant-labels", "40 train rows", "label 1")),
+        ({"label": pl.when(pl.col("split") == "test").then(0).otherwise("label")}, {},
+         ("constant-labels", "10 test rows", "label 0")),
         ({"split": pl.lit("x")}, {"split": {"kind": "random", "shares": [0.4, 0.3, 0.3]}}, None),
-        ({"split": pl.lit("later")}, {}, "values other than train, validation, test"),
-        ({"split": pl.lit(1)}, {}, "a split column says"),
-        ({"split": pl.lit("valid")}, {}, "no training rows"),
-        ({"user": pl.col("user") + 0.5}, {}, "no categories"),
-        ({"user": pl.lit(None).cast(pl.Int64)}, {"group": "user"}, "missing groups"),
-        ({"user": pl.col("when").cast(pl.Datetime)}, {}, "categories are text"),
-        ({"price": pl.lit("cheap")}, {}, "no finite numbers"),
-        ({"price": pl.lit(float("inf"))}, {}, "no finite numbers"),
-        ({"price": pl.lit(1e300)}, {"fields": [{"kind": "numeric", "name": "price", "transform": "linear"}]}, "3e38"),
-        ({"price": pl.concat_list("price")}, {}, "holds numbers"),
-        ({"when": pl.lit(float("nan"))}, {"time": "when", "split": "temporal"}, "NaN"),
-        ({"when": pl.lit("yesterday")}, {"time": "when", "split": "temporal"}, "ISO 8601"),
-        ({}, {"fields": [{"kind": "bag", "name": "tags"}]}, "has no separator"),
+        ({"split": pl.lit("later")}, {}, ("unknown-split", "'later'", "train, validation, test")),
+        ({"split": pl.lit(1)}, {}, ("wrong-column-type", "'split'", "Int")),
+        ({"split": pl.lit("valid")}, {}, ("empty-split", "given", "training")),
+        ({"user": pl.col("user") + 0.5}, {}, ("not-whole-numbers", "'user'")),
+        ({"user": pl.lit(None).cast(pl.Int64)}, {"group": "user"}, ("missing-groups", "'user'")),
+        ({"user": pl.col("when").cast(pl.Datetime)}, {}, ("wrong-column-type", "'user'", "Datetime")),
+        ({"price": pl.lit("cheap")}, {}, ("unreadable-numbers", "'price'")),
+        ({"price": pl.lit(float("inf"))}, {}, ("unreadable-numbers", "'price'")),
+        ({"price": pl.lit(1e300)}, {"fields": [{"kind": "numeric", "name": "price", "transform": "linear"}]},
+         ("numbers-too-large", "'price'", "3e38")),
+        ({"price": pl.concat_list("price")}, {}, ("wrong-column-type", "'price'", "List")),
+        ({"when": pl.lit(float("nan"))}, {"time": "when", "split": "temporal"}, ("unreadable-times", "'when'", "nan")),
+        ({"when": pl.lit("yesterday")}, {"time": "when", "split": "temporal"},
+         ("unreadable-times", "'when'", "'yesterday'")),
+        ({}, {"fields": [{"kind": "bag", "name": "tags"}]}, ("missing-separator", "'tags'")),
         ({"tags": pl.col("tags").str.split("|")}, {"fields": [{"kind": "bag", "name": "tags", "separator": "|"}]},
-         "separator='|' has no effect"),
-        ({}, {"fields": [{"kind": "bag", "name": "user"}]}, "column of lists, or text"),
-        ({}, {"fields": ["usr"]}, "no column 'usr'; did you mean 'user'"),
-        ({}, {"label": "lable"}, "did you mean 'label'"),
-        ({}, {"group": "session"}, "no column 'session'"),
+         ("setting-without-effect", "separator='|'")),
+        ({}, {"fields": [{"kind": "bag", "name": "user"}]}, ("wrong-column-type", "'user'", "Int64", "bag")),
+        ({}, {"fields": ["usr"]}, ("missing-column", "'usr'", "'user'")),
+        ({}, {"label": "lable"}, ("missing-column", "lable", "'label'")),
+        ({}, {"group": "session"}, ("missing-column", "'session'")),
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_meant(
-    tmp_path: Path, change: dict[str, Any], schema: dict[str, Any], says: str | None
+    tmp_path: Path, change: dict[str, Any], schema: dict[str, Any], says: tuple[str, ...] | None
 ) -> None:
     if says is None:
         assert len(prepared(tmp_path, FRAME.with_columns(**change), **schema)) == ROWS
         return
-    with pytest.raises(UserError, match=says.replace("|", r"\|")):
+    with refused(*says):
         prepared(tmp_path, FRAME.with_columns(**change), **schema)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_rows_and_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no rows"):
+    with refused("empty-table", "impressions"):
         prepared(tmp_path, FRAME.head(0))
-    with pytest.raises(UserError, match="does not exist"):
+    with refused("missing-file", "none.parquet"):
         prepared(tmp_path, tmp_path / "none.parquet")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(UserError, match="is empty"):
+    with refused("empty-file", "empty.csv"):
         prepared(tmp_path, tmp_path / "empty.csv")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(UserError, match="cannot be read"):
+    with refused("table-unreadable", "torn.parquet"):
         prepared(tmp_path, tmp_path / "torn.parquet")
-    with pytest.raises(UserError, match="give a path"):
+    with refused("not-a-table", ".parquet", "polars"):
         prepared(tmp_path, 5)
 
 
@@ -184,9 +192,9 @@ def test_new_impressions(tmp_path: Path) -> None:
     assert known.groups is not None and known.groups.tolist() == [3, 7]
     text = store.encode(fresh.with_columns(pl.col("user").cast(pl.String)))
     assert torch.equal(text.categorical, batch.categorical)
-    with pytest.raises(UserError, match="no column 'item'"):
+    with refused("missing-column", "'item'"):
         store.encode(fresh.drop("item"))
-    with pytest.raises(UserError, match="no finite numbers"):
+    with refused("unreadable-numbers", "'price'", "dear"):
         store.encode(fresh.with_columns(price=pl.lit("dear")))
     assert len(store.encode(fresh.head(0))) == 0
     whole = store.encode(FRAME[store.external(range(ROWS))["input_row"].to_numpy()])
@@ -196,17 +204,21 @@ def test_new_impressions(tmp_path: Path) -> None:
 def test_vocabulary_of_other_fields(tmp_path: Path) -> None:
     store = prepared(tmp_path, fields=[{"name": "user", "hash_buckets": 4}, *FIELDS[1:]])
     assert store.fields[0].size == 6
-    for field, says in (("user", "is hashed"), ("price", "is a number"), ("itm", "did you mean 'item'")):
-        with pytest.raises(UserError, match=says):
+    for field, says in (
+        ("user", ("no-vocabulary", "'user'", "hashed")),
+        ("price", ("no-vocabulary", "'price'", "number")),
+        ("itm", ("unknown-field", "itm", "'item'")),
+    ):
+        with refused(*says):
             store.vocabulary(field)
 
 
 def test_the_hash_is_the_same_everywhere() -> None:
-    assert [bucket(text, 1_000) for text in ("", "a", "42", "é")] == [756, 928, 983, 963], "stores hold them"
+    assert [hash_bucket(text, 1_000) for text in ("", "a", "42", "é")] == [756, 928, 983, 963], "stores hold them"
     values = pl.Series(["a", None, "42", "a"])
     ids = Hashed(10).ids(values)
-    assert ids.tolist() == [2 + bucket("a", 10), 0, 2 + bucket("42", 10), 2 + bucket("a", 10)]
-    assert Hashed(10).ids(pl.Series([42])).tolist() == [2 + bucket("42", 10)]
+    assert ids.tolist() == [2 + hash_bucket("a", 10), 0, 2 + hash_bucket("42", 10), 2 + hash_bucket("a", 10)]
+    assert Hashed(10).ids(pl.Series([42])).tolist() == [2 + hash_bucket("42", 10)]
 
 
 def test_lookup_compares_as_text() -> None:
@@ -240,7 +252,8 @@ def test_counts_survive_merging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("values", [[5, 1, 5, 5, -2, 9, 5], [0.5, -0.0, 0.0, 1e300, -1e300, 2.5, 2.5]])
-def test_cuts_equal_a_stable_sort(tmp_path: Path, values: list[Any]) -> None:
+def test_cuts_equal_a_stable_sort(tmp_path: Path, values: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullrank.data.impressions.splits._BLOCK", 7)  # ties are counted over several blocks
     times = np.array(values * 13)
     for shares in ((0.8, 0.1, 0.1), (0.34, 0.33, 0.33), (1.0, 0.0, 0.0), (0.01, 0.0, 0.99)):
         cuts = Cuts(tmp_path / "times")
@@ -281,15 +294,15 @@ def test_inference(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         ("when", "categorical"),
     ]  # fmt: skip
     FRAME.drop("split").rename({"label": "click", "when": "timestamp"}).write_csv(tmp_path / "t.csv")
-    from fullrank.data.frames import Source
+    from fullrank.data.frames import InputTable
 
-    found = infer(Source(tmp_path / "t.csv", "impressions"))
+    found = infer(InputTable(tmp_path / "t.csv", "impressions"))
     assert (found.label, found.time, found.split.kind, found.group) == ("click", "timestamp", "temporal", "user")
     assert "numeric: price" in summary(found)
     lists = FRAME.with_columns(pl.col("tags").str.split("|"), pl.col("user").cast(pl.Float64)).drop("split", "when")
-    found = infer(Source(lists, "impressions"))
+    found = infer(InputTable(lists, "impressions"))
     assert [field.kind for field in found.fields] == ["categorical", "categorical", "numeric", "bag"]
-    with pytest.raises(UserError, match="name the label in a schema"):
+    with refused("no-label-column", "label, click"):
         fr.prepare_impressions(FRAME.drop("label"), tmp_path / "none")
-    with pytest.raises(UserError, match="no column besides"):
+    with refused("no-field-columns", "'label'"):
         fr.prepare_impressions(FRAME.select("label"), tmp_path / "none")

@@ -14,12 +14,12 @@ import polars as pl
 import pytest
 import torch
 
-from fullrank.data import chunks
+from fullrank.core.random import uniform_of_rows
+from fullrank.data import frames
 from fullrank.data.impressions import prepare as prepare_impressions
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.splits import uniform
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.impressions.vocabulary import bucket
+from fullrank.data.impressions.vocabulary import hash_bucket
 
 Row = dict[str, Any]
 SCHEMA: dict[str, Any] = {
@@ -110,7 +110,7 @@ class Twin:
         return [part.strip() for part in (text or "").split("|") if part.strip()][:3]
 
     def categorical(self, row: Row) -> list[int]:
-        device = 0 if row["device"] in (None, "") else 2 + bucket(row["device"], 3)
+        device = 0 if row["device"] in (None, "") else 2 + hash_bucket(row["device"], 3)
         age = 0 if row["age"] is None else 2 + bisect.bisect_right(self.edges, row["age"])
         item = 0 if row["item"] is None else self.item.get(row["item"], 1)
         return [self.user.get(row["user"], 1), item, device, age]
@@ -124,7 +124,7 @@ class Twin:
         return [
             [self.tags.get(tag, 1) for tag in self.split(row["tags"])],
             [self.item.get(value, 1) for value in history],
-            [2 + bucket(str(value), 2) for value in row["colours"]],
+            [2 + hash_bucket(str(value), 2) for value in row["colours"]],
         ]
 
 
@@ -157,7 +157,7 @@ def check(store: ImpressionStore, rows: list[Row]) -> None:
 
 @pytest.mark.parametrize(("rows", "chunk"), [(37, 1 << 17), (211, 50), (211, 7), (1000, 333)])
 def test_the_store_is_that_of_the_twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, chunk: int) -> None:
-    monkeypatch.setattr(chunks, "CHUNK", chunk)
+    monkeypatch.setattr(frames, "CHUNK", chunk)
     given = table(rows, seed=rows)
     store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=SCHEMA)
     check(store, given)
@@ -170,7 +170,7 @@ def test_the_random_split_is_a_function_of_the_row(tmp_path: Path) -> None:
     schema = SCHEMA | {"split": {"kind": "random", "seed": 5, "shares": [0.5, 0.2, 0.3]}}
     store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=schema)
     train = store.external(store.split("train"))["input_row"].to_list()
-    assert train == [row for row in range(500) if uniform(np.array([row]), 5)[0] < 0.5]
+    assert train == [row for row in range(500) if uniform_of_rows(5, np.array([row]))[0] < 0.5]
     sizes = [len(store.split(name)) for name in ("train", "validation", "test")]
     assert sum(sizes) == 500 and np.allclose(np.array(sizes) / 500, [0.5, 0.2, 0.3], atol=0.06)
     other = schema | {"split": {"kind": "random", "seed": 6}}

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.data.events.loader import Loader
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from refusals import refused
 from tiny import histories, store
 
 LENGTHS = (4, 30, 5, 9, 3, 2, 14, 6, 7, 21, 4, 4, 12, 8)
@@ -147,5 +147,5 @@ def test_batches_smaller_than_a_row(size: int) -> None:
 
 
 def test_too_little_to_train_on() -> None:
-    with pytest.raises(UserError, match="no user has enough training events"):
+    with refused("too-few-events"):
         Loader(store([[1, 2, 3], [4, 5, 6]]), TASK.segments, by="rows", size=2, seed=0)

@@ -13,6 +13,7 @@ import pytest
 
 from fullrank.core.errors import UserError
 from fullrank.data.events.prepare import Columns, Prepare, prepare
+from refusals import refused
 
 EVENTS = pl.DataFrame(
     {
@@ -147,61 +148,69 @@ def bad(**columns: Any) -> pl.DataFrame:
     return EVENTS.with_columns(**{k: pl.Series(v, strict=False) for k, v in columns.items()})
 
 
-MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "a misspelt column": (EVENTS.rename({"user_id": "userid"}), {}, "no column 'user_id'; did you mean 'userid'"),
-    "no time column": (EVENTS.drop("timestamp"), {}, "columns.time=None where the rows are in order"),
+MISTAKES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
+    "a misspelt column": (EVENTS.rename({"user_id": "userid"}), {}, ("missing-column", "'user_id'", "'userid'")),
+    "no time column": (EVENTS.drop("timestamp"), {}, ("missing-column", "'timestamp'", "columns.time=None")),
     "no weight column": (
         EVENTS,
         {"spec": Prepare(columns=Columns(weight="valu"))},
-        "did you mean 'value'.*columns.weight",
+        ("missing-column", "'valu'", "'value'", "columns.weight"),
     ),
     "a missing user": (
         bad(user_id=["a", None, "b", None, "c", "d", "e"]),
         {},
-        "2 missing ids among 7 rows, first in row 1",
+        ("missing-ids", "'user_id'", "2 missing", "7 rows", "row 1"),
     ),
-    "a float id": (EVENTS.cast({"item_id": pl.Float64}), {}, "of type Float64"),
-    "a NaN time": (bad(timestamp=[1, 2, 3, float("nan"), 5, 6, 7]), {}, "1 times that are missing, NaN .* row 3"),
+    "a float id": (EVENTS.cast({"item_id": pl.Float64}), {}, ("wrong-column-type", "'item_id'", "Float64")),
+    "a NaN time": (bad(timestamp=[1, 2, 3, float("nan"), 5, 6, 7]), {}, ("unreadable-times", "1 times", "row 3")),
     "a negative weight": (
         EVENTS.with_columns(value=-pl.col("value")),
         {"spec": Prepare(columns=Columns(weight="value"))},
-        "6 numbers below 0",
+        ("numbers-too-small", "6 numbers below 0"),
     ),
     "a missing rating": (
         bad(stars=[1, None, 3, 4, 5, 6, 7]),
         {"spec": Prepare(columns=Columns(rating="stars"), min_rating=1)},
-        "1 missing or unreadable numbers .* row 1",
+        ("unreadable-numbers", "'stars'", "1 missing", "row 1"),
     ),
-    "no rows": (EVENTS[:0], {}, "has no rows"),
-    "a list": ([1, 2], {}, "events is a list; give a path"),
-    "nothing": (None, {}, "events is a NoneType"),
+    "no rows": (EVENTS[:0], {}, ("empty-table",)),
+    "a list": ([1, 2], {}, ("not-a-table", "events", "list", ".parquet")),
+    "nothing": (None, {}, ("not-a-table", "events", "NoneType")),
     "mixed pandas objects": (
         pd.DataFrame({"user_id": [1, "a"], "item_id": [1, 2], "timestamp": [1, 2]}),
         {},
-        "cannot be read by its engine",
+        ("table-unreadable", "events"),
     ),
     "an unknown event type": (
         EVENTS,
         {"spec": Prepare(columns=Columns(type="what"), event_types="bye")},
-        "'bye'; did you mean 'buy'.*view",
+        ("unknown-event-type", "'bye'", "'buy'", "view"),
     ),
-    "everything filtered": (EVENTS, {"spec": Prepare(k_core=9)}, r"k_core \(per_user=9, per_item=9\) leaves none of 7"),
+    "everything filtered": (
+        EVENTS,
+        {"spec": Prepare(k_core=9)},
+        ("no-events-left", "k_core", "per_user=9", "per_item=9", "7"),
+    ),
     "items without the id": (
         EVENTS,
         {"items": ITEMS.rename({"item_id": "itemid"})},
-        "items has no column 'item_id'; did",
+        ("missing-column", "items", "'item_id'", "'itemid'"),
     ),
     "items of another type": (
         EVENTS,
         {"items": ITEMS.cast({"item_id": pl.String})},
-        "type String, the events of type Int64",
+        ("wrong-id-type", "items", "String", "Int64"),
     ),
-    "items of another shop": (EVENTS, {"items": ITEMS[1:2]}, "knows none of the 3 items"),
-    "a missing item id": (EVENTS, {"items": bad(item_id=[10, None, 3, 4, 5, 6, 7]).select("item_id")}, "1 missing ids"),
+    "items of another shop": (EVENTS, {"items": ITEMS[1:2]}, ("no-known-ids", "items", "3")),
+    "a missing item id": (
+        EVENTS,
+        {"items": bad(item_id=[10, None, 3, 4, 5, 6, 7]).select("item_id")},
+        ("missing-ids", "1 missing"),
+    ),
     "a reserved name": (
         EVENTS,
         {"items": ITEMS.with_columns(train_count=1)},
-        "'train_count', a name that the store uses",
+        ("reserved-column", "'train_count'"),
     ),
 }
 
@@ -209,70 +218,74 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path: Path, name: str) -> None:
     events, given, said = MISTAKES[name]
-    with pytest.raises(UserError, match=said) as caught:
+    with refused(*said) as caught:
         prepare(events, tmp_path / "store", **given)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("e.parquet", b"PAR1 this is not parquet PAR1", "cannot be read"),
-        ("e.parquet", b"", "is empty"),
-        ("e.csv", b"", "is empty"),
-        ("e.csv", b"\n", "cannot be read|is empty|has no column|has no rows"),
-        ("e.csv", b"user_id,item_id,timestamp\n", "has no rows"),
-        ("e.csv", b"user_id,item_id,timestamp\n1,2,3,4,5\n", "cannot be read"),
-        ("e.csv", b"user_id,item_id,timestamp\n1,\xff\xfe,3\n", "cannot be read"),
-        ("e.csv", b"user_id,item_id,timestamp\n1,,3\n", "1 missing ids among 1 rows"),
-        ("e.csv.gz", b"not gzip at all", "cannot be read|no column"),
-        ("e.jsonl", b'{"user_id": 1, "item_id"', "cannot be read|has no column"),
-        ("e.jsonl", b"[1, 2]\n", "cannot be read|has no column"),
-        ("e.xlsx", b"PK", "suffix '.xlsx'; allowed: .parquet"),
-        ("e", b"x", "suffix ''"),
+        ("e.parquet", b"PAR1 this is not parquet PAR1", ("table-unreadable", "e.")),
+        ("e.parquet", b"", ("empty-file",)),
+        ("e.csv", b"", ("empty-file",)),
+        ("e.csv", b"\n", ("table-unreadable|empty-file|missing-column|empty-table", "e.csv")),
+        ("e.csv", b"user_id,item_id,timestamp\n", ("empty-table",)),
+        ("e.csv", b"user_id,item_id,timestamp\n1,2,3,4,5\n", ("table-unreadable", "e.")),
+        ("e.csv", b"user_id,item_id,timestamp\n1,\xff\xfe,3\n", ("table-unreadable", "e.")),
+        ("e.csv", b"user_id,item_id,timestamp\n1,,3\n", ("missing-ids", "1 missing", "1 rows")),
+        ("e.csv.gz", b"not gzip at all", ("table-unreadable|missing-column", "e.csv.gz")),
+        ("e.jsonl", b'{"user_id": 1, "item_id"', ("table-unreadable|missing-column", "e.jsonl")),
+        ("e.jsonl", b"[1, 2]\n", ("table-unreadable|missing-column", "e.jsonl")),
+        ("e.xlsx", b"PK", ("unknown-suffix", "'.xlsx'", ".parquet")),
+        ("e", b"x", ("unknown-suffix", "''")),
     ],
 )
-def test_broken_files(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_broken_files(tmp_path: Path, name: str, content: bytes, said: tuple[str, ...]) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError) as caught:
         prepare(tmp_path / name, tmp_path / "store")
-    assert "\n" not in str(caught.value) and not (tmp_path / "store").exists()
+    sentence = str(caught.value)
+    assert caught.value.code in said[0].split("|"), sentence  # engines and their versions differ in what they accept
+    assert all(named in sentence for named in said[1:]), sentence
+    assert "\n" not in sentence and not (tmp_path / "store").exists()
 
 
 def test_a_truncated_parquet_file(tmp_path: Path) -> None:
     whole = write(pl.concat([EVENTS] * 100), tmp_path / "e.parquet").read_bytes()
     for at in (len(whole) // 2, len(whole) - 5):
         (tmp_path / "e.parquet").write_bytes(whole[:at])
-        with pytest.raises(UserError, match="cannot be read"):
+        with refused("table-unreadable", "e.parquet"):
             prepare(tmp_path / "e.parquet", tmp_path / "store")
     spoilt = bytearray(whole)
     spoilt[4:600] = b"\xff" * 596
     (tmp_path / "e.parquet").write_bytes(spoilt)
-    with pytest.raises(UserError):
+    with refused("table-unreadable", "e.parquet"):
         prepare(tmp_path / "e.parquet", tmp_path / "store")
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     write(EVENTS, tmp_path / "events.parquet")
-    with pytest.raises(UserError, match=r"does not exist; did you mean '.*/events.parquet'"):
+    with refused("missing-file", "events.parquet"):
         prepare(tmp_path / "event.parquet", tmp_path / "store")
-    with pytest.raises(UserError, match="a folder without Parquet files"):
+    with refused("empty-folder"):
         (tmp_path / "nothing").mkdir()
         prepare(tmp_path / "nothing", tmp_path / "store")
 
 
 def test_settings_without_effect_are_refused() -> None:
     for setting, said in {
-        "min_rating=3": "min_rating needs columns.rating",
-        "event_types=[buy]": "event_types needs columns.type",
-        "k_core=-1": "at least 0",
-        "duplicates=frist": "'first'",
-        "kcore=3": "did you mean 'k_core'",
+        "min_rating=3": ("missing-setting", "min_rating", "columns.rating"),
+        "event_types=[buy]": ("missing-setting", "event_types", "columns.type"),
+        "k_core=-1": ("setting-out-of-range", "k_core", "-1"),
+        "duplicates=frist": ("invalid-setting", "duplicates", "'first'"),
     }.items():
-        with pytest.raises(UserError, match=said):
+        with refused(*said):
             Prepare().override(setting)
-    with pytest.raises(UserError, match="time_unit has no effect"):
+    with pytest.raises(UserError, match="'k_core'"):
+        Prepare().override("kcore=3")
+    with refused("setting-without-effect", "time_unit"):
         Prepare.parse({"columns": {"time": None, "time_unit": "ms"}})
     spec = Prepare().override("columns.type=what", "event_types=buy", "k_core=[5, 2]", "columns.time=null")
     assert spec.event_types == ("buy",) and spec.per_user_and_item == (5, 2)

@@ -14,9 +14,9 @@ import polars as pl
 import pytest
 
 from fullrank.core import files
-from fullrank.core.errors import UserError
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
+from refusals import refused
 
 SMALL = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": [1, 2, 3]})
 OTHER = pl.DataFrame({"user_id": [1, 1, 1, 2], "item_id": [1, 2, 3, 4], "timestamp": [1, 2, 3, 4]})
@@ -48,7 +48,7 @@ def test_two_renames_roll_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", once)
-    with pytest.raises(UserError, match="Input/output error.*unchanged"):
+    with refused("not-written", "Input/output error", tmp_path / "store"):
         prepare(OTHER, tmp_path / "store")
     assert Store.open(tmp_path / "store", verify=True).num_users == 1 and left(tmp_path) == ["store"]
 
@@ -77,7 +77,7 @@ KILLED = """
 
 
 @pytest.mark.parametrize(
-    ("module", "function"), [("data.events.manifest", "describe"), ("core.files", "_flush"), ("core.files", "_swap")]
+    ("module", "function"), [("data.manifest", "describe_files"), ("core.files", "_flush"), ("core.files", "_swap")]
 )
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_killed_writer_loses_nothing(tmp_path: Path, module: str, function: str, existing: bool) -> None:
@@ -129,13 +129,13 @@ def test_an_empty_folder_is_used(tmp_path: Path) -> None:
 def test_other_files_are_never_deleted(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match="holds other files and is no store"):
+    with refused("folder-not-empty", tmp_path / "work"):
         prepare(SMALL, tmp_path / "work")
-    with pytest.raises(UserError, match="is a file; name a folder"):
+    with refused("not-a-folder", "thesis.tex"):
         prepare(SMALL, tmp_path / "work" / "thesis.tex")
     prepare(SMALL, tmp_path / "store")
     (tmp_path / "store" / "codes.parquet").write_text("x")
-    with pytest.raises(UserError, match=r"replacing it would delete \(codes.parquet\)"):
+    with refused("foreign-files", "codes.parquet"):
         prepare(OTHER, tmp_path / "store")
     assert (tmp_path / "work" / "thesis.tex").read_text() == "x" and Store.open(tmp_path / "store").num_users == 1
 
@@ -148,5 +148,5 @@ def test_a_damaged_or_newer_store_may_be_replaced(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="could not be written"):
+    with refused("not-written", tmp_path / "file" / "store"):
         prepare(SMALL, tmp_path / "file" / "store")

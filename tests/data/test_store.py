@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.data.events.prepare import Columns, Prepare, prepare
 from fullrank.data.events.store import Store
+from refusals import refused
 
 EVENTS = pl.DataFrame(
     {
@@ -127,71 +127,142 @@ def npz() -> bytes:
     return buffer.getvalue()
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no folder": (shutil.rmtree, "there is no store at"),
-    "no manifest": (lambda f: (f / "manifest.json").unlink(), "is not a store, it has no manifest.json"),
-    "JSON garbage": (lambda f: (f / "manifest.json").write_text("{]"), "it is not JSON"),
-    "bytes garbage": (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\x00"), "it is not JSON"),
-    "deep JSON": (lambda f: (f / "manifest.json").write_text("[" * 10**6), "it is not JSON"),
-    "a list": (lambda f: (f / "manifest.json").write_text("[]"), "not a JSON object"),
-    "another format": (lambda f: change(f, lambda m: m.update(format="x")), "does not describe a store"),
+DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
+    "no folder": (shutil.rmtree, ("missing-folder", "store", "fullrank prepare")),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), ("wrong-folder", "manifest.json")),
+    "JSON garbage": (lambda f: (f / "manifest.json").write_text("{]"), ("file-damaged", "manifest.json", "not JSON")),
+    "bytes garbage": (
+        lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\x00"),
+        ("file-damaged", "manifest.json", "not JSON"),
+    ),
+    "deep JSON": (
+        lambda f: (f / "manifest.json").write_text("[" * 10**6),
+        ("file-damaged", "manifest.json", "not JSON"),
+    ),
+    "a list": (lambda f: (f / "manifest.json").write_text("[]"), ("file-damaged", "manifest.json", "object")),
+    "another format": (lambda f: change(f, lambda m: m.update(format="x")), ("wrong-folder", "'x'", "fullrank.store")),
     "a newer version": (
         lambda f: change(f, lambda m: m.update(format_version=2)),
-        "format version 2; this library reads 1",
+        ("wrong-format-version", "2", "1"),
     ),
-    "no counts": (lambda f: change(f, lambda m: m.pop("counts")), "lacks the counts"),
-    "negative counts": (lambda f: change(f, lambda m: m["counts"].update(users=-1)), "lacks the counts"),
-    "no fingerprint": (lambda f: change(f, lambda m: m.pop("fingerprint")), "lacks 'fingerprint'"),
-    "no split": (lambda f: change(f, lambda m: m.pop("split")), "lacks 'split'"),
-    "type names": (lambda f: change(f, lambda m: m.update(type_names=3)), "lacks 'type_names'"),
-    "too few type names": (lambda f: change(f, lambda m: m.update(type_names=["buy"])), "allowed are 0 .. 0"),
-    "no files": (lambda f: change(f, lambda m: m.update(files=[])), "lacks 'spec' or 'files'"),
+    "no counts": (lambda f: change(f, lambda m: m.pop("counts")), ("manifest-incomplete", "counts")),
+    "negative counts": (lambda f: change(f, lambda m: m["counts"].update(users=-1)), ("manifest-incomplete", "counts")),
+    "no fingerprint": (lambda f: change(f, lambda m: m.pop("fingerprint")), ("manifest-incomplete", "'fingerprint'")),
+    "no split": (lambda f: change(f, lambda m: m.pop("split")), ("manifest-incomplete", "'split'")),
+    "type names": (lambda f: change(f, lambda m: m.update(type_names=3)), ("manifest-incomplete", "'type_names'")),
+    "too few type names": (
+        lambda f: change(f, lambda m: m.update(type_names=["buy"])),
+        ("file-damaged", "types.npy", "0 .. 0"),
+    ),
+    "no files": (lambda f: change(f, lambda m: m.update(files=[])), ("manifest-incomplete", "'files'")),
     "a path out": (
         lambda f: change(f, lambda m: m["files"].update({"../items.npy": m["files"]["items.npy"]})),
-        "no file of a store",
+        ("foreign-files", "../items.npy"),
     ),
     "an absolute path": (
         lambda f: change(f, lambda m: m["files"].update({"/etc/passwd": m["files"]["items.npy"]})),
-        "no file of a store",
+        ("foreign-files", "/etc/passwd"),
     ),
-    "an entry that is no entry": (lambda f: change(f, lambda m: m["files"].update({"items.npy": 5})), "lacks the size"),
-    "items not listed": (lambda f: change(f, lambda m: m["files"].pop("items.npy")), "does not list items.npy"),
-    "table not listed": (lambda f: change(f, lambda m: m["files"].pop("users.parquet")), "does not list users.parquet"),
-    "a missing array": (lambda f: (f / "offsets.npy").unlink(), "offsets.npy' is missing"),
-    "a missing table": (lambda f: (f / "items.parquet").unlink(), "items.parquet' is missing"),
-    "an array that is a folder": (lambda f: ((f / "items.npy").unlink(), (f / "items.npy").mkdir()), "is missing"),
-    "a truncated array": (lambda f: cut(f / "items.npy", 140), "140 bytes, the manifest says"),
-    "truncated, manifest agrees": (lambda f: put_bytes(f, "items.npy", (f / "items.npy").read_bytes()[:-4]), "damaged"),
+    "an entry that is no entry": (
+        lambda f: change(f, lambda m: m["files"].update({"items.npy": 5})),
+        ("manifest-incomplete", "size", "items.npy"),
+    ),
+    "items not listed": (
+        lambda f: change(f, lambda m: m["files"].pop("items.npy")),
+        ("manifest-incomplete", "items.npy"),
+    ),
+    "table not listed": (
+        lambda f: change(f, lambda m: m["files"].pop("users.parquet")),
+        ("manifest-incomplete", "users.parquet"),
+    ),
+    "a missing array": (lambda f: (f / "offsets.npy").unlink(), ("missing-file", "offsets.npy")),
+    "a missing table": (lambda f: (f / "items.parquet").unlink(), ("missing-file", "items.parquet")),
+    "an array that is a folder": (
+        lambda f: ((f / "items.npy").unlink(), (f / "items.npy").mkdir()),
+        ("missing-file", "items.npy"),
+    ),
+    "a truncated array": (lambda f: cut(f / "items.npy", 140), ("file-damaged", "items.npy", "140 bytes")),
+    "truncated, manifest agrees": (
+        lambda f: put_bytes(f, "items.npy", (f / "items.npy").read_bytes()[:-4]),
+        ("file-damaged", "items.npy"),
+    ),
     "longer, manifest agrees": (
         lambda f: put_bytes(f, "items.npy", (f / "items.npy").read_bytes() + b"1234"),
-        "its size",
+        ("file-damaged", "items.npy", "size"),
     ),
-    "an empty array file": (lambda f: put_bytes(f, "items.npy", b""), "damaged"),
-    "a header alone": (lambda f: put_bytes(f, "items.npy", header("(8,)")), "damaged"),
-    "a huge shape": (lambda f: put_bytes(f, "items.npy", header(f"({2**62},)", 32)), "damaged"),
-    "a negative shape": (lambda f: put_bytes(f, "items.npy", header("(-8,)", 32)), "damaged"),
-    "code in a header": (lambda f: put_bytes(f, "items.npy", header("__import__('os')", 32)), "damaged"),
-    "an archive": (lambda f: put_bytes(f, "items.npy", npz()), "damaged"),
-    "a pickle": (lambda f: put_bytes(f, "items.npy", pickle.dumps(Exploit())), "damaged"),
+    "an empty array file": (lambda f: put_bytes(f, "items.npy", b""), ("file-damaged", "items.npy")),
+    "a header alone": (lambda f: put_bytes(f, "items.npy", header("(8,)")), ("file-damaged", "items.npy")),
+    "a huge shape": (lambda f: put_bytes(f, "items.npy", header(f"({2**62},)", 32)), ("file-damaged", "items.npy")),
+    "a shape that wraps around": (
+        lambda f: put_bytes(f, "items.npy", header(f"({2**40}, {2**40})", 32)),
+        ("file-damaged", "items.npy"),
+    ),
+    "a shape beyond 64 bits": (
+        lambda f: put_bytes(f, "items.npy", header(f"({2**70},)", 32)),
+        ("file-damaged", "items.npy"),
+    ),
+    "a shape of truths": (lambda f: put_bytes(f, "items.npy", header("(True,)", 32)), ("file-damaged", "items.npy")),
+    "a deep header": (
+        lambda f: put_bytes(f, "items.npy", header("(" * 20 + "8" + ",)" * 20, 32)),
+        ("file-damaged", "items.npy"),
+    ),
+    "columns first": (
+        lambda f: put(f, "bounds.npy", np.asfortranarray(np.array([[2, 3], [5, 6], [8, 8]]))),
+        ("file-damaged", "bounds.npy"),
+    ),
+    "a negative shape": (lambda f: put_bytes(f, "items.npy", header("(-8,)", 32)), ("file-damaged", "items.npy")),
+    "code in a header": (
+        lambda f: put_bytes(f, "items.npy", header("__import__('os')", 32)),
+        ("file-damaged", "items.npy"),
+    ),
+    "an archive": (lambda f: put_bytes(f, "items.npy", npz()), ("file-damaged", "items.npy")),
+    "a pickle": (lambda f: put_bytes(f, "items.npy", pickle.dumps(Exploit())), ("file-damaged", "items.npy")),
     "an object array": (
         lambda f: put(f, "items.npy", np.array([Exploit()] * 8, dtype=object), pickled=True),
-        "damaged",
+        ("file-damaged", "items.npy"),
     ),
-    "another dtype": (lambda f: put(f, "items.npy", np.zeros(8, np.int64)), "it holds int64"),
-    "another byte order": (lambda f: put(f, "items.npy", np.zeros(8, ">i4")), "it holds >i4"),
-    "another shape": (lambda f: put(f, "bounds.npy", np.zeros((2, 3), np.int64)), r"it holds int64 \(2, 3\)"),
-    "an item too large": (lambda f: put(f, "items.npy", np.full(8, 4, np.int32)), "allowed are 0 .. 3"),
-    "a negative item": (lambda f: put(f, "items.npy", np.full(8, -1, np.int32)), "allowed are 0 .. 3"),
-    "offsets that fall": (lambda f: put(f, "offsets.npy", np.array([0, 7, 4, 8])), "offsets must rise"),
-    "offsets that start late": (lambda f: put(f, "offsets.npy", np.array([1, 4, 7, 8])), "offsets must rise"),
-    "offsets that end late": (lambda f: put(f, "offsets.npy", np.array([0, 4, 7, 9])), "offsets must rise"),
-    "bounds outside": (lambda f: put(f, "bounds.npy", np.array([[2, 5], [5, 6], [8, 8]])), "bounds must lie"),
-    "bounds before": (lambda f: put(f, "bounds.npy", np.array([[2, 3], [3, 6], [8, 8]])), "bounds must lie"),
-    "bounds swapped": (lambda f: put(f, "bounds.npy", np.array([[3, 2], [5, 6], [8, 8]])), "bounds must lie"),
-    "parquet garbage": (lambda f: put_bytes(f, "items.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"), "cannot be read"),
-    "other items": (lambda f: _items(f, lambda t: t[:3]), "it has 3 items, the manifest another number"),
-    "item ids twice": (lambda f: _items(f, lambda t: t.with_columns(item_id=pl.lit("a"))), "must hold different"),
-    "no train_count": (lambda f: _items(f, lambda t: t.drop("train_count")), "needs the column 'train_count'"),
+    "another dtype": (lambda f: put(f, "items.npy", np.zeros(8, np.int64)), ("file-damaged", "items.npy", "int64")),
+    "another byte order": (lambda f: put(f, "items.npy", np.zeros(8, ">i4")), ("file-damaged", "items.npy", ">i4")),
+    "another shape": (
+        lambda f: put(f, "bounds.npy", np.zeros((2, 3), np.int64)),
+        ("file-damaged", "bounds.npy", "(2, 3)"),
+    ),
+    "an item too large": (
+        lambda f: put(f, "items.npy", np.full(8, 4, np.int32)),
+        ("file-damaged", "items.npy", "0 .. 3"),
+    ),
+    "a negative item": (
+        lambda f: put(f, "items.npy", np.full(8, -1, np.int32)),
+        ("file-damaged", "items.npy", "0 .. 3"),
+    ),
+    "offsets that fall": (lambda f: put(f, "offsets.npy", np.array([0, 7, 4, 8])), ("file-damaged", "offsets.npy")),
+    "offsets that start late": (
+        lambda f: put(f, "offsets.npy", np.array([1, 4, 7, 8])),
+        ("file-damaged", "offsets.npy"),
+    ),
+    "offsets that end late": (lambda f: put(f, "offsets.npy", np.array([0, 4, 7, 9])), ("file-damaged", "offsets.npy")),
+    "bounds outside": (
+        lambda f: put(f, "bounds.npy", np.array([[2, 5], [5, 6], [8, 8]])),
+        ("file-damaged", "bounds.npy"),
+    ),
+    "bounds before": (
+        lambda f: put(f, "bounds.npy", np.array([[2, 3], [3, 6], [8, 8]])),
+        ("file-damaged", "bounds.npy"),
+    ),
+    "bounds swapped": (
+        lambda f: put(f, "bounds.npy", np.array([[3, 2], [5, 6], [8, 8]])),
+        ("file-damaged", "bounds.npy"),
+    ),
+    "parquet garbage": (
+        lambda f: put_bytes(f, "items.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"),
+        ("table-unreadable", "items.parquet"),
+    ),
+    "other items": (lambda f: _items(f, lambda t: t[:3]), ("file-damaged", "items.parquet", "3 items")),
+    "item ids twice": (
+        lambda f: _items(f, lambda t: t.with_columns(item_id=pl.lit("a"))),
+        ("wrong-item-table", "'item_id'"),
+    ),
+    "no train_count": (lambda f: _items(f, lambda t: t.drop("train_count")), ("wrong-item-table", "'train_count'")),
 }
 
 
@@ -206,15 +277,15 @@ def test_damaged_and_hostile_folders(folder: Path, name: str, monkeypatch: pytes
     monkeypatch.chdir(folder.parent)
     damage, said = DAMAGE[name]
     damage(folder)
-    with pytest.raises(UserError, match=said) as caught:
+    with refused(*said) as caught:
         Store.open(folder)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught)
     assert not (folder.parent / "exploited").exists()
 
 
 def test_a_damaged_user_table_is_found_when_it_is_read(folder: Path) -> None:
     put_bytes(folder, "users.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1")
-    with pytest.raises(UserError, match="user table .* cannot be read"):
+    with refused("table-unreadable", "users.parquet"):
         Store.open(folder).user_ids  # noqa: B018
 
 
@@ -223,9 +294,9 @@ def test_verify_finds_a_flipped_bit(folder: Path) -> None:
     content[-1] ^= 1
     (folder / "times.npy").write_bytes(content)
     Store.open(folder)
-    with pytest.raises(UserError, match=r"times.npy' is damaged: its hash"):
+    with refused("file-damaged", "times.npy"):
         Store.open(folder, verify=True)
     change(folder, lambda m: m.update(content="0"))
     (folder / "times.npy").write_bytes(bytes(content[:-1]) + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError, match="content hash"):
+    with refused("file-damaged", "content hash", "manifest.json"):
         Store.open(folder, verify=True)

@@ -9,15 +9,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.data.events import splits
 from fullrank.data.events.prepare import Prepare, prepare
 from fullrank.data.events.store import Store
-from fullrank.data.events.subset import gap, gini, subset
+from fullrank.data.events.subset import ks_statistic, popularity_gini, subset
 from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.model import Recommender
+from refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,9 @@ def test_the_whole_catalogue_may_stay(whole: Store, tmp_path: Path) -> None:
     few, all_of_them = (subset(whole, tmp_path / str(k), share=0.02, keep_items=k) for k in (False, True))
     assert few.num_items < all_of_them.num_items == whole.num_items
     assert all_of_them.catalog.ids.equals(whole.catalog.ids) and histories(few) == histories(all_of_them)
-    trained = np.bincount(all_of_them.items[splits.parts(all_of_them.offsets, all_of_them.bounds) == 0], minlength=150)
+    trained = np.bincount(
+        all_of_them.items[splits.event_parts(all_of_them.offsets, all_of_them.bounds) == 0], minlength=150
+    )
     assert all_of_them.catalog.frame["train_count"].to_list() == trained.tolist() and (trained == 0).any()
 
 
@@ -66,7 +68,7 @@ def test_a_store_like_any_other(whole: Store, tmp_path: Path) -> None:
     """Verified by its hashes; counts, popularity, tables and the manifest fit the events."""
     subset(whole, tmp_path / "part", share=0.1)
     part = Store.open(tmp_path / "part", verify=True)
-    trained = splits.parts(part.offsets, part.bounds) == 0
+    trained = splits.event_parts(part.offsets, part.bounds) == 0
     assert part.catalog.popularity.tolist() == np.bincount(part.items[trained], minlength=part.num_items).tolist()
     assert set(part.items.tolist()) == set(range(part.num_items)) and part.num_items < whole.num_items
     own = part.catalog.frame.drop("item", "train_count")
@@ -90,17 +92,19 @@ def test_distributions_drift_little(whole: Store, tmp_path: Path) -> None:
 
 
 def test_gini_and_gap_by_hand() -> None:
-    assert gini(np.array([3, 3, 3])) == pytest.approx(0) and gini(np.array([0, 0, 0, 8])) == pytest.approx(0.75)
+    assert popularity_gini(np.array([3, 3, 3])) == pytest.approx(0) and popularity_gini(
+        np.array([0, 0, 0, 8])
+    ) == pytest.approx(0.75)
     pairs = [abs(a - b) for a in (1, 2, 6) for b in (1, 2, 6)]
-    assert gini(np.array([6, 1, 2])) == pytest.approx(sum(pairs) / (2 * 9 * 3))
-    assert gap(np.array([1, 2, 3]), np.array([3, 2, 1])) == 0
-    assert gap(np.array([1, 1, 5, 5]), np.array([1, 5, 5, 5])) == 0.25
+    assert popularity_gini(np.array([6, 1, 2])) == pytest.approx(sum(pairs) / (2 * 9 * 3))
+    assert ks_statistic(np.array([1, 2, 3]), np.array([3, 2, 1])) == 0
+    assert ks_statistic(np.array([1, 1, 5, 5]), np.array([1, 5, 5, 5])) == 0.25
 
 
 def test_hidden_items_are_never_trained_on_and_stay(whole: Store, tmp_path: Path) -> None:
     part = subset(whole, tmp_path / "cold", hide_items=0.1, seed=2)
     told = part.manifest["subset"]
-    trained = part.items[splits.parts(part.offsets, part.bounds) == 0]
+    trained = part.items[splits.event_parts(part.offsets, part.bounds) == 0]
     hidden = set(range(part.num_items)) - set(trained.tolist())
     assert part.num_items == whole.num_items and len(hidden) >= told["hidden_items"] == 15
     before, after = histories(whole), histories(part)
@@ -133,23 +137,23 @@ def test_cold_targets_have_a_slice_of_their_own(whole: Store, tmp_path: Path) ->
 def test_refusals(whole: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for share in (0.0, -0.1, 1.5, float("nan")):
-        with pytest.raises(UserError, match="above 0 and at most 1"):
+        with refused("setting-out-of-range", f"share={share:g}"):
             subset(whole, out, share=share)
     for hide in (-0.1, 1.0, float("nan")):
-        with pytest.raises(UserError, match="at least 0 and below 1"):
+        with refused("setting-out-of-range", f"hide_items={hide:g}"):
             subset(whole, out, hide_items=hide)
-    with pytest.raises(UserError, match="is the whole store"):
+    with refused("nothing-left-out", "hide_items"):
         subset(whole, out)
-    with pytest.raises(UserError, match="leaves none of 600 users"):
+    with refused("no-users-left", "0.0001", "600 users"):
         subset(whole, out, share=1e-4)
-    with pytest.raises(UserError, match="leave no training events"):
+    with refused("no-events-left", "hide_items=0.999"):
         subset(whole, out, share=1 / 600, hide_items=0.999)
-    with pytest.raises(UserError, match="the store that is read"):
+    with refused("same-folder"):
         subset(whole, whole.path, share=0.5)
-    with pytest.raises(UserError, match="no store at"):
+    with refused("missing-folder", "nowhere", "fullrank prepare"):
         subset(tmp_path / "nowhere", out, share=0.5)
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="holds other files"):
+    with refused("folder-not-empty"):
         subset(whole, out, share=0.5)
     assert (out / "thesis.txt").exists()

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fullrank.core.errors import UserError
-from fullrank.data.events import filters
+from fullrank.data.events import prepare as events_prepare
 from fullrank.data.events.prepare import Columns, Prepare, prepare
 from fullrank.data.events.store import Store
 
@@ -205,7 +205,7 @@ def test_the_twin_catches_a_fault(fault: str, tmp_path: Path, monkeypatch: pytes
             users = np.bincount(events.user)[events.user] >= per_user
             return events.take(users & (np.bincount(events.item)[events.item] >= per_item)), 1
 
-        monkeypatch.setattr(filters, "k_core", once)
+        monkeypatch.setattr(events_prepare, "k_core", once)
     else:
         argsort = np.argsort
         monkeypatch.setattr(np, "argsort", lambda a, kind=None: len(a) - 1 - argsort(a[::-1], kind="stable"))

@@ -10,10 +10,11 @@ import torch
 
 from fakes import Kept, Whole, listed
 from fullrank.core.errors import UserError
+from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.evaluation import Evaluation, compare, evaluate
-from fullrank.evaluation.event_dropout import STEP, EventDropout, kept, without
-from fullrank.ops.place_random import uniform
+from fullrank.evaluation.event_dropout import STEP, EventDropout, drop_events, keep_mask
+from refusals import refused
 from thinker import Thinker
 from tiny import padded
 
@@ -23,7 +24,7 @@ SMALL = Evaluation(bootstrap=0, ks=(5,))
 
 def left(user: int, history: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     """The plain twin: what remains of one history."""
-    draws = uniform(seed, STEP, torch.tensor([user]), len(history))[0].numpy()
+    draws = uniform_draws(seed, STEP, torch.tensor([user]), len(history))[0].numpy()
     stays = draws >= share
     if not stays.any():
         stays[draws.argmax()] = True
@@ -47,9 +48,9 @@ def test_lists_are_those_of_the_thinned_histories(share: float, batch_size: int 
 
 
 def test_a_share_is_dropped_and_smaller_shares_are_part_of_larger() -> None:
-    draws = uniform(5, STEP, torch.arange(3000), 30)
+    draws = uniform_draws(5, STEP, torch.arange(3000), 30)
     valid = torch.ones(3000, 30, dtype=torch.bool)
-    few, many = (kept(draws, valid, share) for share in (0.1, 0.3))
+    few, many = (keep_mask(draws, valid, share) for share in (0.1, 0.3))
     assert (~few).double().mean() == pytest.approx(0.1, abs=0.005)
     assert (~many).double().mean() == pytest.approx(0.3, abs=0.005)
     assert bool((few | ~many).all()), "what 30 % keeps, 10 % keeps"
@@ -58,17 +59,17 @@ def test_a_share_is_dropped_and_smaller_shares_are_part_of_larger() -> None:
 def test_times_move_with_their_events_and_padding_stays_padding() -> None:
     batch = padded([[3, 4, 5, 6], [7, 8]])
     stays = torch.tensor([[True, False, True, True], [False, True, False, False]])
-    found = without(batch, stays, longest=2)
+    found = drop_events(batch, stays, longest=2)
     assert found.items.tolist() == [[5, 6], [8, 0]] and found.lengths.tolist() == [2, 1]
     assert batch.times is not None and found.times is not None
     assert found.times.tolist() == [batch.times[0, 2:].tolist(), [int(batch.times[1, 1]), 0]]
-    assert without(replace(batch, times=None), stays, longest=2).times is None
+    assert drop_events(replace(batch, times=None), stays, longest=2).times is None
 
 
 def test_an_empty_history_stays_empty() -> None:
     batch = Batch(torch.zeros(1, 3, dtype=torch.long), torch.tensor([0]), rows=torch.tensor([4]))
-    stays = kept(torch.rand(1, 3), batch.valid, 0.5)
-    assert not stays.any() and without(batch, stays, 3).lengths.tolist() == [0]
+    stays = keep_mask(torch.rand(1, 3), batch.valid, 0.5)
+    assert not stays.any() and drop_events(batch, stays, 3).lengths.tolist() == [0]
 
 
 def test_runs_are_compared_at_the_same_share_alone() -> None:
@@ -80,16 +81,16 @@ def test_runs_are_compared_at_the_same_share_alone() -> None:
         evaluate(b, STORE, "test", whole),
     )
     assert compare(one, two, "ndcg@5").users == 80
-    with pytest.raises(UserError, match="differ in dropped"):
+    with refused("protocols-differ"):
         compare(one, other, "ndcg@5")
     assert "dropped" not in other.protocol and "reasoning" not in other.protocol
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
 def test_other_shares_are_refused(share: float) -> None:
-    with pytest.raises(UserError, match="drop"):
+    with refused("invalid-setting"):
         Evaluation().override(f"drop={share}")
-    with pytest.raises(UserError, match="share of events to drop"):
+    with refused("share-out-of-range"):
         EventDropout(Whole(40), share, 0)
 
 
@@ -115,5 +116,5 @@ def test_adaptive_stopping_keeps_each_users_steps(tmp_path) -> None:  # type: ig
 
 @pytest.mark.parametrize("settings", [("drop=0.1",), ("protocol=sampled",)])
 def test_adaptive_stopping_refuses_what_it_cannot_do(settings: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match=r"reasoning\.adaptive stops by lists"):
+    with refused("adaptive-needs-full-lists", "reasoning.adaptive"):
         Evaluation().override(*settings, "reasoning.adaptive=5")

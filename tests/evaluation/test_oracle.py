@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
-from fullrank.core.errors import UserError
-from fullrank.evaluation import Evaluation, evaluate, frontier, oracle_step
-from fullrank.evaluation.oracle import LABEL
+from fullrank.evaluation import Evaluation, accuracy_by_steps, evaluate, oracle_ceilings
+from fullrank.evaluation.reasoning_steps import LABEL
+from refusals import refused
 from thinker import Thinker
 
 STORE = Kept.random(80, 40)
@@ -21,7 +21,7 @@ def values(step: int, metric: str) -> np.ndarray:
 
 
 def test_the_ceiling_is_each_users_best_step_by_each_metric() -> None:
-    found = {one.metric: one for one in oracle_step(MODEL, STORE, "test", SPEC)}
+    found = {one.metric: one for one in oracle_ceilings(MODEL, STORE, "test", SPEC)}
     assert list(found) == ["ndcg@5", "recall@5", "hit@5", "mrr@5", "map@5"], "of fairness there is no best"
     for metric, one in found.items():
         table = np.stack([values(step, metric) for step in range(6)])
@@ -36,7 +36,7 @@ def test_the_ceiling_is_each_users_best_step_by_each_metric() -> None:
 
 
 def test_fewer_steps_lower_the_ceiling() -> None:
-    all_of_them, two = oracle_step(MODEL, STORE, "test", SPEC), oracle_step(
+    all_of_them, two = oracle_ceilings(MODEL, STORE, "test", SPEC), oracle_ceilings(
         MODEL, STORE, "test", SPEC.override("reasoning.steps=2")
     )  # fmt: skip
     assert len(two[0].steps) == 3 and two[0].best <= all_of_them[0].best
@@ -44,7 +44,7 @@ def test_fewer_steps_lower_the_ceiling() -> None:
 
 def test_the_curve_is_a_row_for_each_step_and_one_that_adapts() -> None:
     spec = SPEC.override("reasoning.adaptive=5")
-    found = frontier(MODEL, STORE, "test", spec, metrics=("hit@5",), rounds=1)
+    found = accuracy_by_steps(MODEL, STORE, "test", spec, metrics=("hit@5",), rounds=1)
     assert [one.label for one in found] == ["0", "1", "2", "3", "4", "5", "adaptive, at most 5"]
     for step, one in enumerate(found[:-1]):
         assert one.steps == one.asked == step and one.seconds > 0
@@ -54,12 +54,12 @@ def test_the_curve_is_a_row_for_each_step_and_one_that_adapts() -> None:
 
 
 def test_what_cannot_be_chosen_is_refused() -> None:
-    for study in (oracle_step, frontier):
-        with pytest.raises(UserError, match="does not reason"):
+    for study in (oracle_ceilings, accuracy_by_steps):
+        with refused("not-a-reasoner"):
             study(Whole(40), STORE, "test", SPEC)
-    with pytest.raises(UserError, match="leave reasoning.adaptive out"):
-        oracle_step(MODEL, STORE, "test", SPEC.override("reasoning.adaptive=5"))
-    with pytest.raises(UserError, match="chooses by accuracy"):
-        oracle_step(MODEL, STORE, "test", SPEC.override("metrics=[gini]"))
-    with pytest.raises(UserError, match="rounds must be at least 1"):
-        frontier(MODEL, STORE, "test", SPEC, rounds=0)
+    with refused("adaptive-without-effect", "reasoning.adaptive"):
+        oracle_ceilings(MODEL, STORE, "test", SPEC.override("reasoning.adaptive=5"))
+    with refused("no-accuracy-metric"):
+        oracle_ceilings(MODEL, STORE, "test", SPEC.override("metrics=[gini]"))
+    with refused("rounds-below-one", "1"):
+        accuracy_by_steps(MODEL, STORE, "test", SPEC, rounds=0)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
-from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
-from fullrank.evaluation.sampled_metrics import SHARED_BY, shared
+from fullrank.evaluation.sampled import SHARED_BY, shared_negatives
 from fullrank.metrics.names import ACCURACY
+from refusals import refused
 
 USERS, ITEMS = 300, 40
 
@@ -32,7 +32,7 @@ def test_by_hand() -> None:
         if not len(history) or len(targets) != 1:
             continue
         scores = model.scores(history)
-        drawn = shared(np.array([user // SHARED_BY]), 12, ITEMS, 4)[0]
+        drawn = shared_negatives(np.array([user // SHARED_BY]), 12, ITEMS, 4)[0]
         place = int((scores[drawn] > scores[targets[0]]).sum())
         wanted = 1 / np.log2(place + 2) if place < 5 else 0.0
         assert found.per_user.sampled["ndcg@5"][row[int(user)]] == pytest.approx(wanted)
@@ -44,10 +44,10 @@ def test_by_hand() -> None:
 
 
 def test_draws_are_shared_by_neighbours_and_even() -> None:
-    drawn = shared(np.arange(50), 2000, ITEMS, 0)
-    assert np.array_equal(shared(np.array([7]), 2000, ITEMS, 0)[0], drawn[7])
+    drawn = shared_negatives(np.arange(50), 2000, ITEMS, 0)
+    assert np.array_equal(shared_negatives(np.array([7]), 2000, ITEMS, 0)[0], drawn[7])
     assert not np.array_equal(drawn[0], drawn[1]) and not np.array_equal(
-        shared(np.array([0]), 2000, ITEMS, 1)[0], drawn[0]
+        shared_negatives(np.array([0]), 2000, ITEMS, 1)[0], drawn[0]
     )
     share, even = np.bincount(drawn.ravel(), minlength=ITEMS) / drawn.size, 1 / ITEMS
     assert np.all(np.abs(share - even) <= 4.5 * np.sqrt(even * (1 - even) / drawn.size))
@@ -86,9 +86,9 @@ def test_as_many_negatives_as_items_are_noted() -> None:
 
 def test_refusals() -> None:
     for settings, said in (
-        ({"protocol": "sampled"}, "sampled has no effect"),
-        ({"metrics": ("gini",)}, "needs an accuracy metric"),
-        ({"sampled": 0}, "sampled"),
+        ({"protocol": "sampled"}, ("setting-without-effect", "sampled")),
+        ({"metrics": ("gini",)}, ("no-accuracy-metric",)),
+        ({"sampled": 0}, ("invalid-setting",)),
     ):
-        with pytest.raises(UserError, match=said):
+        with refused(*said):
             asked(**settings)

@@ -8,18 +8,20 @@ import pytest
 from fakes import Kept, Whole
 from fullrank.core.jagged import Jagged
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.evaluation.slices import LABELS, bands, groups, sliced
+from fullrank.evaluation.slices import LABELS, popularity_bands, slice_codes, slice_means
 
 
 def test_popularity_bands_hold_a_third_of_the_events_each() -> None:
-    assert bands(np.array([1, 6, 3, 2, 0])).tolist() == [2, 0, 1, 2, 2]
-    assert bands(np.array([100, 1, 0])).tolist() == [0, 2, 2], "the most popular item is head however much it holds"
-    assert bands(np.zeros(3, dtype=np.int64)).tolist() == [2, 2, 2]
+    assert popularity_bands(np.array([1, 6, 3, 2, 0])).tolist() == [2, 0, 1, 2, 2]
+    assert popularity_bands(np.array([100, 1, 0])).tolist() == [0, 2, 2], (
+        "the most popular item is head however much it holds"
+    )
+    assert popularity_bands(np.zeros(3, dtype=np.int64)).tolist() == [2, 2, 2]
 
 
 def test_groups_by_hand() -> None:
     truth = Jagged.from_lists([[0], [1], [0, 2]])
-    found = groups(np.array([0, 4, 50]), np.array([True, False, False]), truth, np.array([2, 5, 3]))
+    found = slice_codes(np.array([0, 4, 50]), np.array([True, False, False]), truth, np.array([2, 5, 3]))
     labels = {name: [LABELS[name][code] for code in codes] for name, codes in found.items()}
     assert labels["users"] == ["new", "known", "known"]
     assert labels["history"] == ["0", "1-4", "50+"]
@@ -31,7 +33,7 @@ def test_history_labels_name_their_bounds() -> None:
 
 
 def test_means_and_counts() -> None:
-    found = sliced({"hit@1": np.array([1.0, 0.0, 1.0])}, {"users": np.array([0, 0, 1])})
+    found = slice_means({"hit@1": np.array([1.0, 0.0, 1.0])}, {"users": np.array([0, 0, 1])})
     assert found == {"users": {"known": {"count": 2, "hit@1": 0.5}, "new": {"count": 1, "hit@1": 1.0}}}
 
 
@@ -51,7 +53,7 @@ def test_the_target_slice_holds_recall_per_band() -> None:
     targets = store.items[store.bounds[:, 1]]
     assert found.per_user.lists is not None
     hits = (found.per_user.lists[:, :5] == targets[:, None]).any(1)
-    band = bands(store.catalog.popularity)[targets]
+    band = popularity_bands(store.catalog.popularity)[targets]
     for code, label in enumerate(LABELS["target"]):
         assert found.slices["target"][label]["recall@5"] == pytest.approx(hits[band == code].mean())
 

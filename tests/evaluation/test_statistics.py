@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fullrank.evaluation import statistics
-from fullrank.evaluation.statistics import column, resample, summarise
+from fullrank.evaluation.statistics import metric_values, resample, summarise
 from fullrank.metrics.exposure import exposures
 from fullrank.metrics.names import PER_LIST, WITHOUT, parse_metric
 
@@ -54,7 +54,9 @@ def test_leaving_out_one_user_equals_recomputing(metric: str, users: int, items:
 @pytest.mark.parametrize("metric", WITHOUT)
 def test_influences_average_to_the_metric(metric: str) -> None:
     lists = made()
-    assert column(parse_metric(f"{metric}@2"), {}, lists, 9).mean() == pytest.approx(lone(metric, lists[:, :2], 9))
+    assert metric_values(parse_metric(f"{metric}@2"), {}, lists, 9).mean() == pytest.approx(
+        lone(metric, lists[:, :2], 9)
+    )
 
 
 @pytest.mark.parametrize("metric", WITHOUT)

@@ -1,7 +1,8 @@
 """Hashes of all experiments that the grids under results/ name, and which committed rows a sweep takes for run.
 
-A row counts as run where its cell, seed and hash of the spec are those of a job (`fr.sweep` skips it then). A setting
-that is added, renamed or given another default changes the hash of every spec that holds it, and the rows are lost.
+A row counts as run where its cell, seed and hash of the spec are those of a job (`fr.sweep` skips it then), today or
+before the fields in `sweeps.jobs.ADDED` existed. A setting that is renamed or given another default changes the hash of
+every spec that holds it, and the rows are lost; so does one that is added without `core.spec.later`.
 `grids.json` is what the baseline commit found. Where a grid or a recipe was changed on purpose,
 ``python -m tests.golden.grids`` writes it anew, and the difference shows what else has changed.
 """
@@ -35,6 +36,12 @@ def read(path: Path) -> fr.Grid | fr.Search:
 
 
 @cache
+def earlier(path: Path) -> dict[str, frozenset[str]]:
+    """Run folder -> the hashes that the spec had before some of its fields existed."""
+    return {job.folder: job.earlier_hashes for job in read(path).jobs()}
+
+
+@cache
 def hashes(path: Path) -> dict[str, str]:
     """Run folder -> hash of the spec, of every job of a grid or search."""
     return {job.folder: job.spec_hash for job in read(path).jobs()}
@@ -63,14 +70,17 @@ def still_run(rows: list[dict[str, Any]]) -> list[str]:
             jobs = fr.Grid.parse({"cells": [cell_of(row)]}).jobs()
         except fr.UserError:  # some of the first rows have cells that are named by hand, or settings that are gone
             continue
-        found += [job.folder for job in jobs if job.spec_hash == row["spec_hash"]]
+        found += [job.folder for job in jobs if row["spec_hash"] in {job.spec_hash, *job.earlier_hashes}]
     return found
 
 
 def in_grids(folder: Path, rows: list[dict[str, Any]]) -> dict[str, str]:
     """Run folder -> the grid beside the rows that asks for this very run, of those rows that one asks for."""
     asked = {
-        (name, value): label(path) for path in sorted(folder.glob("*.yaml")) for name, value in hashes(path).items()
+        (name, value): label(path)
+        for path in sorted(folder.glob("*.yaml"))
+        for name, today in hashes(path).items()
+        for value in (today, *earlier(path)[name])
     }
     keys = [(f"{row['cell']}-seed{row['seed']}", row["spec_hash"]) for row in rows]
     return {key[0]: asked[key] for key in keys if key in asked}

@@ -11,7 +11,7 @@ import fullrank as fr
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import named
+from fullrank.experiment import find_experiment
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
@@ -20,7 +20,7 @@ from fullrank.models.sequential.objectives.losses.sampled_softmax import Sampled
 
 
 def parts(recipe: str) -> tuple[Recommender, Transformer, HSTU]:
-    model: Any = named(recipe).model
+    model: Any = find_experiment(recipe).model
     assert isinstance(model.encoder, Transformer) and isinstance(model.encoder.attention, HSTU)
     return model, model.encoder, model.encoder.attention
 

@@ -11,7 +11,7 @@ import fullrank as fr
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.reasoning.plr import PLR
@@ -28,7 +28,7 @@ def model(made: Experiment) -> Any:
 
 @pytest.mark.parametrize("recipe", [*SMALL, *VARIANTS])
 def test_every_function_round_trips_and_builds(recipe: Any) -> None:
-    made = named(f"fullrank.recipes.plr:{recipe.__name__}")
+    made = find_experiment(f"fullrank.recipes.plr:{recipe.__name__}")
     assert Experiment.from_text(made.to_yaml()) == made
     if model(made).items.kind == "table":
         model(made).build(catalog())
@@ -44,7 +44,7 @@ def test_the_small_ones_differ_in_reasoner_and_penalties_alone() -> None:
     assert kinds["plr"] == kinds["no_gate"] == ["reasoning_contrast", "kl_diversity"]
     assert (kinds["no_contrast"], kinds["no_kl"]) == (["kl_diversity"], ["reasoning_contrast"])
     assert model(plr.no_gate()).reasoner == PLR(gate="uniform") and model(plr.plr()).reasoner == PLR()
-    assert named("plr") == plr.plr()
+    assert find_experiment("plr") == plr.plr()
 
 
 def test_the_paper_s_size() -> None:

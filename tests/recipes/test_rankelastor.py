@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import rankelastor as recipes
 from fullrank.sweeps.grid import Grid
 
@@ -27,7 +27,7 @@ def dense(made: Experiment, fields: tuple[FieldInfo, ...] = ML1M) -> int:
 
 @pytest.mark.parametrize("recipe", FUNCTIONS)
 def test_every_function_round_trips(recipe: Any) -> None:
-    made = named(f"fullrank.recipes.rankelastor:{recipe.__name__}")
+    made = find_experiment(f"fullrank.recipes.rankelastor:{recipe.__name__}")
     assert Experiment.from_text(made.to_yaml()) == made and made.recipe == recipe.__name__
 
 
@@ -35,10 +35,10 @@ def test_every_function_round_trips(recipe: Any) -> None:
 @pytest.mark.parametrize("kind", ["matched", "ladder"])
 def test_the_pair_has_equally_many_dense_parameters(kind: str, fields: tuple[FieldInfo, ...]) -> None:
     one, other = (
-        dense(named(f"fullrank.recipes.rankelastor:{kind}_{r}"), fields) for r in ("rankelastor", "rankmixer")
+        dense(find_experiment(f"fullrank.recipes.rankelastor:{kind}_{r}"), fields) for r in ("rankelastor", "rankmixer")
     )
     assert max(one, other) / min(one, other) <= 1.05
-    wider = named(f"fullrank.recipes.rankelastor:{kind}_rankmixer").override("model.ranker.width=160")
+    wider = find_experiment(f"fullrank.recipes.rankelastor:{kind}_rankmixer").override("model.ranker.width=160")
     assert dense(wider, fields) / one > 1.05
 
 
@@ -54,7 +54,7 @@ def test_the_pair_differs_in_mixing_ffn_and_width_alone() -> None:
 def test_rungs_rise_and_meet_their_twins() -> None:
     cells = {cell.name: cell for cell in Grid.read(GRID).expand()}
     sizes = {
-        name: dense(named(cell.recipe).override(*(f"{k}={v}" for k, v in cell.set.items())))
+        name: dense(find_experiment(cell.recipe).override(*(f"{k}={v}" for k, v in cell.set.items())))
         for name, cell in cells.items()
     }
     for ladder in ("width", "depth", "joint", "hidden"):

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from fullrank.experiment import named
+from fullrank.experiment import find_experiment
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.recipes import sprint as recipes
 from tiny import catalog, histories, padded
@@ -20,7 +20,7 @@ SMALL = [name for name in FUNCTIONS if not name.startswith("ml20m") and name not
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_is_an_experiment_of_its_name(name: str) -> None:
-    made = named(f"{recipes.__name__}:{name}")
+    made = find_experiment(f"{recipes.__name__}:{name}")
     assert made.recipe == name and made.evaluation.seen == "keep"
     if name.startswith("ml20m_"):
         layers, dim = recipes.LADDER[name.removeprefix("ml20m_")]

@@ -10,9 +10,9 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import srt
-from fullrank.training.schedule import factor
+from fullrank.training.schedule import lr_factor
 from tiny import catalog
 
 DRAWN = {srt.srt_10: 10, srt.srt_100: 100, srt.srt_300: 300, srt.srt_1k: 1000}
@@ -28,12 +28,12 @@ def model(made: Experiment) -> Any:
 
 @pytest.mark.parametrize("recipe", [*DRAWN, *SHAPES, srt.full])
 def test_every_function_round_trips(recipe: Any) -> None:
-    made = named(f"fullrank.recipes.srt:{recipe.__name__}")
+    made = find_experiment(f"fullrank.recipes.srt:{recipe.__name__}")
     assert Experiment.from_text(made.to_yaml()) == made
 
 
 def test_the_small_ones_differ_in_the_loss_alone() -> None:
-    base = named("srt")
+    base = find_experiment("srt")
     assert model(base).loss.negatives.share == "batch" and model(srt.full()).loss.kind == "cross_entropy"
     for recipe, count in DRAWN.items():
         loss = model(recipe()).loss
@@ -56,9 +56,9 @@ def test_the_paper_s_schedule() -> None:
     """From a 25th up to the peak at three tenths, then down to a tenth."""
     training = srt.paper().training
     assert training.lr == 1e-4 and training.max_epochs == 50
-    rates = [factor(training, step, 1000) for step in (0, 300, 999)]
+    rates = [lr_factor(training, step, 1000) for step in (0, 300, 999)]
     assert rates == pytest.approx([1 / 25, 1.0, 0.1], rel=1e-3)
-    assert factor(training, 150, 1000) == pytest.approx((1 + 1 / 25) / 2)
+    assert lr_factor(training, 150, 1000) == pytest.approx((1 + 1 / 25) / 2)
 
 
 @pytest.mark.parametrize(

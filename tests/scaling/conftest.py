@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fullrank.scaling.ladder import Ladder, Trace
-from tests.sweeps.conftest import out, store
+from tests.sweeps.conftest import out, store, tiny
 
-__all__ = ["out", "store"]
+__all__ = ["out", "store", "tiny"]
 
 TRUTH = {"E": 0.2, "A": 5.0, "alpha": 0.45, "B": 3.0, "beta": 0.4}
 S_TRUTH = {"a": 0.3, "k": 0.5, "x0": 30.0, "c": -0.1}

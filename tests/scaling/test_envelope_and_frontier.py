@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.scaling.advise import advise
-from fullrank.scaling.envelope import envelope
 from fullrank.scaling.fit import fit_law
 from fullrank.scaling.forms import FORMS
-from fullrank.scaling.frontier import cost_of, frontier, optimum
+from fullrank.scaling.frontier import compute_frontier, epoch_cost, optimum
 from fullrank.scaling.ladder import Ladder, Trace
+from fullrank.scaling.points import envelope
+from refusals import refused
 from tests.scaling.conftest import TRUTH
 
 
@@ -60,12 +60,12 @@ def test_data_that_end_leave_the_rest_to_the_size() -> None:
 
 
 def test_cost_is_read_from_the_runs(power_ladder: Callable[..., Ladder]) -> None:
-    cost = cost_of(power_ladder())
+    cost = epoch_cost(power_ladder())
     assert cost.factor == pytest.approx(6, rel=1e-6) and cost.power == pytest.approx(1) and cost.scatter < 1.0001
 
 
 def test_the_line_through_the_best_runs(power_ladder: Callable[..., Ladder]) -> None:
-    lines, points = frontier(power_ladder())
+    lines, points = compute_frontier(power_ladder())
     assert np.allclose(points["seen"] / points["data"], points["flops"] / (6 * points["parameters"] * points["data"]))
     slope, level = np.polyfit(np.log(points["flops"]), np.log(points["parameters"]), 1)
     assert lines["parameters"](1e12)[0] == pytest.approx(np.exp(level + slope * np.log(1e12)))
@@ -96,13 +96,13 @@ def test_advice_on_losses(power_ladder: Callable[..., Ladder]) -> None:
 
 def test_advice_that_cannot_be_given(power_ladder: Callable[..., Ladder]) -> None:
     ladder = power_ladder()
-    with pytest.raises(UserError, match="flops is -1"):
+    with refused("not-positive", "flops", -1):
         advise(ladder, -1.0)
-    with pytest.raises(UserError, match="'power' or 'loss', not 'sigmoid'"):
+    with refused("unknown-form", "power", "loss", "sigmoid"):
         advise(ladder, 1e12, form="sigmoid")
-    with pytest.raises(UserError, match="at least 1"):
+    with refused("not-positive", "data"):
         advise(ladder, 1e12, data=0.5)
-    with pytest.raises(UserError, match="do not pay for one interaction"):
+    with refused("budget-too-small"):
         advise(ladder, 1e-3, resamples=20)
-    with pytest.raises(UserError, match="have no epochs"):
+    with refused("missing-sizes", "epochs"):
         advise(Ladder(tuple(replace(t, epochs=None) for t in ladder.traces), "ndcg"), 1e12)

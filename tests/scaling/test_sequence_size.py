@@ -13,7 +13,7 @@ import torch
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import named
+from fullrank.experiment import find_experiment
 from fullrank.models.sequential.items.features import FeatureItems
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.ops.flop_count import counted
@@ -34,7 +34,7 @@ def titled(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def made(store: Store, recipe: str, *settings: str) -> Any:
-    experiment = named(recipe).override("model.dim=8", "training.batch_size=256", *settings)
+    experiment = find_experiment(recipe).override("model.dim=8", "training.batch_size=256", *settings)
     data = data_module_of(experiment, store)
     model = experiment.model.build(data.known)  # type: ignore[attr-defined]
     return model, data.loader(model)
@@ -125,7 +125,7 @@ def test_rows_of_a_sweep_are_a_ladder(tiny: Any, store: Store, out: Path) -> Non
     assert "size" not in rows[1] and [epoch for epoch, _ in rows[0]["validation_curve"]] == [1, 2, 3]
     json.dumps(rows)
     ladder = read_ladder(out / "rows.jsonl")
-    ladder.need("flops", "epochs", "parameters", "data", "size")
+    ladder.require("flops", "epochs", "parameters", "data", "size")
     (trace,) = ladder.traces
     assert trace.flops is not None and trace.flops.tolist() == [
         n * rows[0]["size"]["flops_per_epoch"] for n in (1, 2, 3)

@@ -12,7 +12,7 @@ import typer
 from fullrank.cli import sweep as verbs
 from fullrank.cli.errors import guarded
 from fullrank.data.events.store import Store
-from fullrank.sweeps import run_job as one
+from fullrank.sweeps import engine
 
 from .conftest import TINY
 
@@ -55,7 +55,7 @@ def test_a_failed_run_makes_the_exit_code_1_and_a_bad_grid_2(
 ) -> None:
     grid = tmp_path / "grid.yaml"
     grid.write_text("cells: [popularity]")
-    monkeypatch.setattr(one, "train", None)
+    monkeypatch.setattr(engine, "fit", None)
     assert call("sweep", grid, "--data", store.path, "--out", tmp_path / "out", "--json") == 1
     assert last(capsys)["failed"] == ["popularity-seed0"]
     grid.write_text("cells: [popularty]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,28 +11,29 @@ import pytest
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.sweeps import cost as module
-from fullrank.sweeps.cost import Cost, measure_cost, measure_costs
+from fullrank.sweeps.cost import JobCost, measure_cost, measure_costs
 from fullrank.sweeps.grid import Grid
-from fullrank.training.fit import train
-from fullrank.training.retrieval_data import Histories
+from fullrank.training.fit import fit
+from fullrank.training.loop import FitModule
+from fullrank.training.retrieval_data import RetrievalData
 
 Tiny = Callable[..., Grid]
 
 
 def test_the_total_is_every_step_every_validation_and_every_evaluation() -> None:
-    cost = Cost(
+    cost = JobCost(
         0.0, step=0.5, steps_per_epoch=10, epochs=4, validation=2.0, validations=2, evaluation=3.0, evaluations=1
     )
     assert (cost.train, cost.total) == (0.5 * 40 + 4, 27)
     assert cost.remaining(0) == 27 and cost.remaining(20) == 15 and cost.remaining(40) == 3 == cost.remaining(99)
     assert cost.scaled(10.0).total == 4 * 10 + 3
-    assert Cost(7.0, 0.0, 0, 0, 0.0, 0, 3.0, 2).remaining(0) == 13, "a baseline is fitted again"
+    assert JobCost(7.0, 0.0, 0, 0, 0.0, 0, 3.0, 2).remaining(0) == 13, "a baseline is fitted again"
 
 
 def test_a_cost_counts_the_steps_that_training_takes(store: Store, tiny: Tiny, tmp_path: Any) -> None:
     job = tiny("[sasrec]", settings={"training.evaluate_every": 2}).jobs()[0]
     cost = measure_cost(job, store, seconds=0.05)
-    rows = train(job.experiment, store, tmp_path / "run", progress=False).rows()
+    rows = fit(job.experiment, store, tmp_path / "run", progress=False).rows()
     assert cost.steps_per_epoch * cost.epochs == rows[-1]["step"]
     assert cost.validations == sum("validation_seconds" in row for row in rows) == 2
     assert cost.evaluations == 1 and cost.fit == 0 and min(cost.step, cost.validation, cost.evaluation) > 0
@@ -47,6 +49,25 @@ def test_a_slower_step_costs_more_and_a_baseline_has_no_steps(
     assert (baseline.epochs, baseline.validations) == (0, 0) and baseline.total > 0
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_steps_of_the_real_loop_are_timed(
+    store: Store, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    """Each micro-batch is held up for 20 ms where training computes it; a step is all of its micro-batches."""
+    original, micro = FitModule.training_step, []
+
+    def held_up(self: FitModule, *given: Any) -> Any:
+        time.sleep(0.02)
+        micro.append(self.training)
+        return original(self, *given)
+
+    monkeypatch.setattr(FitModule, "training_step", held_up)
+    settings = {"training.accumulate": accumulate, "training.batch_size": 64}
+    cost = measure_cost(tiny("[sasrec]", settings=settings).jobs()[0], store, seconds=0.01)
+    assert cost.step > 0.02 * accumulate
+    assert all(micro) and len(micro) == 5 * accumulate, "two steps to warm up and three that are timed"
+
+
 def test_seeds_are_measured_once_and_test_is_not_looked_at(
     store: Store, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +80,7 @@ def test_seeds_are_measured_once_and_test_is_not_looked_at(
     monkeypatch.setattr(Store, "eval_set", eval_set)
     jobs = tiny("[{name: a, recipe: sasrec}, {name: b, recipe: gru4rec}]", settings={}, seeds=(0, 1, 2)).jobs()[:3]
     told: list[str] = []
-    costs = measure_costs(jobs, store, seconds=0.05, told=lambda job: told.append(job.folder))
+    costs = measure_costs(jobs, store, seconds=0.05, on_job=lambda job: told.append(job.folder))
     assert told == ["a-seed0"] and list(costs) == [jobs[0].cost_key]
     assert set(asked) == {"validation"}
 
@@ -69,7 +90,7 @@ def test_evaluation_is_drawn_out_in_a_line(monkeypatch: pytest.MonkeyPatch, stor
     clock = [0.0]
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
 
-    class Slow(Histories):
+    class Slow(RetrievalData):
         def evaluate_share(self, model: Any, share: int, device: Any, *, all_metrics: bool) -> None:
             clock[0] += 1 + 8 / share
 
@@ -92,6 +113,6 @@ def test_what_fails_otherwise_has_no_cost_and_stops_nothing(
     def broken(*_: Any) -> float:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(module, "time_step", broken)
+    monkeypatch.setattr(module, "profile_step", broken)
     jobs = tiny("[sasrec]").jobs()
     assert measure_costs(jobs, store, seconds=0.05) == {jobs[0].cost_key: None}

@@ -12,12 +12,10 @@ import pytest
 
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
-from fullrank.sweeps.engine import Engine, Local, Work
-from fullrank.sweeps.ladder import run_ladder
+from fullrank.sweeps.engine import Engine, Local, Work, failed_row
 from fullrank.sweeps.records import Row
-from fullrank.sweeps.run_job import failed_row
 from fullrank.sweeps.search import Search
-from fullrank.sweeps.sweep import run_sweep, sweep
+from fullrank.sweeps.sweep import run_ladder, run_sweep, sweep
 from fullrank.sweeps.tune import tune
 
 from .test_sweep import Tiny, cheap, same, weights  # noqa: F401

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import subset
-from fullrank.scaling.read_rows import read_rows
+from fullrank.scaling.read import read_rows
 from fullrank.sweeps.engine import Local, Work
-from fullrank.sweeps.ladder import rows_of, run_ladder, summarise_rungs
 from fullrank.sweeps.records import Row
+from fullrank.sweeps.sweep import ladder_rows, run_ladder, summarise_rungs
+from refusals import refused
 
 from .conftest import TINY
 from .test_cli import call, last
@@ -39,7 +39,7 @@ def test_a_ladder_is_a_sweep_on_each_store(store: Store, half: Store, tiny: Tiny
     assert kept["rows"] == rows and [one["data"]["name"] for one in kept["stores"]] == ["half", "shop"]
     assert kept["command"] == "me" and set(kept["summary"]) == {"half/small", "half/wide", "shop/small", "shop/wide"}
     again = run_ladder(grid, [half, store], out, progress=False)
-    assert rows_of(again) == rows_of(rungs) and summarise_rungs(again) == summarise_rungs(rungs)
+    assert ladder_rows(again) == ladder_rows(rungs) and summarise_rungs(again) == summarise_rungs(rungs)
 
 
 def test_the_common_files_follow_every_row(store: Store, half: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
@@ -75,11 +75,11 @@ def test_its_rows_are_what_laws_are_fitted_to(store: Store, half: Store, tiny: T
 
 def test_the_time_is_for_all_of_it(store: Store, half: Store, tiny: Tiny, out: Path) -> None:
     rungs = run_ladder(tiny("[sasrec]"), [half, store], out, max_hours=1e-6, progress=False)
-    assert rows_of(rungs) == [] and [len(rung.outcome.not_run) for rung in rungs] == [1, 1]
+    assert ladder_rows(rungs) == [] and [len(rung.outcome.not_run) for rung in rungs] == [1, 1]
 
 
 def test_stores_of_one_name_are_refused(store: Store, tiny: Tiny, out: Path) -> None:
-    with pytest.raises(UserError, match="two of the stores are called 'shop'.*rename one"):
+    with refused("same-store-name", "shop"):
         run_ladder(tiny("[sasrec]"), [store, store], out, progress=False)
     assert not out.exists()
 

@@ -14,13 +14,13 @@ import torch
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
-from fullrank.sweeps import run_job as one
-from fullrank.sweeps import runner
-from fullrank.sweeps.cost import Cost
+from fullrank.sweeps import engine, runner
+from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.runner import only_one
+from fullrank.sweeps.runner import locked
 from fullrank.sweeps.sweep import run_sweep, sweep
-from fullrank.training.fit import train
+from fullrank.training.fit import fit
+from refusals import refused
 
 Tiny = Callable[..., Grid]
 
@@ -31,8 +31,8 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "measure_costs", priced)
 
 
-def priced(jobs: Any, store: Any, **_: Any) -> dict[str, Cost]:
-    return {job.cost_key: Cost(0.0, 1.0, 1, job.experiment.training.max_epochs, 0.0, 0, 1.0, 1) for job in jobs}
+def priced(jobs: Any, store: Any, **_: Any) -> dict[str, JobCost]:
+    return {job.cost_key: JobCost(0.0, 1.0, 1, job.experiment.training.max_epochs, 0.0, 0, 1.0, 1) for job in jobs}
 
 
 def weights(out: Path, run: str) -> dict[str, torch.Tensor]:
@@ -72,7 +72,7 @@ def test_the_same_call_again_repeats_nothing(
     store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = sweep(tiny("[sasrec, popularity]"), store, out, progress=False)
-    monkeypatch.setattr(one, "train", None)
+    monkeypatch.setattr(engine, "fit", None)
     assert sweep(tiny("[sasrec, popularity]"), store, out) == first
     assert "2 of 2 runs are finished already" in capsys.readouterr().err
     longer = run_sweep(tiny("[sasrec, gru4rec, popularity]"), store, out / "..", dry_run=True, progress=False)
@@ -89,7 +89,7 @@ def test_another_split_is_evaluated_without_training_again(store: Store, tiny: T
 class Stop:
     """Cuts training off at the end of its first epoch."""
 
-    def on_epoch(self, moment: Any) -> dict[str, Any]:
+    def on_epoch(self, state: Any) -> dict[str, Any]:
         raise KeyboardInterrupt
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_weights_of_an_unbroken_one(
     settings = {"training.checkpoint_minutes": minutes, "training.batch_size": 128}
     grid = tiny("[sasrec]", settings=settings)
     with pytest.raises(BaseException):  # noqa: B017 (Lightning makes an exit of an interrupt)
-        train(grid.jobs()[0].experiment, store, out / "cells" / "sasrec-seed0", callbacks=(Stop(),), progress=False)
+        fit(grid.jobs()[0].experiment, store, out / "cells" / "sasrec-seed0", callbacks=(Stop(),), progress=False)
     row = sweep(grid, store, out, progress=False)[0]
     whole = sweep(grid, store, tmp_path / "whole", progress=False)[0]
     assert (row["resumed_at_step"] > 0) == (minutes == 0) and whole["resumed_at_step"] is None
@@ -139,11 +139,11 @@ def test_a_failed_run_has_a_row_and_stops_nothing_and_is_tried_again(
     def sometimes(experiment: Any, *rest: Any, **named: Any) -> Any:
         if experiment.recipe == "gru4rec":
             raise RuntimeError("no memory")
-        return train(experiment, *rest, **named)
+        return fit(experiment, *rest, **named)
 
     grid = tiny("[gru4rec, sasrec]")
     with monkeypatch.context() as patched:
-        patched.setattr(one, "train", sometimes)
+        patched.setattr(engine, "fit", sometimes)
         outcome = run_sweep(grid, store, out, progress=False)
     failed, well = outcome.newest
     assert failed["error"] == "RuntimeError: no memory" and failed["metrics"] == {} and outcome.failed == [failed]
@@ -167,7 +167,7 @@ def test_runs_beyond_the_time_limit_are_not_started_and_listed_with_their_cost(
     assert not (out / "cells" / "long-seed0").exists()
     nothing = run_sweep(grid, store, out / "other", max_hours=1e-6, progress=False)
     assert nothing.newest == [] and len(nothing.not_run) == 3
-    with pytest.raises(UserError, match="above 0"):
+    with refused("hours-not-positive"):
         run_sweep(grid, store, out, max_hours=0.0)
 
 
@@ -200,9 +200,9 @@ def test_results_hold_the_grid_the_rows_and_means_over_seeds_after_every_row(
 
     def watched(*given: Any, **named: Any) -> Any:
         seen.append(len(json.loads(place.read_text())["rows"]) if place.exists() else 0)
-        return train(*given, **named)
+        return fit(*given, **named)
 
-    monkeypatch.setattr(one, "train", watched)
+    monkeypatch.setattr(engine, "fit", watched)
     grid = tiny("[sasrec, popularity]", seeds=(0, 1))
     rows = sweep(grid, store, out, results=place, command="fullrank sweep x", progress=False)
     assert seen == [0, 1, 2]
@@ -225,38 +225,38 @@ def test_a_bad_cell_is_found_before_the_first_one_runs(store: Store, tiny: Tiny,
 def test_a_run_of_another_spec_is_not_overwritten(store: Store, tiny: Tiny, out: Path) -> None:
     sweep(tiny("[sasrec]"), store, out, progress=False)
     changed = tiny("[gru4rec, {name: sasrec, recipe: sasrec, set: {model.dim: 16}}]")
-    with pytest.raises(UserError, match=r"another spec \(model.dim was 8 and is now 16\)"):
+    with refused("other-spec", "model.dim", 8, 16):
         sweep(changed, store, out, progress=False)
     assert not (out / "cells" / "gru4rec-seed0").exists(), "found before anything ran"
 
 
 def test_a_folder_in_use_and_a_damaged_record_are_refused(store: Store, tiny: Tiny, out: Path) -> None:
     out.mkdir()
-    with only_one(out), pytest.raises(UserError, match="another process"):
+    with locked(out), refused("folder-in-use", out):
         sweep(tiny("[popularity]"), store, out, progress=False)
     (out / "rows.jsonl").write_text('{"cell": "x"}\n')
     with pytest.raises(UserError, match="line 1"):
         sweep(tiny("[popularity]"), store, out, progress=False)
-    with pytest.raises(UserError, match="holds a run or a store"):
+    with refused("folder-of-others"):
         sweep(tiny("[popularity]"), store, store.path, progress=False)
 
 
 def test_the_live_table_shows_a_row_per_run_and_fits_the_screen(store: Store, tiny: Tiny, out: Path) -> None:
     from rich.console import Console
 
-    from fullrank.sweeps.display import Board
+    from fullrank.sweeps.display import Display
 
     outcome = run_sweep(tiny("[sasrec]"), store, out, progress=False)
     jobs = tiny("[sasrec]", seeds=tuple(range(60))).jobs()
-    board = Board(jobs, out, outcome, enabled=False)
-    board.begin(jobs[1:])
-    board.started(jobs[40])
-    board.refused(jobs[1:39], [4000.0] * 38)
+    display = Display(jobs, out, outcome, enabled=False)
+    display.begin(jobs[1:])
+    display.started(jobs[40])
+    display.refused(jobs[1:39], [4000.0] * 38)
     console = Console(width=100, height=30, record=True, file=io.StringIO())
-    board.console = console
-    console.print(board.table())
+    display.console = console
+    console.print(display.table())
     text = console.export_text()
     assert "running" in text and text.count("sasrec") == 22, "a screen has room for so many"
-    board.shown = {job.folder: board.shown[jobs[0].folder] for job in jobs}
-    console.print(board.table())
+    display.shown = {job.folder: display.shown[jobs[0].folder] for job in jobs}
+    console.print(display.table())
     assert f"{outcome.newest[0]['metrics']['test']['ndcg@10']:.4f}" in console.export_text()

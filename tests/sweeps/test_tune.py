@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from fullrank.data.events.store import Store
-from fullrank.sweeps import run_job as one
-from fullrank.sweeps import runner
-from fullrank.sweeps.cost import Cost
+from fullrank.sweeps import engine, runner
+from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.search import Search
 from fullrank.sweeps.sweep import sweep
 from fullrank.sweeps.tune import tune
-from fullrank.training.fit import train
+from fullrank.training.fit import fit
+from refusals import refused
 
 from .conftest import TINY
 
@@ -35,8 +35,8 @@ def search(cells: str = "[sasrec, {name: gru, recipe: gru4rec}]", **others: Any)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs are not measured."""
 
-    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, Cost]:
-        return {job.cost_key: Cost(0.0, 0.1, 1, 1, 0.0, 0, 0.0, 1) for job in jobs}
+    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, JobCost]:
+        return {job.cost_key: JobCost(0.0, 0.1, 1, 1, 0.0, 0, 0.0, 1) for job in jobs}
 
     monkeypatch.setattr(runner, "measure_costs", priced)
 
@@ -106,9 +106,9 @@ def test_the_same_call_again_repeats_nothing_and_more_trials_keep_the_first(
 
     def watched(experiment: Any, *rest: Any, **named: Any) -> Any:
         trained.append(experiment)
-        return train(experiment, *rest, **named)
+        return fit(experiment, *rest, **named)
 
-    monkeypatch.setattr(one, "train", watched)
+    monkeypatch.setattr(engine, "fit", watched)
     first = tune(search("[sasrec]"), store, out, progress=False)
     again = tune(search("[sasrec]"), store, out, progress=False)
     assert len(trained) == 3 and again["trials"] == first["trials"] and again["best"] == first["best"]
@@ -119,10 +119,11 @@ def test_the_same_call_again_repeats_nothing_and_more_trials_keep_the_first(
 def test_a_time_limit_cuts_whole_rounds(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """gru's second trial costs an hour: its round is started for neither cell, and only the first trials count."""
 
-    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, Cost]:
+    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, JobCost]:
         slow = [job.cell == "gru-trial1" for job in jobs]
         return {
-            j.cost_key: Cost(0.0, 3600.0 if s else 0.1, 1, 1, 0.0, 0, 0.0, 1) for j, s in zip(jobs, slow, strict=True)
+            j.cost_key: JobCost(0.0, 3600.0 if s else 0.1, 1, 1, 0.0, 0, 0.0, 1)
+            for j, s in zip(jobs, slow, strict=True)
         }
 
     monkeypatch.setattr(runner, "measure_costs", priced)
@@ -138,11 +139,55 @@ def test_a_failed_trial_has_no_score_and_is_never_the_best(
     def sometimes(experiment: Any, *rest: Any, **named: Any) -> Any:
         if Path(rest[1]).name.startswith("sasrec-trial1"):
             raise RuntimeError("diverged")
-        return train(experiment, *rest, **named)
+        return fit(experiment, *rest, **named)
 
-    monkeypatch.setattr(one, "train", sometimes)
+    monkeypatch.setattr(engine, "fit", sometimes)
     found = tune(search("[sasrec]"), store, out, progress=False)
     trials = found["trials"]["sasrec"]
     assert trials[1]["score"] is None and "diverged" in trials[1]["error"]
     assert found["budget"]["trials_counted"] == 3, "a failed trial was part of the budget"
     assert found["best"]["sasrec"]["trial"] != 1
+
+
+def test_a_search_by_tpe_goes_on_to_the_trials_of_an_unbroken_one(
+    store: Store, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
+) -> None:
+    """Stopped in its seventh trial, the search tells the first six and asks what it would have asked."""
+    asked = search("[sasrec]", trials=8)
+    unbroken = tune(asked, store, out, progress=False, sampler="tpe")
+    assert unbroken["sampler"] == "tpe" and unbroken["budget"]["trials_counted"] == 8
+    trials = unbroken["trials"]["sasrec"]
+    assert [t["set"] for t in trials[:5]] == asked.trial_settings(asked.cells[0])[:5], "Halton's points come first"
+    trained = []
+
+    def stopped(experiment: Any, *rest: Any, **named: Any) -> Any:
+        trained.append(rest[1])
+        if len(trained) == 7:
+            raise KeyboardInterrupt
+        return fit(experiment, *rest, **named)
+
+    monkeypatch.setattr(engine, "fit", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        tune(asked, store, tmp_path / "again", progress=False, sampler="tpe")
+    again = tune(asked, store, tmp_path / "again", progress=False, sampler="tpe")
+    assert len(trained) == 9, "six, the one that was stopped, and two"
+    assert [(t["set"], t["score"]) for t in again["trials"]["sasrec"]] == [(t["set"], t["score"]) for t in trials]
+
+
+def test_a_time_limit_ends_a_search_by_tpe(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, JobCost]:
+        slow = [job.cell.endswith("trial6") for job in jobs]
+        return {
+            j.cost_key: JobCost(0.0, 3600.0 if s else 0.1, 1, 1, 0.0, 0, 0.0, 1)
+            for j, s in zip(jobs, slow, strict=True)
+        }
+
+    monkeypatch.setattr(runner, "measure_costs", priced)
+    found = tune(search("[sasrec]", trials=8), store, out, max_hours=0.5, progress=False, sampler="tpe")
+    assert found["budget"]["trials_counted"] == 6 and [e["cell"] for e in found["not_run"]] == ["sasrec-trial6"]
+    assert len(found["estimate"]) == 7, "every trial was priced when it was asked for"
+
+
+def test_another_sampler_is_refused(store: Store, out: Path) -> None:
+    with refused("unknown-sampler", "random", "halton", "tpe"):
+        tune(search(), store, out, sampler="random")

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fullrank.analysis.diagnostics.rank_theorems import transpose_figures
 from fullrank.analysis.effective_rank import stable_rank
-from fullrank.analysis.rank_theorems import transpose_figures
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
 from fullrank.models.ranking.mixings.block_transpose import BlockTranspose, transposed
 from fullrank.models.ranking.mixings.full import Full, kronecker

@@ -15,9 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.analysis.alignment import principal
-from fullrank.analysis.bound import Bound
-from fullrank.analysis.spectrum import Scores
+from fullrank.analysis.diagnostics.alignment import principal
+from fullrank.analysis.diagnostics.bound import Bound
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from tests.analysis.conftest import everyone, model_of, observed, recommender, shop
@@ -37,7 +36,7 @@ def orthogonal(size: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def cesaro(m: int) -> np.ndarray:
-    """Eq. A.28: each event attends evenly to itself and to what came before it."""
+    """Eq. A.28: each event attends equal_weights to itself and to what came before it."""
     return np.tril(np.ones((m, m))) / np.arange(1, m + 1)[:, None]
 
 
@@ -252,8 +251,7 @@ def test_scores_stay_within_the_bound(activation: str, heads: int, scale: float)
     some = everyone(store)
     encoder = Transformer(layers=3, attention=Softmax(heads=heads), feed_forward="mlp", activation=activation)  # type: ignore[arg-type]
     model = model_of(recommender(encoder), store, scale=scale)
-    scores = Scores(len(some), some.popularity)
-    rows = observed(model, some, scores, Bound(scores))[1]
+    (rows,) = observed(model, some, Bound)
     limits = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_bound"}
     norms = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_norm"}
     assert len(limits) == 5 and norms.keys() == limits.keys()

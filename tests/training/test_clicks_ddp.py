@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.run import Run
-from fullrank.training.fit import train
-from fullrank.training.ranking_data import Shown
+from fullrank.training.fit import fit
+from fullrank.training.ranking_data import RankingData
+from refusals import refused
 from tests.training.clicks import shop, tiny
 from tests.training.test_ddp import torchrun
 
@@ -22,7 +22,7 @@ def column(run: Run, name: str) -> list[float]:
 def test_two_processes_equal_one(tmp_path: Path, worker: Path) -> None:
     store = shop(tmp_path / "store")
     spec = tiny("training.max_epochs=2", "model.ranker.deep.dropout=0", "training.lr=1e-3")
-    one = train(spec, store, tmp_path / "one", progress=False)
+    one = fit(spec, store, tmp_path / "one", progress=False)
     two = torchrun(worker, spec, store, tmp_path / "two")  # type: ignore[arg-type]
     assert column(two, "train/bce") == pytest.approx(column(one, "train/bce"), rel=1e-5)
     assert column(two, "validation/auc") == pytest.approx(column(one, "validation/auc"), abs=2e-3)
@@ -35,5 +35,5 @@ def test_sparse_gradients_need_one_process(tmp_path: Path) -> None:
     store = shop(tmp_path / "store")
     spec = tiny("model.embedding.update=lazy_adam")
     model = spec.model.build(store.fields)  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match="need one process"):
-        Shown(spec, store).loader(model, world=2)
+    with refused("one-process-only"):
+        RankingData(spec, store).loader(model, world=2)

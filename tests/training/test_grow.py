@@ -13,6 +13,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
+from refusals import refused
 from tests.training.conftest import tiny
 
 
@@ -67,13 +68,13 @@ def test_baselines_grow_too(recipe: str, market: Store, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named(run: Run, market: Store, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no features"):
+    with refused("no-item-features"):
         fr.grow_catalog(run, new_items(market), tmp_path / "a")
-    with pytest.raises(UserError, match="like="):
+    with refused("like-not-given"):
         fr.grow_catalog(run, new_items(market), tmp_path / "b", start="neighbours")
     with pytest.raises(UserError, match="known"):
         fr.grow_catalog(run, pl.DataFrame({"item_id": market.catalog.ids.head(1)}), tmp_path / "c", start="mean")
-    with pytest.raises(UserError, match="not empty"):
+    with refused("folder-not-empty"):
         fr.grow_catalog(run, new_items(market), run.path, start="mean")
 
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from fullrank.api import train
-from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
+from refusals import refused
 from tests.training.conftest import tiny
 
 SETTINGS = ("training.checkpoint_minutes=0", "training.max_epochs=12", "training.schedule=cosine")
@@ -85,7 +85,7 @@ def test_another_seed_gives_other_weights(market: Store, tmp_path: Path) -> None
 
 def test_resume_refuses_another_spec(market: Store, tmp_path: Path) -> None:
     train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
-    with pytest.raises(UserError, match=r"model\.dim was 16 and is now 8"):
+    with refused("other-spec", "model.dim", 16, 8):
         train(tiny("training.max_epochs=1", "model.dim=8"), market, tmp_path / "run", resume=True, progress=False)
 
 
@@ -98,7 +98,7 @@ def test_a_finished_run_stays_as_it_is(market: Store, tmp_path: Path) -> None:
 
 def test_a_run_is_not_overwritten_by_accident(market: Store, tmp_path: Path) -> None:
     train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
-    with pytest.raises(UserError, match="--resume"):
+    with refused("folder-holds-a-run", "--resume"):
         train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
     train(tiny("training.max_epochs=1"), market, tmp_path / "run", overwrite=True, progress=False)
 
@@ -106,5 +106,5 @@ def test_a_run_is_not_overwritten_by_accident(market: Store, tmp_path: Path) -> 
 def test_a_folder_of_other_files_is_refused(market: Store, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("mine")
-    with pytest.raises(UserError, match="no run"):
+    with refused("foreign-files", "thesis.tex"):
         train(tiny(), market, tmp_path / "run", progress=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fullrank.experiment import Training
-from fullrank.training.schedule import factor
+from fullrank.training.schedule import lr_factor
 
 
 def curve(total: int, **settings: object) -> list[float]:
     training = Training.parse(settings)
-    return [factor(training, step, total) for step in range(total)]
+    return [lr_factor(training, step, total) for step in range(total)]
 
 
 def test_constant_after_warmup() -> None:

@@ -29,7 +29,8 @@ from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.tasks.cloze import known_times
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.run import Run
-from fullrank.training.retrieval_data import Histories
+from fullrank.training.retrieval_data import RetrievalData
+from refusals import refused
 from tests.training.conftest import tiny
 from tiny import catalog, padded
 
@@ -72,12 +73,12 @@ def histories(market: Store, split: str) -> pl.DataFrame:
 def test_training_reads_times_where_the_model_does(market: Store) -> None:
     """They are those of the row's events, and a model that does not read them is not given any."""
     model = model_of(timed(), market)
-    batch = Histories.of(timed(), market).loader(model).batch(0)
+    batch = RetrievalData.of(timed(), market).loader(model).batch(0)
     assert market.times is not None and batch.times is not None and batch.rows is not None
     for row, n, end, times in zip(batch.items, batch.lengths, batch.rows, batch.times, strict=True):
         assert row[:n].tolist() == market.items[end - n : end].tolist()
         assert times[:n].tolist() == market.times[end - n : end].tolist()
-    plain = Histories.of(tiny(), market).loader(model_of(tiny(), market))
+    plain = RetrievalData.of(tiny(), market).loader(model_of(tiny(), market))
     assert plain.batch(0).times is None
 
 
@@ -110,7 +111,7 @@ def test_a_gap_that_decides_the_next_item() -> None:
 
 def test_a_store_without_times_is_refused_before_anything_is_written(market: Store, tmp_path: Path) -> None:
     bare = untimed_store(market, tmp_path / "bare")
-    with pytest.raises(UserError, match="without a time column.*rel_bias=positions"):
+    with refused("times-missing", "rel_bias=positions"):
         fr.train(timed(), bare, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
     fr.train(timed("model.encoder.attention.rel_bias=positions"), bare, tmp_path / "run", progress=False)

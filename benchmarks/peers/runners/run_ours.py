@@ -20,7 +20,7 @@ from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.training import TrainState
-from fullrank.training.fit import train
+from fullrank.training.fit import fit
 
 PILOT = 3
 """Epochs of a first run that tells how many fit into the budget."""
@@ -31,7 +31,7 @@ class Watch:
         self.clock = Clock()
         self.clock.start()
 
-    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+    def on_epoch(self, state: TrainState) -> dict[str, Any]:
         self.clock.batch()
         self.clock.epoch()
         return {}
@@ -55,7 +55,7 @@ def run(spec: Experiment, store: Store, epochs: int, evaluations: int) -> tuple[
     spec = spec.override(f"training.max_epochs={epochs}", f"training.evaluate_every={every}")
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        made = train(spec, store, Path(folder) / "run", callbacks=(watch,), progress=False)
+        made = fit(spec, store, Path(folder) / "run", callbacks=(watch,), progress=False)
         seconds = time.perf_counter() - begun
         return made.model(), watch.clock, seconds
 

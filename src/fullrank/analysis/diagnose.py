@@ -1,106 +1,54 @@
-"""All diagnostics of a model on a bounded sample of users, or of impressions, and their file.
+"""Diagnose a model: every diagnostic of its problem on a bounded sample of users, or of impressions.
 
 The size of a sample has the name of what is counted; the other problem's name is refused, because it would say nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from fullrank.analysis import LEFT_OUT, Observer, Row, row
-from fullrank.analysis.ablation import ablation_rows, accuracy_of, protocol_of
-from fullrank.analysis.alignment import Alignment
-from fullrank.analysis.attention_share import AttentionShare
-from fullrank.analysis.bound import Bound
-from fullrank.analysis.diversity import Diversity
-from fullrank.analysis.ensemble import Ensemble
-from fullrank.analysis.explain import case_rows
-from fullrank.analysis.focus import Focus
-from fullrank.analysis.latent_attention import latent_attention_rows
-from fullrank.analysis.norms import norm_rows
-from fullrank.analysis.rank_theorems import RankTheorems
-from fullrank.analysis.ranking_reading import click_readings, drawn
-from fullrank.analysis.reading import Sample, readings, sample
-from fullrank.analysis.relevance import Relevance
-from fullrank.analysis.robustness import robustness_rows
-from fullrank.analysis.spectrum import Layers, Scores
-from fullrank.analysis.streams import Streams
-from fullrank.analysis.thinking import thinking_rows
-from fullrank.analysis.token_ranks import TokenRanks
+from fullrank.analysis.activations import Context, activations, sample_protocol, sample_users
+from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, row
+from fullrank.analysis.diagnostics import Diagnostic, find_diagnostics
+from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_jsonl
+from fullrank.core.files import jsonable
 from fullrank.core.progress import Progress
-from fullrank.core.readers import read_jsonl
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
-from fullrank.evaluation.retrieval import Split
 from fullrank.models.ranking.model import RankingModule
-from fullrank.ops.plain import plain
 from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash
 
-NAME = "diagnosis.jsonl"
-"""File of a run folder."""
 USERS = 4096
 """Users of the sample; enough for a few digits, and some seconds on two cores."""
 IMPRESSIONS = 4096
 """Impressions of the sample: means to about 0.01 and some seconds on two cores."""
-KEYS = frozenset(row("", "", None))
+ORDER: Mapping[Problem, Sequence[str]] = {
+    "retrieval": (
+        "spectrum", "layers", "attention_share", "alignment", "bound", "diversity", "streams", "ensemble", "focus",
+        "norms", "ablation", "robustness", "latent_attention", "case", "step_curve", "oracle_step", "gate_gain",
+    ),
+    "ranking": ("token_ranks", "rank_theorems"),
+}  # fmt: skip
+"""Order of the rows: these first, then the diagnostics that are not named here, by name."""
+PASS = 0.4
+"""Share of the progress that the pass over the sample is."""
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The rows of one model. The first ones, of the diagnostic `about`, say what the others depend on."""
-
-    rows: tuple[Row, ...]
-
-    def about(self) -> dict[str, Any]:
-        """Split, users (of a click model: impressions), seed, fingerprint, and where known the weights' hash."""
-        return {one["name"]: one["value"] if one["label"] is None else one["label"] for one in self.of("about")}
-
-    def of(self, diagnostic: str, name: str | None = None) -> list[Row]:
-        """The rows of one diagnostic (and name), without those that say what was left out."""
-        return [
-            one for one in self.rows
-            if one["diagnostic"] == diagnostic and one["name"] != LEFT_OUT and name in (None, one["name"])
-        ]  # fmt: skip
-
-    def value(self, diagnostic: str, name: str) -> float | None:
-        """A figure that is there once; None where it is not."""
-        found = self.of(diagnostic, name)
-        return found[0]["value"] if found else None
-
-    def left_out(self) -> dict[str, str]:
-        """Diagnostic -> why it, or a part of it, is not there."""
-        return {one["diagnostic"]: str(one["label"]) for one in self.rows if one["name"] == LEFT_OUT}
-
-    def save(self, path: str | Path) -> None:
-        """One JSON object a line."""
-        write_jsonl(path, (plain(one) for one in self.rows))
-
-    @staticmethod
-    def load(path: str | Path) -> Diagnosis:
-        """The inverse of `save`. Raises `UserError` for a file that is none."""
-        try:
-            rows = read_jsonl(path, torn=False)
-        except UserError as error:
-            raise UserError(f"{path} is no readable diagnosis ({error}); `fullrank diagnose` writes one") from None
-        if not rows or not all(_sound(one) for one in rows):
-            raise UserError(f"{path} holds rows that are no diagnosis; `fullrank diagnose` writes one")
-        return Diagnosis(tuple(rows))
+def protocol_of(spec: Evaluation) -> dict[str, str]:
+    """What decides the accuracy and fairness of the rows, by name."""
+    return {"accuracy": spec.selection, "seen": spec.seen, "popularity": spec.popularity}
 
 
-def diagnose(
+def diagnose_retrieval(
     model: Model,
     store: Store,
     *,
@@ -112,42 +60,40 @@ def diagnose(
     vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Everything that applies to this model, measured on `users` users of a split.
+    """Every diagnostic that applies to this model, on `users` users of a split.
 
-    `evaluation` gives the protocol of the ablation's accuracy, `weights` is the hash that the rows are kept under;
+    `evaluation` gives the protocol of the rows' accuracy, `weights` is the hash that the rows are kept under;
     `vectors` (of the items' texts, say) join co-occurrence in saying which events are relevant (`relevance.py`).
     Raises `UserError` where the split is unknown or has no users, or the store has other items than the model.
     """
     if store.num_items != model.num_items:
-        raise UserError(f"the model ranks {model.num_items} items but the store's catalogue has {store.num_items}")
-    some = sample(store, split, users, seed=seed)
-    scores = Scores(len(some), some.popularity)
-    observers: list[Observer] = [scores, Layers(), AttentionShare(some.popularity), Alignment(), Bound(scores)]
-    relevance = Relevance(store, vectors)
-    observers += [Diversity(model), Streams(model), Ensemble(model, _targets(some, split))]
-    observers += [Focus(_targets(some, split), relevance)]
-    tick = _Ticks(progress)
-    for reading in readings(model, some, tick.part(0.0, 0.4)):
+        raise UserError(
+            f"the model ranks {model.num_items} items but the store's catalogue has {store.num_items}",
+            code="other-catalogue",
+        )
+    sample = sample_users(store, split, users, seed=seed)
+    spec = sample_protocol(evaluation or Evaluation())
+    context = Context(model, store, split, sample, spec, vectors)
+    classes = find_diagnostics("retrieval", ORDER["retrieval"])
+    observers = [diagnostic(context) for diagnostic in classes if not diagnostic.runs_model]
+    for batch in activations(model, sample, _part(progress, 0.0, PASS)):
         for observer in observers:
-            observer.see(reading)
-    found: list[Row] = list(about_rows("users", split, len(some), seed, store.fingerprint, weights))
+            observer.observe(batch)
+    found = list(about_rows("users", split, len(sample), seed, store.fingerprint, weights))
     for observer in observers:
         found += observer.rows()
-    found += norm_rows(model)
     if split != "train":
-        spec = accuracy_of(evaluation or Evaluation())
         found += [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
-        part = cast(Split, split)
-        found += ablation_rows(model, store, some, part, spec, tick.part(0.4, 0.8))
-        found += robustness_rows(model, store, some, part, spec)
-        found += latent_attention_rows(model, some)
-        found += case_rows(model, store, some, split, relevance)
-        found += thinking_rows(model, store, some, part, spec, tick.part(0.8, 1.0))
-    tick.part(0.0, 1.0)(1, 1)
-    return Diagnosis(tuple(cast(list[Row], plain(found))))
+        runners = [diagnostic(context) for diagnostic in classes if diagnostic.runs_model]
+        for place, runner in enumerate(runners):
+            low, high = (PASS + (1 - PASS) * (place + step) / len(runners) for step in (0, 1))
+            runner.progress = _part(progress, low, high)
+            found += runner.rows()
+    _part(progress, 0.0, 1.0)(1, 1)
+    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 
-def diagnose_clicks(
+def diagnose_ranking(
     model: RankingModule,
     store: ImpressionStore,
     *,
@@ -157,24 +103,30 @@ def diagnose_clicks(
     weights: str | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Everything that applies to this model, measured on `impressions` impressions of a split.
+    """Every diagnostic that applies to this model, on `impressions` impressions of a split.
 
     `weights` is the hash that the rows are kept under. Raises `UserError` where the split is unknown or empty, or the
     store's fields are not those that the model was trained on.
     """
     if tuple(store.fields) != tuple(model.embedding.fields):
         raise UserError(
-            f"{store.path} has other fields than those that the model reads: give the store of its training"
+            f"{store.path} has other fields than those that the model reads: give the store of its training",
+            code="other-fields",
         )
-    rows = drawn(store, split, impressions, seed=seed)
-    observers = (TokenRanks(), RankTheorems(model))
-    for reading in click_readings(model, store, rows, progress):
-        for observer in observers:
-            observer.see(reading)
-    found: list[Row] = list(about_rows("impressions", split, len(rows), seed, store.fingerprint, weights))
-    for observer in observers:
-        found += observer.rows()
-    return Diagnosis(tuple(cast(list[Row], plain(found))))
+    rows = sample_impressions(store, split, impressions, seed=seed)
+    context = RankingContext(model, store, split, rows)
+    diagnostics: list[Diagnostic] = [
+        diagnostic(context) for diagnostic in find_diagnostics("ranking", ORDER["ranking"])
+    ]
+    for batch in ranking_activations(model, store, rows, progress):
+        for diagnostic in diagnostics:
+            if not diagnostic.runs_model:
+                diagnostic.observe(batch)
+    found = list(about_rows("impressions", split, len(rows), seed, store.fingerprint, weights))
+    for diagnostic in diagnostics:
+        if split != "train" or not diagnostic.runs_model:
+            found += diagnostic.rows()
+    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 
 class Diagnose(Protocol):
@@ -219,9 +171,15 @@ def diagnose_run(
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
     """The one that is given. Raises `UserError` for the one that this problem does not have."""
     if run.spec.problem == "ranking" and users is not None:
-        raise UserError(f"{run.path} is a click model, whose sample is of impressions: give impressions, not users")
+        raise UserError(
+            f"{run.path} is a ranking model, whose sample is of impressions: give impressions, not users",
+            code="sample-of-other-problem",
+        )
     if run.spec.problem == "retrieval" and impressions is not None:
-        raise UserError(f"{run.path} recommends items, and its sample is of users: give users, not impressions")
+        raise UserError(
+            f"{run.path} recommends items, and its sample is of users: give users, not impressions",
+            code="sample-of-other-problem",
+        )
     return impressions if users is None else users
 
 
@@ -230,7 +188,7 @@ def _of_retrieval(
     vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
 ) -> Diagnosis:  # fmt: skip
     model: Any = run.model().to(device)
-    return diagnose(
+    return diagnose_retrieval(
         model, store, split=split, users=USERS if sample is None else sample, seed=seed, evaluation=run.spec.lists,
         weights=weights_hash(run.path), vectors=vectors, progress=progress,
     )  # fmt: skip
@@ -241,9 +199,12 @@ def _of_ranking(
     vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
 ) -> Diagnosis:  # fmt: skip
     if vectors is not None:
-        raise UserError(f"{run.path} is a click model, which has no history to look into: leave vectors out")
+        raise UserError(
+            f"{run.path} is a ranking model, which has no history to look into: leave vectors out",
+            code="vectors-without-history",
+        )
     model: Any = run.model().to(device)
-    return diagnose_clicks(
+    return diagnose_ranking(
         model, store, split=split, impressions=IMPRESSIONS if sample is None else sample, seed=seed,
         weights=weights_hash(run.path), progress=progress,
     )  # fmt: skip
@@ -252,38 +213,11 @@ def _of_ranking(
 DIAGNOSE: Mapping[Problem, Diagnose] = {"retrieval": _of_retrieval, "ranking": _of_ranking}
 
 
-def _targets(some: Sample, split: str) -> Int[np.ndarray, "U"] | None:
-    """What each user of the sample chose next (the first of several); None for training, which asks at every place."""
-    return None if split == "train" else some.next_items
+def _part(progress: Progress | None, low: float, high: float) -> Progress:
+    """Progress of one part of the work, told as thousandths of the whole."""
 
+    def tick(done: int, total: int) -> None:
+        if progress is not None:
+            progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)
 
-def about_rows(what: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:
-    """What all figures of a diagnosis depend on; `what` was counted (users, impressions)."""
-    yield row("about", "split", None, label=split)
-    yield row("about", what, count)
-    yield row("about", "seed", seed)
-    yield row("about", "fingerprint", None, label=fingerprint)
-    if weights is not None:
-        yield row("about", "weights", None, label=weights)
-
-
-def _sound(one: Any) -> bool:
-    if not isinstance(one, dict) or set(one) != KEYS:
-        return False
-    numbers = all(one[key] is None or type(one[key]) is int for key in ("layer", "head", "index"))
-    texts = isinstance(one["diagnostic"], str) and isinstance(one["name"], str)
-    return numbers and texts and isinstance(one["label"], str | None) and isinstance(one["value"], int | float | None)
-
-
-class _Ticks:
-    """Progress of several parts as one, in thousandths."""
-
-    def __init__(self, progress: Progress | None):
-        self.progress = progress
-
-    def part(self, low: float, high: float) -> Progress:
-        def tick(done: int, total: int) -> None:
-            if self.progress is not None:
-                self.progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)
-
-        return tick
+    return tick

@@ -31,7 +31,10 @@ class Relevance:
     def __init__(self, store: Store, vectors: Float[np.ndarray, "V D"] | None = None):
         """`vectors` are the items' own (of their texts, say), one row an item. Raises `UserError` for another count."""
         if vectors is not None and len(vectors) != store.num_items:
-            raise UserError(f"there are {len(vectors)} item vectors for {store.num_items} items; give one row an item")
+            raise UserError(
+                f"there are {len(vectors)} item vectors for {store.num_items} items; give one row an item",
+                code="vectors-do-not-fit",
+            )
         users, items, _ = store.trained()
         self.items = store.num_items
         had = np.unique(items.astype(np.int64) * store.num_users + users)  # by item, then user; each pair once

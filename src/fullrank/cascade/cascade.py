@@ -10,40 +10,51 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from fullrank.cascade import order
-from fullrank.cascade.evaluate import Reranked, before_and_after
-from fullrank.cascade.features import Side, encoded
-from fullrank.cascade.ordering import Ordering
-from fullrank.cascade.plan import Plan, id_column, planned
-from fullrank.cascade.stages import Ranker, Retriever
-from fullrank.cascade.tables import Context, Keyed
+from fullrank.cascade.evaluate import CascadeResult, evaluate_cascade
+from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, id_column, plan_fields
+from fullrank.cascade.rerank import (
+    EncodedFields,
+    Reranker,
+    best_candidates,
+    blocks,
+    check_candidates,
+    encode_fields,
+)
+from fullrank.cascade.stages import RankingStage, RetrievalStage
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
+from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
-from fullrank.data.open import AnyStore
 from fullrank.data.values import Unit
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.recommend import check, long
-from fullrank.inference.requests import Given, ItemLists, RequestBatch, named, read, read_filters
+from fullrank.inference.recommend import check_settings, long_frame
+from fullrank.inference.requests import (
+    HistoryInput,
+    ItemLists,
+    RequestBatch,
+    check_choice,
+    read_filters,
+    read_histories,
+)
 from fullrank.run import Run
 
 
 class Cascade:
     """A retriever and a ranker, opened once.
 
-    `retriever` and `ranker` are run folders, runs, or `Retriever` and `Ranker` of models in memory. `users` and `items`
-    are tables (a path or a DataFrame) with a row per id and the columns that the ranker reads; without them those of
-    the retriever's store and catalogue are taken. `user` and `item` name the columns of the ranker's schema that hold
-    the ids (else the group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has that name or
-    the usual one. `store` and `impressions` are the two stores, where they were moved since the training (that of
-    impressions is needed by runs of format 1 alone).
+    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models in memory. `users`
+    and `items` are tables (a path or a DataFrame) with a row per id and the columns that the ranker reads; without them
+    those of the retriever's store and catalogue are taken. `user` and `item` name the columns of the ranker's schema
+    that hold the ids (else the group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has
+    that name or the usual one. `store` and `impressions` are the two stores, where they were moved since the training
+    (that of impressions is needed by runs of format 1 alone).
     Raises `UserError` where one of these is not what it should be.
     """
 
     def __init__(
         self,
-        retriever: Retriever | Run | str | Path,
-        ranker: Ranker | Run | str | Path,
+        retriever: RetrievalStage | Run | str | Path,
+        ranker: RankingStage | Run | str | Path,
         *,
         users: Any = None,
         items: Any = None,
@@ -53,7 +64,7 @@ class Cascade:
         impressions: AnyStore | str | Path | None = None,
         device: str = "auto",
     ):
-        self.retriever, self.ranker = Retriever.of(retriever, store), Ranker.of(ranker, impressions)
+        self.retriever, self.ranker = RetrievalStage.of(retriever, store), RankingStage.of(ranker, impressions)
         how = self.retriever.evaluation
         self.predictor = Predictor(
             self.retriever.model, self.retriever.catalog, device=device, budget=how.reasoning, decoding=how.decoding,
@@ -65,22 +76,24 @@ class Cascade:
         schema = self.encoder.schema
         self.user, self.item = id_column(schema, "user", user), id_column(schema, "item", item)
         if self.user == self.item:
-            raise UserError(f"user={self.user!r} and item={self.item!r} are the same column; name two")
+            raise UserError(
+                f"user={self.user!r} and item={self.item!r} are the same column; name two", code="same-column-twice"
+            )
         self._user_keys = tuple(dict.fromkeys([self.user, "user_id", "user"]))
         self.users = None
         if users is not None:
-            self.users = Keyed(users, "users", self._user_keys)
+            self.users = KeyedTable(users, "users", self._user_keys)
         elif self.retriever.store is not None:
-            self.users = Keyed(self.retriever.store.users.drop("user"), "users", ("user_id",))
+            self.users = KeyedTable(self.retriever.store.users.drop("user"), "users", ("user_id",))
         if items is not None:
-            self.items = Keyed(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
+            self.items = KeyedTable(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
         else:
-            self.items = Keyed(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
-        self._sides: dict[tuple[str, ...], Side] = {}
+            self.items = KeyedTable(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
+        self._encoded_items: dict[tuple[str, ...], EncodedFields] = {}
 
     def recommend(
         self,
-        histories: Given | None = None,
+        histories: HistoryInput | None = None,
         *,
         users: Sequence[Any] | pl.Series | None = None,
         k: int = 10,
@@ -106,38 +119,41 @@ class Cascade:
         retriever's store, with all their events there. In a list of item lists nobody is named: what is read of users
         is missing.
         `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
-        user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order (`order`).
-        Users for whom the retriever finds nothing are an error, or skipped (`bare`).
+        user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order
+        (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
         """
-        order.check(k, candidates, blend)
-        check(candidates, seen, empty)
-        named("bare", bare, ("error", "skip"))
+        check_candidates(k, candidates, blend)
+        check_settings(candidates, seen, empty)
+        check_choice("bare", bare, ("error", "skip"))
         if (histories is None) == (users is None):
-            raise UserError("give histories, or users= of the retriever's store: one of the two")
+            raise UserError(
+                "give histories, or users= of the retriever's store: one of the two", code="histories-or-users"
+            )
         model, catalog = self.predictor.model, self.predictor.catalog
-        asked = self._stored(users) if users is not None else read(
+        request = self._stored(users) if users is not None else read_histories(
             histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
             timed=getattr(model, "reads_times", False),
         )  # fmt: skip
-        rank, budget = self.ordering(context), self.predictor.settings(reasoning)[0]
-        filters = read_filters(exclude, allow, asked, catalog)
-        everybody = pl.Series("user", [None] * len(asked), dtype=pl.String) if asked.names is None else asked.names
-        rank.require_some(everybody)
+        reranker, budget = self.ordering(context), self.predictor.settings(reasoning)[0]
+        filters = read_filters(exclude, allow, request, catalog)
+        unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
+        everybody = unnamed if request.names is None else request.names
+        reranker.require_some(everybody)
         ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
-        for low, high in order.blocks(len(asked), candidates):
-            part = asked.part(low, high)
-            hidden = filters.take(np.arange(low, high))
+        for low, high in blocks(len(request), candidates):
+            part = request.part(low, high)
+            own_filters = filters.take(np.arange(low, high))
             found = self.predictor.lists(
-                part, k=candidates, seen=seen, empty=empty, filters=hidden, budget=budget
+                part, k=candidates, seen=seen, empty=empty, filters=own_filters, budget=budget
             )  # fmt: skip
             if bare == "error":
-                _refuse_bare(part, found.ids)
-            best, value = order.best(rank(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
+                _refuse_empty(part, found.ids)
+            best, value = best_candidates(reranker(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
             ids.append(_filled(best, k, -1))
             scores.append(_filled(value, k, -np.inf))
             if progress is not None:
-                progress(high, len(asked))
-        return asked.give(long(asked.names, np.concatenate(ids), np.concatenate(scores), catalog, titles))
+                progress(high, len(request))
+        return request.give(long_frame(request.names, np.concatenate(ids), np.concatenate(scores), catalog, titles))
 
     def evaluate(
         self,
@@ -148,24 +164,31 @@ class Cascade:
         blend: float = 0.0,
         set: Sequence[str] = (),
         progress: Progress | None = None,
-    ) -> Reranked:
+    ) -> CascadeResult:
         """The retriever's lists, and those lists re-ranked, on the same users; the paired difference and its interval.
 
         `set` changes the retriever's evaluation (`"ks=[10]"`), the rest is as in `recommend`. Warns where the ranker
-        may have been trained on what is asked (`leak`).
+        may have been trained on the targets (`leakage`).
         """
-        return before_and_after(self, split, candidates, context, blend, set, progress)
+        spec = self.retriever.evaluation.override(*set)
+        return evaluate_cascade(
+            self.retriever, self.ordering(context), split, spec, candidates=candidates, blend=blend,
+            device=self.device, progress=progress,
+        )  # fmt: skip
 
-    def ordering(self, context: Any) -> Ordering:
-        """What gives candidates their scores, in this context. Raises `UserError` where a field has no source."""
+    def ordering(self, context: Any) -> Reranker:
+        """What gives candidates their scores, in this context. Raises `UserError` where a field has no source.
+
+        The catalogue is encoded once for each choice of the items' columns, not once for each call.
+        """
         names = [field.name for field in self.encoder.schema.fields]
-        now = Context(context, names, self._user_keys)
-        plan = planned(self.encoder.schema, self.user, self.item, self.users, self.items, now.columns)
-        if plan.items not in self._sides:
-            self._sides[plan.items] = self._item_side(plan)
-        return Ordering(self.ranker, self.users, self.user, plan, now, self._sides[plan.items], self.device)
+        given = Context(context, names, self._user_keys)
+        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, given.columns)
+        if plan.items not in self._encoded_items:
+            self._encoded_items[plan.items] = self._encode_items(plan)
+        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items], self.device)
 
-    def _item_side(self, plan: Plan) -> Side:
+    def _encode_items(self, plan: FieldPlan) -> EncodedFields:
         """The catalogue, encoded."""
         ids = self.retriever.catalog.ids
         columns = self.items.gather([name for name in plan.items if name != self.item], ids)
@@ -177,33 +200,36 @@ class Cascade:
             if not (self.encoder.lookup(field).ids(canonical(ids, "items")) > UNKNOWN).any():
                 raise UserError(
                     f"none of the {len(ids):,} items of {self.retriever.name} (such as {ids[0]!r}) is known to "
-                    f"{self.ranker.name}; are the item ids of the same kind?"
+                    f"{self.ranker.name}; are the item ids of the same kind?",
+                    code="no-known-ids",
                 )
-        return encoded(self.encoder, [*own, *columns], len(ids), "the items")
+        return encode_fields(self.encoder, [*own, *columns], len(ids), "the items")
 
     def _stored(self, users: Any) -> RequestBatch:
         """Users of the store with all their events. Raises `UserError` for one that is not there."""
-        store = self.retriever.known()
+        store = self.retriever.require_store()
         given = users if isinstance(users, pl.Series) else pl.Series("user", list(users), strict=False)
-        keys = Keyed(store.users.select("user", "user_id"), "users of the store", ("user_id",))
+        keys = KeyedTable(store.users.select("user", "user_id"), "users of the store", ("user_id",))
         place = keys.rows(given)
         if bool((place < 0).any()):
             lost = given.filter(pl.Series(place < 0))
             raise UserError(
                 f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}, the first is {lost[0]!r}: "
-                "give their histories instead"
+                "give their histories instead",
+                code="unknown-user",
             )
         at = store.users["user"].to_numpy()[place].astype(np.int64)
         return RequestBatch(given.alias("user"), store.events.take(at))
 
 
-def _refuse_bare(asked: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
-    without = ~(ids >= 0).any(1)
-    if without.any():
-        first = asked.users.filter(pl.Series(without))[0]
+def _refuse_empty(request: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
+    empty = ~(ids >= 0).any(1)
+    if empty.any():
+        first = request.users.filter(pl.Series(empty))[0]
         raise UserError(
-            f"the retriever has no candidates for {int(without.sum()):,} users, the first is {first!r} (every item "
-            "is seen, excluded or not allowed): seen='keep' recommends seen ones again, bare='skip' leaves users out"
+            f"the retriever has no candidates for {int(empty.sum()):,} users, the first is {first!r} (every item "
+            "is seen, excluded or not allowed): seen='keep' recommends seen ones again, bare='skip' leaves users out",
+            code="no-candidates",
         )
 
 

@@ -1,35 +1,39 @@
-"""What a ranker adds to a retriever: both lists of the same users, measured alike, and their paired difference."""
+"""What a ranker adds to a retriever: both lists of the same users, measured alike, and their paired difference.
+
+The times of the two stores tell whether a ranker may have been trained on what the retriever is tested on (`leakage`).
+Consistent are two stores that were split at the same moment: `global_time` for events and `temporal` for impressions,
+with the same `validation_from` and `test_from`. Leave-one-out cannot be: the last event of a user who left early lies
+before the moment at which a ranker's training ends.
+"""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
-from fullrank.cascade import order
-from fullrank.cascade.leak import overlap
+from fullrank.cascade.rerank import Reranker, best_candidates, blocks, check_candidates
+from fullrank.cascade.stages import RetrievalStage
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.progress import Progress
+from fullrank.data.events.store import Store
+from fullrank.data.values import with_date
 from fullrank.evaluation.compare import Comparison, compare
-from fullrank.evaluation.eval_users import asked
-from fullrank.evaluation.event_dropout import EventDropout
-from fullrank.evaluation.result import EvaluationResult, merge
-from fullrank.evaluation.retrieval import of_lists, ranked
+from fullrank.evaluation.result import EvaluationResult, PerUser, merge
+from fullrank.evaluation.retrieval import longest_list, ranked, rows_of_lists, users_and_protocol, visible_model
+from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import match
-
-if TYPE_CHECKING:
-    from fullrank.cascade.cascade import Cascade
 
 
 @dataclass(frozen=True)
-class Reranked:
-    """Before and after. `facts`: candidates, blend, where the fields came from, and the times of `leak`."""
+class CascadeResult:
+    """Before and after. `facts`: candidates, blend, where the fields came from, and the times of `leakage`."""
 
     before: EvaluationResult
     """The retriever's own lists."""
@@ -61,50 +65,86 @@ class Reranked:
         write_text(Path(folder) / "cascade.json", self.to_json())
 
 
-def before_and_after(
-    cascade: Cascade,
+def evaluate_cascade(
+    retriever: RetrievalStage,
+    reranker: Reranker,
     split: str,
+    spec: Evaluation,
+    *,
     candidates: int,
-    context: Any,
     blend: float,
-    settings: Sequence[str],
+    device: torch.device,
     progress: Progress | None,
-) -> Reranked:
+) -> CascadeResult:
     """See `Cascade.evaluate`."""
-    model, store = cascade.retriever.model, cascade.retriever.known()
-    spec = cascade.retriever.evaluation.override(*settings)
     if spec.protocol != "full":
-        raise UserError("a cascade ranks the whole catalogue first: leave protocol at 'full'")
-    deepest = max(name.k for name in spec.names())
-    order.check(deepest, candidates, blend)
-    whole = asked(model, store, split, spec)
-    rank = cascade.ordering(context)
-    facts, doubt = overlap(store, split, cascade.ranker.trained_until)
+        raise UserError(
+            "a cascade ranks the whole catalogue first: leave protocol at 'full'", code="full-protocol-needed"
+        )
+    longest = longest_list(spec)
+    check_candidates(longest, candidates, blend)
+    store = retriever.require_store()
+    everybody, protocol = users_and_protocol(retriever.model, store, split, spec)
+    facts, doubt = leakage(store, split, reranker.ranker.trained_until)
     names = store.user_ids
-    rank.require_some(names[whole.users])
-    teller = EventDropout(model, spec.drop, spec.seed) if spec.drop else model
-    parts: tuple[list[Any], list[Any]] = ([], [])
-    reached = bare = 0.0
-    for low, high in order.blocks(len(whole.users), candidates):
-        part = whole.part(slice(low, high))
-        found = ranked(teller, part.histories, spec, candidates, cascade.device, None)
-        scores = rank(names[part.users], found.ids, found.scores, blend)
-        best, _ = order.best(scores, found.ids, deepest)
-        for kept, ids in zip(parts, (found.ids[:, :deepest], best), strict=True):
-            kept.append(of_lists(part, store, spec, ids.astype(np.int32), found.steps))
-        reached += float((match(found.ids, part.truth).sum(1) / part.truth.lengths).sum())
-        bare += float((~(found.ids >= 0).any(1)).sum())
+    reranker.require_some(names[everybody.users])
+    model = visible_model(retriever.model, spec)
+    before: list[PerUser] = []
+    after: list[PerUser] = []
+    recall = without_candidates = 0.0
+    for low, high in blocks(len(everybody), candidates):
+        users = everybody.take(slice(low, high))
+        found = ranked(model, users.histories, spec, candidates, device, None)
+        scores = reranker(names[users.users], found.ids, found.scores, blend)
+        best, _ = best_candidates(scores, found.ids, longest)
+        for rows, ids in ((before, found.ids[:, :longest]), (after, best)):
+            rows.append(rows_of_lists(users, protocol, store, spec, ids.astype(np.int32), found.steps))
+        recall += float((match(found.ids, users.truth).sum(1) / users.truth.lengths).sum())
+        without_candidates += float((~(found.ids >= 0).any(1)).sum())
         if progress is not None:
-            progress(high, len(whole.users))
-    before, after = (merge(kept) for kept in parts)
+            progress(high, len(everybody))
+    plan = reranker.plan
     facts = {
-        "split": split, "candidates": candidates, "blend": blend, "users": len(whole.users),
-        "users_without_candidates": int(bare),
-        "fields": {"users": rank.plan.users, "items": rank.plan.items, "context": rank.plan.context}, **facts,
+        "split": split, "candidates": candidates, "blend": blend, "users": len(everybody),
+        "users_without_candidates": int(without_candidates),
+        "fields": {"users": plan.users, "items": plan.items, "context": plan.context}, **facts,
     }  # fmt: skip
     if doubt is not None:
         warnings.warn(doubt, UserWarning, stacklevel=3)
-    compared = [name for name in before.metrics if name.split("@")[0] in ("recall", "ndcg")]
-    found_gaps = {name: compare(before, after, name, level=spec.level) for name in compared}
+    one, other = merge(before), merge(after)
+    compared = [name for name in one.metrics if name.split("@")[0] in ("recall", "ndcg")]
+    differences = {name: compare(one, other, name, level=spec.level) for name in compared}
     notes = () if doubt is None else (doubt,)
-    return Reranked(before, after, found_gaps, reached / max(len(whole.users), 1), facts, notes)
+    return CascadeResult(one, other, differences, recall / max(len(everybody), 1), facts, notes)
+
+
+def leakage(store: Store, split: str, last: int | None) -> tuple[dict[str, Any], str | None]:
+    """Facts about the times of a split's targets, and a sentence where they are a reason to doubt the numbers.
+
+    `last` is the time of the ranker's last training impression (seconds). The facts are that, `ranker_trained_until`,
+    and how many targets of the split are not later, `targets_not_later`; both None where either has no times.
+    """
+    if last is None or store.times is None:
+        facts: dict[str, Any] = {"ranker_trained_until": None, "targets_not_later": None}
+        which = (
+            "the retriever's store has no times"
+            if last is not None
+            else "the ranker's store has no times, or its run does not say when its training ended"
+        )
+        return facts, (
+            f"{which}, so nobody can tell whether the ranker was trained on the targets of the {split} split: prepare "
+            "it with a time column"
+        )
+    when = store.eval_set(split, without_history=True).targets.over(store.times)
+    early, targets = 0, int(when.lengths.sum())
+    step = 1 << 16  # users at a time: the times of all targets need not be in memory at once
+    for low in range(0, len(when), step):
+        early += int((when.take(slice(low, low + step)).flat() <= last).sum())
+    facts = {"ranker_trained_until": last, "targets_not_later": early}
+    if not early:
+        return facts, None
+    return facts, (
+        f"{early:,} of {targets:,} targets of the {split} split are not later than the ranker's last training "
+        f"impression ({with_date(last)}), so it may have been trained on them: split both stores at the same moments "
+        "(split=global_time for events, split=temporal for impressions, both with validation_from and test_from)"
+    )

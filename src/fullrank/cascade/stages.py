@@ -9,79 +9,82 @@ from typing import Any
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run, store_of
 
 
 @dataclass(frozen=True)
-class Retriever:
+class RetrievalStage:
     """A model that ranks a catalogue, and the store that it was trained on where that is needed."""
 
     model: Any
     catalog: Catalog
     store: Store | None = None
-    """Asked for known users, for their columns, and for evaluation."""
+    """Needed for users by id, for their columns, and for evaluation."""
     evaluation: Evaluation = Evaluation()
     name: str = "the retriever"
-    lacking: str = "there is none"
+    why_no_store: str = "there is none"
     """Why there is no store."""
 
     @classmethod
-    def of(cls, given: Retriever | Run | str | Path, data: AnyStore | str | Path | None = None) -> Retriever:
-        """Opened. Raises `UserError` for a click model, and for a store given as `data` that is not the run's."""
-        if isinstance(given, Retriever):
+    def of(cls, given: RetrievalStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RetrievalStage:
+        """Opened. Raises `UserError` for a ranking model, and for a store given as `data` that is not the run's."""
+        if isinstance(given, RetrievalStage):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
         if run.spec.problem == "ranking":
             raise UserError(
                 f"{run.path} predicts clicks, so it finds no candidates: the retriever of a cascade is a run that "
-                "recommends items (`fullrank list recipes`), and this one its ranker"
+                "recommends items (`fullrank list recipes`), and this one its ranker",
+                code="not-a-recommender",
             )
         store: Any = None
-        lacking = ""
+        why_no_store = ""
         try:
             store = store_of(run, data)
-        except UserError as error:  # many questions need no store
+        except UserError as error:  # recommending from given histories needs none
             if data is not None:
                 raise
-            lacking = str(error)
-        return cls(run.model(), run.catalog, store, run.spec.lists, str(run.path), lacking)
+            why_no_store = str(error)
+        return cls(run.model(), run.catalog, store, run.spec.lists, str(run.path), why_no_store)
 
-    def known(self) -> Store:
+    def require_store(self) -> Store:
         """The store. Raises `UserError` where it is not there."""
         if self.store is None:
             raise UserError(
-                f"this needs the store that {self.name} was trained on ({self.lacking}): name it by store=FOLDER"
+                f"this needs the store that {self.name} was trained on ({self.why_no_store}): name it by store=FOLDER",
+                code="store-missing",
             )
         return self.store
 
 
 @dataclass(frozen=True)
-class Ranker:
+class RankingStage:
     """A ranking model, and the encoder by which it reads impressions."""
 
     model: RankingModule
-    encoder: Encoder
+    encoder: FieldEncoder
     name: str = "the ranker"
     trained_until: int | None = None
-    """The time of its last training impression (seconds); None where that is not known. Asked for evaluation."""
+    """The time of its last training impression (seconds); None where that is not known. Needed for evaluation."""
 
     @classmethod
-    def of(cls, given: Ranker | Run | str | Path, data: AnyStore | str | Path | None = None) -> Ranker:
-        """Opened. Raises `UserError` for a run that is no click model, and for a store in `data` that is not its own.
+    def of(cls, given: RankingStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RankingStage:
+        """Opened. Raises `UserError` for a run that is no ranking model, and for a store in `data` that is not its own.
 
         A run of format 1 needs its store, which is `data` where it was moved: `UserError` where it is not there.
         """
-        if isinstance(given, Ranker):
+        if isinstance(given, RankingStage):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
         if run.spec.problem == "retrieval":
             raise UserError(
-                f"{run.path} recommends items, so it cannot be a cascade's ranker: that is a click model "
-                "(`fullrank list rankers`)"
+                f"{run.path} recommends items, so it cannot be a cascade's ranker: that is a ranking model "
+                "(`fullrank list rankers`)",
+                code="not-a-ranking-model",
             )
         how = "by impressions="
         store = store_of(run, data, how=how) if run.needs_store else data

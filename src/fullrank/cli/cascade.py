@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Settings, chosen
+from fullrank.cli.options import AsJson, Device, Settings, Split, chosen
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.cascade import Reranked
+    from fullrank.cascade import CascadeResult
 
 
 def add(app: typer.Typer) -> None:
@@ -23,10 +23,8 @@ def add(app: typer.Typer) -> None:
 
 def cascade(
     retriever: Annotated[Path, typer.Argument(metavar="RETRIEVER", help="A run that recommends items.")],
-    ranker: Annotated[Path, typer.Argument(metavar="RANKER", help="A run of a click model.")],
-    split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")
-    ] = "test",
+    ranker: Annotated[Path, typer.Argument(metavar="RANKER", help="A run of a ranking model.")],
+    split: Split = "test",
     candidates: Annotated[
         int, typer.Option("--candidates", metavar="N", help="Items of each user that the ranker puts in order.")
     ] = 100,
@@ -63,7 +61,7 @@ def cascade(
 ) -> None:
     """Let a ranker order a retriever's candidates.
 
-    Measured is what that brings: recall and nDCG of the retriever's lists and of the re-ranked ones, on the same users,
+    What that brings is measured: recall and nDCG of the retriever's lists and of the re-ranked ones, on the same users,
     with the paired difference and its interval. Split the events and the impressions at the same moments, or the ranker
     may have been trained on the targets; where the times say so, a note does. Recommendations by a cascade:
     fr.Cascade(...).recommend in Python.
@@ -75,18 +73,21 @@ def cascade(
     """
     which = chosen("--split", split, ("validation", "test"))
     if context and contexts is not None:
-        raise UserError("give the context by --context NAME=VALUE or by --context-table FILE, one of the two")
+        raise UserError(
+            "give the context by --context NAME=VALUE or by --context-table FILE, one of the two",
+            code="options-exclude-each",
+        )
     from fullrank.cascade import Cascade
     from fullrank.core.overrides import read_setting
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     made = Cascade(
         retriever, ranker, users=users, items=items, user=user, item=item, store=store, impressions=impressions,
         device=device,
     )  # fmt: skip
     given: Any = contexts if contexts is not None else dict(map(read_setting, context or []))
-    with screen.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
+    with output.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes say the same
         found = made.evaluate(
             which, candidates=candidates, context=given, blend=blend, set=settings or (), progress=tick
@@ -94,21 +95,21 @@ def cascade(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         found.save(out)
-    show(screen, found)
+    show(output, found)
     spent = time.perf_counter() - begun
-    screen.say(f"{found.facts['users']:,} users of the {split} split; in {seconds(spent)}")
-    screen.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": round(spent, 3)})
+    output.say(f"{found.facts['users']:,} users of the {split} split; in {seconds(spent)}")
+    output.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": round(spent, 3)})
 
 
-def show(screen: Output, found: Reranked) -> None:
+def show(output: Output, found: CascadeResult) -> None:
     """The differences, what a perfect ranker could reach, and the notes."""
     rows = [
         [c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p]
         for c in found.differences.values()
     ]
     level = found.before.protocol["bootstrap"]["level"]
-    screen.table(("metric", "before", "after", "difference", f"{100 * level:g} % interval", "p"), rows)
+    output.table(("metric", "before", "after", "difference", f"{100 * level:g} % interval", "p"), rows)
     count = found.facts["candidates"]
-    screen.say(f"recall of the {count} candidates, which no ranker exceeds: {found.ceiling:.4f}")
+    output.say(f"recall of the {count} candidates, which no ranker exceeds: {found.ceiling:.4f}")
     for note in found.notes:
-        screen.say(f"note: {note}")
+        output.say(f"note: {note}")

@@ -12,7 +12,7 @@ import typer
 from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
-from fullrank.core.files import foreign, write_json
+from fullrank.core.files import foreign_files, write_json
 
 if TYPE_CHECKING:
     from fullrank.data.events.store import Store
@@ -51,41 +51,44 @@ def demo(
 
     \b
     fullrank demo
-    fullrank demo --out /tmp/demo
+    fullrank demo --out runs/first
     """
     from fullrank.training import fit  # noqa: F401  (slow to import: not the first model's time)
 
-    screen = Output(as_json)
+    output = Output(as_json)
     _claim(out)
     begun = time.perf_counter()
-    screen.say("A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together.")
+    output.say("A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together.")
     store = _store(out / "data")
-    runs = {name: _train(screen, name, changes, store, out / name) for name, changes in MODELS.items()}
+    runs = {name: _train(output, name, changes, store, out / name) for name, changes in MODELS.items()}
     rows = {name: _measured(run, store) for name, run in runs.items()}
-    screen.say()
+    output.say()
     cells = [[TITLES[name], *row.values()] for name, row in rows.items()]
-    screen.table(("model", "NDCG@10", "Recall@10", "fair0.8@1", "coverage@10"), cells)
-    screen.say(_legend(store))
-    example = _example(screen, store, runs["sasrec_plus"])
+    output.table(("model", "NDCG@10", "Recall@10", "fair0.8@1", "coverage@10"), cells)
+    output.say(_legend(store))
+    example = _example(output, store, runs["sasrec_plus"])
     spent = time.perf_counter() - begun
-    _next(screen, out, example["history"])
-    screen.say(f"\nAll of it took {seconds(spent)} and lies in {out}.")
+    _next(output, out, example["history"])
+    output.say(f"\nAll of it took {seconds(spent)} and lies in {out}.")
     result = {"out": out, "metrics": rows, "example": example, "seconds": round(spent, 3)}
     write_json(out / MARK, {"metrics": rows, "seconds": round(spent, 3)})
-    screen.finish(result)
+    output.finish(result)
 
 
 def _claim(out: Path) -> None:
     """An empty folder for the demo, in place of its former one. `UserError` where it holds what others wrote."""
     if out.exists():
-        if not out.is_dir() or (foreign(out) and not (out / MARK).is_file()):
-            raise UserError(f"{out} is not the demo's: it has no {MARK}; choose another folder by --out")
+        if not out.is_dir() or (foreign_files(out) and not (out / MARK).is_file()):
+            raise UserError(
+                f"{out} is not the demo's: it has no {MARK}; choose another folder by --out", code="folder-of-others"
+            )
         entries = sorted(out.iterdir())
-        others = foreign(out, _own)
+        others = foreign_files(out, _own)
         if others:
             raise UserError(
                 f"{out} holds what the demo did not write: {', '.join(others)}; move it away or choose another "
-                "folder by --out"
+                "folder by --out",
+                code="folder-of-others",
             )
         for entry in entries:
             if entry.is_dir() and not entry.is_symlink():
@@ -108,14 +111,14 @@ def _store(out: Path) -> Store:
     return prepare(tables.events, out, items=tables.items, users=tables.users, spec=Prepare(columns=Columns()))
 
 
-def _train(screen: Output, name: str, changes: tuple[str, ...], store: Store, out: Path) -> Run:
+def _train(output: Output, name: str, changes: tuple[str, ...], store: Store, out: Path) -> Run:
     from fullrank import api
 
     words = [f"{TITLES[name]}: fullrank train {name}", *(f"--set {change}" for change in changes)]
-    screen.say("\n" + " ".join(words))
+    output.say("\n" + " ".join(words))
     begun = time.perf_counter()
     run = api.train(name, store, out, set=changes)
-    screen.say(f"{run.manifest['parameters']:,} parameters, trained in {seconds(time.perf_counter() - begun)}")
+    output.say(f"{run.manifest['parameters']:,} parameters, trained in {seconds(time.perf_counter() - begun)}")
     return run
 
 
@@ -135,7 +138,7 @@ def _legend(store: Store) -> str:
     )
 
 
-def _example(screen: Output, store: Store, run: Run) -> dict[str, Any]:
+def _example(output: Output, store: Store, run: Run) -> dict[str, Any]:
     """Recommendations for one user, with titles, beside what the user really bought next."""
     from fullrank import api
 
@@ -148,8 +151,8 @@ def _example(screen: Output, store: Store, run: Run) -> dict[str, Any]:
     hit = store.catalog.external([bought])[0]
     name = {i: t for i, t in zip(store.catalog.ids, titles, strict=True)} if titles is not None else {}
     last = ids.tail(4).to_list()
-    screen.say()
-    screen.table(
+    output.say()
+    output.table(
         ("item", "title"),
         [[str(item), name.get(item)] for item in last],
         title=f"User {answers['user'][0]} bought last",
@@ -158,17 +161,17 @@ def _example(screen: Output, store: Store, run: Run) -> dict[str, Any]:
         [r["rank"], str(r["item"]), r["score"], f"{r['title']}{'   <- bought next' if r['item'] == hit else ''}"]
         for r in answers.head(5).to_dicts()
     ]
-    screen.say()
-    screen.table(("rank", "item", "score", "title"), cells, title="SASRec++ recommends")
+    output.say()
+    output.table(("rank", "item", "score", "title"), cells, title="SASRec++ recommends")
     place = answers.filter(answers["item"] == hit)["rank"].to_list()
     if not place or place[0] > 5:
         where = f"number {place[0]} of the list" if place else "not among the first ten"
-        screen.say(f"bought next: {name.get(hit, hit)} ({where})")
+        output.say(f"bought next: {name.get(hit, hit)} ({where})")
     return {"user": answers["user"][0], "history": last, "bought_next": hit, "recommendations": answers.to_dicts()}
 
 
-def _next(screen: Output, out: Path, history: list[Any]) -> None:
-    screen.say("\nWhat to try next:")
+def _next(output: Output, out: Path, history: list[Any]) -> None:
+    output.say("\nWhat to try next:")
     for command in (
         f"fullrank evaluate {out / 'gru4rec'} {out / 'sasrec_plus'}",
         f"fullrank recommend {out / 'sasrec_plus'} --history {','.join(map(str, history))} --k 5",
@@ -177,4 +180,4 @@ def _next(screen: Output, out: Path, history: list[Any]) -> None:
         "fullrank train sasrec --data data/mine --out runs/mine",
         "fullrank list recipes",
     ):
-        screen.say(f"  {command}", wrap=False)
+        output.say(f"  {command}", wrap=False)

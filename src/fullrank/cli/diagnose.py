@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Impressions, RunFolder, chosen, find_store
+from fullrank.cli.options import AsJson, Device, Impressions, MovedStore, RunFolder, Sample, Split, chosen, find_store
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.analysis.diagnose import Diagnosis
+    from fullrank.analysis.diagnosis import Diagnosis
 
 
 TRAJECTORY = (
@@ -38,15 +38,9 @@ def add(app: typer.Typer) -> None:
 
 def diagnose(
     run: RunFolder,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
-    ] = None,
-    split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Whose histories or impressions are read.")
-    ] = "test",
-    users: Annotated[
-        int | None, typer.Option("--users", metavar="N", help="Users of the sample.  [default: 4096]")
-    ] = None,
+    data: MovedStore = None,
+    split: Split = "test",
+    users: Sample = None,
     impressions: Impressions = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Which sample is drawn.", min=0)] = 0,
     out: Annotated[
@@ -60,7 +54,7 @@ def diagnose(
     How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who
     is attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block. What a
     model does not have is left out. Of a run that reasons: whether its streams differ, what gate and steps are worth,
-    where it looks. Of a click model: how many directions an impression's tokens use behind each layer (effective
+    where it looks. Of a ranking model: how many directions an impression's tokens use behind each layer (effective
     rank). The rows go into the run folder, where `fullrank report` finds them.
 
     \b
@@ -70,16 +64,18 @@ def diagnose(
     """
     part = chosen("--split", split, ("validation", "test"))
     if out is not None and out.suffix != ".jsonl":
-        raise UserError(f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl")
+        raise UserError(
+            f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl", code="unknown-suffix"
+        )
     from fullrank import api
-    from fullrank.analysis.diagnose import NAME
+    from fullrank.analysis.diagnosis import NAME
     from fullrank.run import Run
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     opened = Run.open(run)
     store = find_store(opened, data)
-    with screen.progress(f"diagnose {run}") as tick:
+    with output.progress(f"diagnose {run}") as tick:
         found = api.diagnose(
             opened, part, data=store, users=users, impressions=impressions, seed=seed, device=device, progress=tick
         )  # fmt: skip
@@ -88,32 +84,32 @@ def diagnose(
     spent = time.perf_counter() - begun
     about = found.about()
     what = "users" if opened.spec.problem == "retrieval" else "impressions"
-    screen.say(f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {split} split, in {seconds(spent)}")
-    screen.say()
-    PRINT[opened.spec.problem](screen, found)
+    output.say(f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {split} split, in {seconds(spent)}")
+    output.say()
+    PRINT[opened.spec.problem](output, found)
     for diagnostic, why in found.left_out().items():
-        screen.say(f"left out: {diagnostic} ({why})")
-    screen.say(f"rows written to {where}", wrap=False)
-    screen.say(f"as a page: fullrank report {run} --out report.html", wrap=False)
-    screen.finish({
+        output.say(f"left out: {diagnostic} ({why})")
+    output.say(f"rows written to {where}", wrap=False)
+    output.say(f"as a page: fullrank report {run} --out report.html", wrap=False)
+    output.finish({
         "run": opened.path, "recipe": opened.spec.recipe, **about, "out": where, "rows": list(found.rows),
         "left_out": found.left_out(), "seconds": round(spent, 3),
     })  # fmt: skip
 
 
-def _print_lists(screen: Output, found: Diagnosis) -> None:
+def _print_retrieval(output: Output, found: Diagnosis) -> None:
     scores = _scores(found)
     if scores:
-        screen.table(("scores", "value", "what it says"), scores)
-        screen.say()
-    if thoughts := _thoughts(found):
-        screen.table(("thoughts", "value", "what it says"), thoughts)
-        screen.say()
+        output.table(("scores", "value", "what it says"), scores)
+        output.say()
+    if steps := _reasoning(found):
+        output.table(("reasoning", "value", "what it says"), steps)
+        output.say()
     for title, headers, rows in (_layers(found), _norms(found), _ablation(found)):
         if rows:
-            screen.table(headers, rows)
-            screen.say(title)
-            screen.say()
+            output.table(headers, rows)
+            output.say(title)
+            output.say()
 
 
 def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:
@@ -130,7 +126,7 @@ def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:
     return [(name.replace("_", " "), found.value("spectrum", name), text) for name, text in said.items()]
 
 
-def _thoughts(found: Diagnosis) -> list[tuple[str, float | None, str]]:
+def _reasoning(found: Diagnosis) -> list[tuple[str, float | None, str]]:
     """The figures of a model that reasons; none for others."""
     said = (
         ("diversity", "gamma", "how fast streams come together; 0 or less: they do not"),
@@ -204,12 +200,12 @@ def _largest(found: Diagnosis, layer: int, name: str, label: str) -> float | Non
     return max((value for value in values if value is not None), default=None)
 
 
-def _print_clicks(screen: Output, found: Diagnosis) -> None:
+def _print_ranking(output: Output, found: Diagnosis) -> None:
     for headers, rows, said in (_trajectory(found), _feed_forwards(found), _transposes(found)):
         if rows:
-            screen.table(headers, rows)
-            screen.say(said)
-            screen.say()
+            output.table(headers, rows)
+            output.say(said)
+            output.say()
 
 
 def _trajectory(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
@@ -242,4 +238,7 @@ def _by_tap(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[An
     return [[tap, *(values[tap, f"{kind}_{name}"] for name in names)] for tap in taps]
 
 
-PRINT: Mapping[Problem, Callable[[Output, Diagnosis], None]] = {"retrieval": _print_lists, "ranking": _print_clicks}
+PRINT: Mapping[Problem, Callable[[Output, Diagnosis], None]] = {
+    "retrieval": _print_retrieval,
+    "ranking": _print_ranking,
+}

@@ -13,7 +13,7 @@ from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from fullrank.data.sources import ImpressionSource, Source
+    from fullrank.data.sources import EventSource, ImpressionSource
 
 DOWNLOADS = Path("downloads")
 """Where files lie by default: downloads/SOURCE."""
@@ -47,20 +47,20 @@ def download(
     """
     from fullrank.data.download import download as fetch
 
-    screen = Output(as_json)
+    output = Output(as_json)
     spec = named_source(source, settings or [])
     kept: Any = getattr(spec, "dump", dict)()
     folder = out or DOWNLOADS / source
     files = fetch(spec, folder, progress=sys.stderr.isatty())
     if not files:
         verb = "prepare" if hasattr(spec, "read") else "prepare-impressions"
-        screen.say(f"{source} has no files to download: `fullrank {verb} {source} --out data/{source}` makes it")
+        output.say(f"{source} has no files to download: `fullrank {verb} {source} --out data/{source}` makes it")
     for file in files:
-        screen.say(f"{file}  {file.stat().st_size:,} bytes")
-    screen.finish({"source": kept, "folder": folder, "files": files})
+        output.say(f"{file}  {file.stat().st_size:,} bytes")
+    output.finish({"source": kept, "folder": folder, "files": files})
 
 
-def named_source(name: str, settings: list[str]) -> Source | ImpressionSource:
+def named_source(name: str, settings: list[str]) -> EventSource | ImpressionSource:
     """A source by kind, with dotted settings; `UserError` with the nearest name where there is none."""
     from fullrank.core.registry import find, kinds
 
@@ -68,5 +68,7 @@ def named_source(name: str, settings: list[str]) -> Source | ImpressionSource:
         raise unknown("source", name, kinds("data.sources"))
     spec: Any = find(name, "data.sources")
     if any(field.is_required() for field in spec.model_fields.values()):
-        raise UserError(f"the source {name!r} has settings without a default; choose them in Python")
+        raise UserError(
+            f"the source {name!r} has settings without a default; choose them in Python", code="missing-setting"
+        )
     return spec().override(*settings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings, shortcuts
+from fullrank.cli.options import AsJson, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
@@ -16,39 +16,25 @@ if TYPE_CHECKING:
     from fullrank.semantic_ids.reader import Codes
 
 
+FLAGS = {
+    "learner": "", "learner.levels": "", "learner.size": "", "vectors.model": "", "vectors.columns": "--text-col",
+    "pca": "", "whiten": "", "collisions": "",
+}  # fmt: skip
+"""Setting of `Encode` -> its option; an empty one is the setting's own name."""
+
+
 def add(app: typer.Typer) -> None:
-    app.command("encode")(encode)
+    app.command("encode", cls=spec_options("fullrank.semantic_ids.spec:Encode", FLAGS))(encode)
 
 
-def encode(  # long: one parameter for each option
+def encode(
+    context: typer.Context,
     data: Annotated[
         Path, typer.Argument(metavar="STORE", help="A store (`fullrank prepare` makes one), or a run: its items.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The codes to write; codes there are replaced.")],
-    learner: Annotated[
-        str | None,
-        typer.Option("--learner", metavar="KIND", help="`fullrank list codes` names them.  [default: opq]"),
-    ] = None,
-    levels: Annotated[
-        int | None, typer.Option("--levels", metavar="K", help="Codes of an item.  [default: the learner's]")
-    ] = None,
-    size: Annotated[int | None, typer.Option("--size", metavar="C", help="Values of a code.  [default: 256]")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="A sentence-transformers model.  [default: all-MiniLM-L6-v2]"),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--text-col", metavar="NAME", help="Item column to write; may be repeated.  [default: all text]"),
-    ] = None,
     vectors: Annotated[
         Path | None, typer.Option("--vectors", metavar="FILE", help="Vectors of your own, a row for each item.")
-    ] = None,
-    pca: Annotated[int | None, typer.Option("--pca", metavar="N", help="Principal components to keep.")] = None,
-    whiten: Annotated[bool, typer.Option("--whiten", help="Give all directions the same variance.")] = False,
-    collisions: Annotated[
-        str | None,
-        typer.Option("--collisions", metavar="POLICY", help="list, extra_digit or sinkhorn.  [default: list]"),
     ] = None,
     grow: Annotated[
         Path | None,
@@ -76,28 +62,24 @@ def encode(  # long: one parameter for each option
     from fullrank.semantic_ids.encode import encode as make
     from fullrank.semantic_ids.grow import grow_codes
 
-    screen = Output(as_json)
-    source = {"kind": "file", "path": str(vectors)} if vectors is not None else None
-    changes = shortcuts(
-        {
-            "vectors": source, "vectors.model": model, "vectors.columns": columns or None, "pca": pca,
-            "whiten": whiten or None, "learner": learner, "learner.levels": levels, "learner.size": size,
-            "collisions": collisions,
-        },
-        settings,
-    )  # fmt: skip
+    output = Output(as_json)
+    source = {"vectors": {"kind": "file", "path": str(vectors)}} if vectors is not None else {}
+    changes = shortcuts(source | given(context), settings)  # the source first: it starts `vectors` anew
     begun = time.perf_counter()
-    with screen.stages() as tell:
+    with output.stages() as tell:
         if grow is None:
             made = make(data, out, set=changes, cache=cache or CACHE, tell=tell)
         else:
             if [change for change in changes if not change.startswith("vectors={")]:
-                raise UserError("--grow keeps the settings of the codes that it adds to: give --vectors at most")
+                raise UserError(
+                    "--grow keeps the settings of the codes that it adds to: give --vectors at most",
+                    code="option-without-effect",
+                )
             made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, tell=tell)
-    _report(screen, made, time.perf_counter() - begun)
+    _report(output, made, time.perf_counter() - begun)
 
 
-def _report(screen: Output, made: Codes, spent: float) -> None:
+def _report(output: Output, made: Codes, spent: float) -> None:
     found: dict[str, Any] = made.manifest
     report, counts = found["report"], found["counts"]
     clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]
@@ -113,18 +95,18 @@ def _report(screen: Output, made: Codes, spent: float) -> None:
         ["reconstruction error", rebuilt["error"], "1 is no better than the mean vector"],
         ["neighbour agreement", near["recall"], f"recall of the nearest {near['k']}, {near['items']:,} items"],
     ]  # fmt: skip
-    screen.table(("", "", ""), rows)
+    output.table(("", "", ""), rows)
     grown = found.get("grown")
     if grown:
-        screen.say(
+        output.say(
             f"{grown['items']:,} new items: reconstruction error {grown['error']:.4f}, of the items learned from "
             f"{grown['error_before']:.4f} (ratio {grown['ratio']:.2f})"
         )
     for note in found["notes"]:
-        screen.say(f"note: {note}")
-    screen.say(
+        output.say(f"note: {note}")
+    output.say(
         f"{made.path}: {counts['items']:,} items, {made.levels} codes each ({made.spec.learner.kind_of()}), learned "
         f"from {counts['learned_from']:,}, in {seconds(spent)}"
     )
     facts = {key: value for key, value in found.items() if key not in ("files", "format")}
-    screen.finish({"codes": made.path, **facts, "seconds": round(spent, 3)})
+    output.finish({"codes": made.path, **facts, "seconds": round(spent, 3)})

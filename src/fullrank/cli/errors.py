@@ -1,7 +1,7 @@
-"""From an exception to one sentence and an exit code.
+"""From an exception to one sentence, a code for programs and an exit status.
 
 Mistakes of the caller leave with 2 and without a traceback, what we did not foresee (a bug) with 1, Ctrl-C with 130.
-``--debug`` shows the traceback of each; with ``--json`` the sentence is also the last line of stdout, as an object.
+``--debug`` shows the traceback of each; with ``--json`` the last line of stdout is ``{"error": ..., "code": ...}``.
 """
 
 from __future__ import annotations
@@ -11,25 +11,21 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import only_json, print_json
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     import typer
 
 EXTRAS = {
-    "fastapi": "serve",
-    "uvicorn": "serve",
     "sentence_transformers": "text",
     "sentencepiece": "text",
     "faiss": "codes",
-    "ray": "scale",
-    "scipy": "scale",
-    "pyspark": "spark",
-    "redis": "redis",
+    "optuna": "tune",
     "matplotlib": "report",
     "jinja2": "report",
 }
@@ -54,43 +50,55 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
             if type(error).__name__ == "NoArgsIsHelpError":  # verbs of verbs, such as `scale`
                 print(error.ctx.get_help())  # type: ignore[attr-defined]
                 return 0
-            sentence, code = explained(error)
+            told = explained(error, words)
+            sentence = told.sentence
             if debug:
                 traceback.print_exc(file=sys.stderr)
-            elif code == 1:
+            elif told.status == 1:
                 sentence += "; please report it with what --debug shows"
-            print(f"Error: {sentence}" if code != 130 else sentence, file=sys.stderr, flush=True)
+            print(f"Error: {sentence}" if told.status != 130 else sentence, file=sys.stderr, flush=True)
             if as_json and os.environ.get("RANK", "0") == "0":
-                print_json({"error": sentence, "code": getattr(error, "code", None) if code == 2 else None})
-            return code
+                print_json({"error": sentence, "code": told.code})
+            return told.status
 
 
-def explained(error: BaseException) -> tuple[str, int]:
-    """The sentence and the exit code of an exception."""
+@dataclass(frozen=True)
+class Explained:
+    """What is told of an exception."""
+
+    sentence: str
+    code: str
+    """For programs: what is wrong, in words that stay when the sentence is improved."""
+    status: int = 2
+    """The exit status of the process."""
+
+
+def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
+    """The sentence, the code and the exit status of an exception, which the command line `words` ended in."""
     import typer
 
     usage = typer.BadParameter.__mro__[1]  # UsageError, wherever this typer keeps its click
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return "interrupted", 130
+        return Explained("interrupted", "interrupted", 130)
     if isinstance(error, UserError):
-        return _one_line(str(error)), 2
+        return Explained(_one_line(str(error)), error.code)
     if isinstance(error, usage):
-        return _usage(error), 2
+        return _usage(error, words)
     if hasattr(error, "format_message"):
-        return _one_line(error.format_message()), 2
+        return Explained(_one_line(error.format_message()), "usage")
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRAS:
         name = (error.name or "").split(".")[0]
-        return f"this needs the package {name!r}: pip install 'fullrank[{EXTRAS[name]}]'", 2
+        return Explained(f"this needs the package {name!r}: pip install 'fullrank[{EXTRAS[name]}]'", "missing-package")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}", 2
+        return Explained(f"{where}{error.strerror or error}", "file-error")
     if isinstance(error, MemoryError):
-        return "the memory of this machine is not enough for this", 2
+        return Explained("the memory of this machine is not enough for this", "out-of-memory")
     if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
-        from fullrank.core.spec import explain
+        from fullrank.core.spec import error_sentence
 
-        return _one_line(explain(error)), 2  # type: ignore[arg-type]
-    return f"unexpected {type(error).__name__}: {_one_line(str(error))}", 1
+        return Explained(_one_line(error_sentence(error)), "invalid-setting")  # type: ignore[arg-type]
+    return Explained(f"unexpected {type(error).__name__}: {_one_line(str(error))}", "bug", 1)
 
 
 def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
@@ -108,24 +116,28 @@ def _without_debug(given: list[str]) -> tuple[list[str], bool]:
     return [word for word in given if word != "--debug"], "--debug" in given
 
 
-def _usage(error: Any) -> str:
+def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
+    """A command line that cannot be read: what is wrong with it, and the nearest word."""
     context = error.ctx
-    name = context.command_path if context is not None else "fullrank"
-    option = getattr(error, "option_name", None)
+    verb = f" {words[0]}" if words and not words[0].startswith("-") else ""
+    name = context.command_path if context is not None else f"fullrank{verb}"
+    option, code = getattr(error, "option_name", None), "usage"
     if option is not None and type(error).__name__ == "NoSuchOption":
         known = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
-        text = f"{name} has no option {option!r}{nearest(option, [*known, '--help', '--debug'])}"
+        text = f"{name} has no option {option!r}{did_you_mean(option, [*known, '--help', '--debug'])}"
+        code = "unknown-option"
     else:
         text = _one_line(error.format_message()).rstrip(".")
         if text.startswith("No such command") and context is not None:
-            text = _no_verb(text, list(context.command.commands))
+            text, code = _no_verb(text, list(context.command.commands)), "unknown-verb"
         text = text[:1].lower() + text[1:]
-    return f"{text} (see {name} --help)"
+    return Explained(f"{text} (see {name} --help)", code)
 
 
 def _no_verb(text: str, verbs: list[str]) -> str:
     given = text.split("'")[1] if text.count("'") >= 2 else ""
-    return f"there is no verb {given!r}{nearest(given, verbs)}"
+    begin = [verb for verb in verbs if verb.startswith(given)]  # `rec` is nearer to `predict` by its letters
+    return f"there is no verb {given!r}{did_you_mean(given, begin or verbs)}"
 
 
 def _one_line(text: str) -> str:

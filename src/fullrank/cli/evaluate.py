@@ -1,31 +1,38 @@
-"""`fullrank evaluate`: the metrics of a run, or two runs on the same users or impressions."""
+"""`fullrank evaluate`: the metrics of a run, or two runs on the same users or impressions.
+
+Beside one setting it measures three studies: with events hidden (`--drop`), at each user's best step (`--oracle-step`)
+and over all steps (`--step-curve`, `--dial`). What is printed of them stands in `print_evaluation.py`.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fullrank.cli.options import (
-    Adaptive,
+    EVALUATION,
+    REASONING,
     AsJson,
     Device,
-    Patience,
+    MovedStore,
     RunFolder,
     Settings,
-    Steps,
-    Streams,
+    Split,
     chosen,
     find_store,
+    given,
     shortcuts,
+    spec_options,
 )
-from fullrank.cli.output import Output
-from fullrank.cli.show_evaluation import pair, single
+from fullrank.cli.output import Output, seconds
+from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle, print_pair, print_single
 from fullrank.core.errors import UserError
+from fullrank.core.files import jsonable, write_json
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
@@ -34,20 +41,17 @@ if TYPE_CHECKING:
 
 
 def add(app: typer.Typer) -> None:
-    app.command("evaluate")(evaluate)
+    app.command("evaluate", cls=spec_options(EVALUATION, REASONING))(evaluate)
 
 
 def evaluate(
+    context: typer.Context,
     run: RunFolder,
     other: Annotated[
         Path | None, typer.Argument(metavar="RUN2", help="A second run: print the paired difference RUN2 - RUN.")
     ] = None,
-    split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")
-    ] = "test",
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
-    ] = None,
+    split: Split = "test",
+    data: MovedStore = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,10 +62,6 @@ def evaluate(
         Path | None, typer.Option("--out", metavar="FOLDER", help="Save evaluation.json and per_user.parquet there.")
     ] = None,
     device: Device = "auto",
-    steps: Steps = None,
-    streams: Streams = None,
-    adaptive: Adaptive = None,
-    patience: Patience = None,
     drop: Annotated[
         str | None,
         typer.Option(
@@ -75,8 +75,8 @@ def evaluate(
     curve: Annotated[
         bool, typer.Option("--step-curve", help="Accuracy and seconds per 1,000 users after 0, 1, ... reasoning steps.")
     ] = False,
-    whole_dial: Annotated[
-        bool, typer.Option("--dial", help="The step curve in 1, 2, ... streams: the whole dial of a reasoner.")
+    every_budget: Annotated[
+        bool, typer.Option("--dial", help="The step curve in 1, 2, ... streams: every budget of a reasoner.")
     ] = False,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -85,14 +85,14 @@ def evaluate(
 
     Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20. --set changes how
     they are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users,
-    its interval and p (at k = 10, or those of --metric); runs that were measured differently are refused. bqs_like
-    weighs the difference alike for head, mid and tail targets (a stand-in for the Balanced Quality Score).
+    its interval and p (at k = 10, or those of --metric); runs that were measured differently are refused. --metric
+    bqs_like@10 weighs the difference alike for head, mid and tail targets (a stand-in for the Balanced Quality Score).
 
-    A run that reasons can think less or longer than it was trained to (--reasoning-steps, --reasoning-streams), or
-    until each user's list has settled (--adaptive).
+    A run that reasons may take fewer or more steps than it was trained with (--reasoning-steps, --reasoning-streams),
+    or as many as it takes until each user's list stays the same (--adaptive).
 
-    A click model has auc, logloss, auc-logloss, ece, pcoc and, with a group column, gauc, all of them always; --metric
-    chooses which of auc, logloss and auc-logloss two runs are compared by.
+    A ranking model always gets auc, logloss, auc-logloss, ece, pcoc and, with a group column, gauc; --metric chooses
+    which of auc, logloss and auc-logloss two runs are compared by.
 
     \b
     fullrank evaluate runs/sasrec --split test
@@ -104,34 +104,34 @@ def evaluate(
     """
     chosen("--split", split, ("validation", "test"))
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
-        raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one")
-    screen = Output(as_json)
-    dial = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
-    changes = shortcuts({f"reasoning.{name}": value for name, value in dial.items()}, settings)
+        raise UserError(
+            "the metrics are given twice, by --metric and by --set metrics=; keep one", code="setting-given-twice"
+        )
+    budget = given(context)
+    changes = shortcuts(budget, settings)
     from fullrank.run import Run
 
     runs = [Run.open(path) for path in (run, other) if path is not None]
     _check_problems(runs)
-    asked = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": whole_dial}
-    call = Call(screen, runs, split, data, metrics or [], changes, out, device)
-    if runs[0].spec.problem == "ranking" and (any(asked.values()) or any(value for value in dial.values())):
-        raise UserError(f"{run} is a click model: it has no histories to drop and no steps; leave these options out")
-    if any(asked.values()):
-        from fullrank.cli.studies import study
-
-        study(
-            screen, asked, [one.path for one in runs], shares=drop, split=split, data=data,
-            changes=_with_metrics(call), device=call.device, out=out,
-        )  # fmt: skip
-        return
-    EVALUATE[runs[0].spec.problem](call)
+    studies = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": every_budget}
+    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device)
+    if runs[0].spec.problem == "ranking" and (any(studies.values()) or budget):
+        options = [flag for flag, asked in studies.items() if asked] + [REASONING[path] for path in budget]
+        raise UserError(
+            f"{run} is a ranking model, which has no histories and no reasoning steps: leave {', '.join(options)} out",
+            code="option-of-other-problem",
+        )
+    if any(studies.values()):
+        _study(call, [flag for flag, asked in studies.items() if asked], drop)
+    else:
+        EVALUATE[runs[0].spec.problem](call)
 
 
 @dataclass(frozen=True)
 class Call:
     """What `fullrank evaluate` was asked for."""
 
-    screen: Output
+    output: Output
     runs: list[Run]
     split: Any
     data: Path | None
@@ -141,59 +141,64 @@ class Call:
     device: str
 
 
-def _evaluate_lists(call: Call) -> None:
+def _evaluate_retrieval(call: Call) -> None:
     """Of two runs, the difference of the metrics at 10 where none are named."""
     begun, changes = time.perf_counter(), _with_metrics(call)
     if len(call.runs) == 2:  # before minutes are spent on evaluations that could not be compared
-        from fullrank.evaluation.compare import check_alike
+        from fullrank.evaluation.compare import check_comparable
 
-        check_alike(*(run.spec.lists.override(*changes) for run in call.runs))
+        check_comparable(*(run.spec.lists.override(*changes) for run in call.runs))
     found = _measured(call, changes)
     if len(found) == 1:
-        single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)
+        print_single(call.output, call.runs[0], found[0], time.perf_counter() - begun)
         return
     whole = any(change.startswith(("metrics", "ks")) for change in changes)
-    rows = compared(found[0], found[1], _split(call.metrics)[1], all_of_them=whole)
-    pair(call.screen, call.runs, found, rows, time.perf_counter() - begun)
+    paired = _split(call.metrics)[1]
+    rows = compared(found[0], found[1], paired, all_of_them=whole)
+    print_pair(call.output, call.runs, found, rows, time.perf_counter() - begun, stand_in=bool(paired))
 
 
-def _evaluate_clicks(call: Call) -> None:
-    """A click model always has all of its metrics; of two, --metric chooses those that are compared."""
+def _evaluate_ranking(call: Call) -> None:
+    """A ranking model always has all of its metrics; of two, --metric chooses those that are compared."""
     from fullrank.evaluation import compare
     from fullrank.evaluation.statistics import RESAMPLED
 
     begun = time.perf_counter()
     if call.metrics and len(call.runs) == 1:
-        raise UserError("a click model always gets all of its metrics: leave out --metric")
+        raise UserError(
+            "a ranking model always gets all of its metrics: leave out --metric", code="option-of-other-problem"
+        )
     found = _measured(call, call.changes)
     if len(found) == 1:
-        single(call.screen, call.runs[0], found[0], time.perf_counter() - begun)
+        print_single(call.output, call.runs[0], found[0], time.perf_counter() - begun)
         return
     rows = [compare(found[0], found[1], name) for name in call.metrics or RESAMPLED]
-    pair(call.screen, call.runs, found, rows, time.perf_counter() - begun)
+    print_pair(call.output, call.runs, found, rows, time.perf_counter() - begun)
 
 
-EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_lists, "ranking": _evaluate_clicks}
+EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_retrieval, "ranking": _evaluate_ranking}
 
 
 def _check_problems(runs: list[Run]) -> None:
     """Before minutes are spent on evaluations that could not be compared."""
     if len({run.spec.problem for run in runs}) > 1:
-        lists, clicks = sorted(runs, key=lambda run: run.spec.problem == "ranking")
-        raise UserError(f"{lists.path} ranks items and {clicks.path} predicts clicks; compare two of the same kind")
+        retrieval, ranking = sorted(runs, key=lambda run: run.spec.problem == "ranking")
+        raise UserError(
+            f"{retrieval.path} recommends items and {ranking.path} predicts clicks; compare two of the same kind",
+            code="two-problems",
+        )
 
 
-def _measured(call: Call, changes: list[str]) -> list[EvaluationResult]:
+def _measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationResult]:
     """The result of each run, saved below `out` where one is named."""
     from fullrank import api
 
     found = []
     for run in call.runs:
         store = find_store(run, call.data)
-        with call.screen.progress(f"evaluate {run.path}") as tick:
-            found.append(
-                api.evaluate(run, call.split, data=store, set=changes, device=call.device, progress=tick)
-            )  # fmt: skip
+        with call.output.progress(f"evaluate {run.path}{what}") as tick:
+            one = api.evaluate(run, call.split, data=store, set=changes, device=call.device, progress=tick)
+        found.append(one)
     if call.out is not None:
         for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
             one.save(call.out / part)
@@ -211,6 +216,8 @@ def compared(
 ) -> list[Comparison]:
     """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all, and of those that only two runs have.
 
+    Where nothing was asked for, bqs_like@k is among them: in the JSON of a comparison, not in what is printed.
+
     `UserError` where the protocols differ.
     """
     from fullrank.evaluation import compare
@@ -226,8 +233,112 @@ def compared(
 
 def _split(metrics: list[str]) -> tuple[list[str], list[str]]:
     """What each of two runs is evaluated on, and the metrics that only both have; those are made of nDCG."""
-    from fullrank.evaluation.bqs_like import quality
+    from fullrank.evaluation.compare import bqs_like_quality
 
-    paired = [name for name in metrics if quality(name) is not None]
-    evaluated = [str(quality(name) or name) for name in metrics]
+    paired = [name for name in metrics if bqs_like_quality(name) is not None]
+    evaluated = [str(bqs_like_quality(name) or name) for name in metrics]
     return list(dict.fromkeys(evaluated)), paired
+
+
+def _study(call: Call, flags: list[str], shares: str | None) -> None:
+    """Measure the one study that is asked for, print it, and save it below `out`."""
+    if len(flags) > 1:
+        raise UserError(f"{' and '.join(flags)} are given together; ask for one at a time", code="options-exclude-each")
+    if flags != ["--drop"] and len(call.runs) > 1:
+        raise UserError(f"{flags[0]} is about one run, and two are given; ask for each alone", code="one-run-at-a-time")
+    changes, begun = _with_metrics(call), time.perf_counter()
+    if shares is not None:
+        found = _hidden(call, read_shares(shares, changes), changes)
+    elif flags == ["--oracle-step"]:
+        found = _oracle(call, changes)
+    else:
+        found = _curve(call, changes, every=flags == ["--dial"])
+    if call.out is not None and shares is None:
+        call.out.mkdir(parents=True, exist_ok=True)
+        write_json(call.out / f"{flags[0].strip('-').replace('-', '_')}.json", jsonable(found))
+    spent = time.perf_counter() - begun
+    call.output.say(f"{call.split} split; in {seconds(spent)}")
+    call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": round(spent, 3)})
+
+
+def read_shares(text: str, changes: list[str]) -> list[float]:
+    """`0.1,0.2` as shares, ascending and each once, after 0. Raises `UserError` for what is none."""
+    if any(change.partition("=")[0].strip() in ("drop", "reasoning.adaptive") for change in changes):
+        raise UserError(
+            "--drop says which shares are hidden, of whole evaluations: leave drop and adaptive out of --set",
+            code="options-exclude-each",
+        )
+    try:
+        shares = {float(word) for word in text.split(",")}
+    except ValueError:
+        raise UserError(
+            f"--drop {text!r} is no list of shares; write it as --drop 0.1,0.2,0.3", code="not-shares"
+        ) from None
+    for share in shares:
+        if not 0 <= share < 1:
+            raise UserError(
+                f"--drop {share:g}: a share is at least 0 and below 1, such as --drop 0.1,0.2,0.3", code="not-shares"
+            )
+    return sorted({0.0, *shares})
+
+
+def _hidden(call: Call, shares: list[float], changes: list[str]) -> dict[str, Any]:
+    """Of each share, the metrics of the run or the differences of the two."""
+    rows: list[dict[str, Any]] = []
+    for share in shares:
+        out = None if call.out is None else call.out / f"drop-{share:g}"
+        both = _measured(replace(call, out=out), [*changes, f"drop={share}"], f", {share:.0%} hidden")
+        if len(both) == 1:
+            rows.append({"drop": share, **both[0].dump()})
+        else:
+            named = any(change.startswith(("metrics", "ks")) for change in changes)
+            made = compared(both[0], both[1], [], all_of_them=named)
+            rows.append({"drop": share, "metrics": {c.metric: c.dump() for c in made}, "protocol": both[0].protocol})
+    print_hidden(call.output, call.runs, rows)
+    return {"shares": rows}
+
+
+def _oracle(call: Call, changes: list[str]) -> dict[str, Any]:
+    from fullrank import api
+    from fullrank.evaluation.reasoning_steps import LABEL
+
+    (run,) = call.runs
+    store = find_store(run, call.data)
+    with call.output.progress(f"evaluate {run.path} after every step") as tick:
+        found = api.oracle_step(run, call.split, data=store, set=changes, device=call.device, progress=tick)
+    print_oracle(call.output, found)
+    return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
+
+
+def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
+    """Over the steps, in the streams that are set; with `every` in one stream, in two, and so on to those trained."""
+    from fullrank import api
+
+    (run,) = call.runs
+    store = find_store(run, call.data)
+    named = any(change.partition("=")[0].strip() == "metrics" for change in changes)
+    own = run.spec.lists.override(*changes)
+    names = [str(name) for name in own.names()] if named else [own.selection]
+    found: list[Any] = []
+    for streams in _streams(run, changes) if every else [[]]:
+        with call.output.progress(f"evaluate {run.path} over its steps{', '.join(['', *streams])}") as tick:
+            found += api.step_curve(
+                run, call.split, data=store, set=[*changes, *streams], metrics=names, device=call.device, progress=tick
+            )
+    print_curve(call.output, found, names)
+    return {"curve": [one.dump() | {"label": one.label} for one in found]}
+
+
+def _streams(run: Run, changes: list[str]) -> list[list[str]]:
+    """One setting for each number of streams that the run can answer with."""
+    if any(change.partition("=")[0].strip() == "reasoning.streams" for change in changes):
+        raise UserError(
+            "--dial goes through the numbers of streams itself: leave --reasoning-streams out",
+            code="options-exclude-each",
+        )
+    reasoner: Any = getattr(run.spec.model, "reasoner", None)
+    if reasoner is None:
+        raise UserError(
+            f"{run.path} does not reason, so --dial has no effect; give a run with a reasoner", code="no-reasoner"
+        )
+    return [[f"reasoning.streams={count}"] for count in range(1, getattr(reasoner, "streams", 1) + 1)]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, chosen, find_store
+from fullrank.cli.options import AsJson, Device, MovedStore, Split, chosen, find_store
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fullrank.analysis.explain import Case
+    from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.run import Run
 
 SHOWN = 30
@@ -28,12 +28,8 @@ def attention(
     user: Annotated[
         str | None, typer.Option("--user", metavar="ID", help="A user of the store.  [default: one that tells much]")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
-    ] = None,
-    split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Which of the user's choices is the next one.")
-    ] = "test",
+    data: MovedStore = None,
+    split: Split = "test",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -51,28 +47,30 @@ def attention(
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Output(as_json)
+    output = Output(as_json)
     opened = [Run.open(run) for run in runs]
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
-        raise UserError("the runs were trained on different splits; give runs of one store")
-    cases: list[Case] = [api.explain(run, user, part, data=find_store(run, data), device=device) for run in opened]
+        raise UserError("the runs were trained on different splits; give runs of one store", code="different-splits")
+    cases: list[Explanation] = [
+        api.explain(run, user, part, data=find_store(run, data), device=device) for run in opened
+    ]
     longest = max(cases, key=lambda one: len(one.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
     target = _item(opened[0], longest.target)
-    _print(screen, opened, cases, target, events)
-    screen.finish({"user": longest.name, "split": part, "target": target, "events": events})
+    _print(output, opened, cases, target, events)
+    output.finish({"user": longest.name, "split": part, "target": target, "events": events})
 
 
 def _item(run: Run, item: int) -> dict[str, Any]:
     """An item's own id and title."""
-    from fullrank.analysis.report.known import readable
+    from fullrank.analysis.report.results import readable
 
     titles = run.catalog.titles
     title = None if titles is None else titles[item]
     return {"item": run.catalog.ids[item], "title": None if title is None else readable(title)}
 
 
-def _event(n: int, opened: list[Run], cases: list[Case], longest: Case) -> dict[str, Any]:
+def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> dict[str, Any]:
     """The n-th event from the end, and the share of attention of each layer of each run that reads so far back."""
     shares = {
         str(run.path): [float(layer[-n]) for layer in one.shares] if n <= len(one.items) else None
@@ -83,12 +81,12 @@ def _event(n: int, opened: list[Run], cases: list[Case], longest: Case) -> dict[
 
 
 def _print(
-    screen: Output, opened: list[Run], cases: list[Case], target: dict[str, Any], events: list[dict[str, Any]]
+    output: Output, opened: list[Run], cases: list[Explanation], target: dict[str, Any], events: list[dict[str, Any]]
 ) -> None:
     letters = [f"{chr(ord('A') + n)}" for n in range(len(opened))]
     for letter, run in zip(letters, opened, strict=True):
-        screen.say(f"{letter}: {run.path}", wrap=False)
-    screen.say(f"user {cases[0].name}, who chose next: {target['title'] or target['item']}", wrap=False)
+        output.say(f"{letter}: {run.path}", wrap=False)
+    output.say(f"user {cases[0].name}, who chose next: {target['title'] or target['item']}", wrap=False)
     depths = [len(one.shares) for one in cases]
     layers = [f"{letter}{layer + 1} %" for letter, many in zip(letters, depths, strict=True) for layer in range(many)]
     rows = []
@@ -97,8 +95,8 @@ def _print(
         for values, many in zip(event["attention"].values(), depths, strict=True):
             cells += [None] * many if values is None else [round(100 * value) for value in values]
         rows.append(cells)
-    screen.table(["event, the last first", "is", *layers], rows)
-    screen.say(
+    output.table(["event, the last first", "is", *layers], rows)
+    output.say(
         "Percent of each layer's attention, mean over heads; below 0 it is subtracted. Relevant: people who had the "
         "one had the other more often than chance."
     )

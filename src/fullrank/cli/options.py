@@ -1,17 +1,32 @@
-"""Options that several verbs share, declared once."""
+"""Options of the verbs: those that several share, declared once, and those that are settings of a Spec, not declared.
+
+A verb says which settings of which Spec have an option of their own, `app.command(cls=spec_options(SPEC, FLAGS))`,
+takes a `context: typer.Context`, and reads what was typed by `given(context)`. Type, bounds, allowed values, default
+and help are the Spec's, which is imported when the verb is called or its own help is asked for: `fullrank --help`
+imports none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import inspect
+import json
+import re
+import types
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from fullrank import __version__
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from fullrank.core.spec import Spec
     from fullrank.run import Run
 
 AsJson = Annotated[
@@ -22,23 +37,22 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change one setting, such as a.b=3; may be repeated."),
 ]
-Steps = Annotated[
-    int | None,
-    typer.Option("--reasoning-steps", metavar="N", help="Steps that a reasoner takes; 0 is the encoder alone."),
+Split = Annotated[str, typer.Option("--split", metavar="validation|test", help="Which part of the store is measured.")]
+MovedStore = Annotated[
+    Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
 ]
-Streams = Annotated[
-    int | None, typer.Option("--reasoning-streams", metavar="M", help="Streams that a reasoner thinks in.")
-]
-Adaptive = Annotated[
-    int | None,
-    typer.Option("--adaptive", metavar="K", help="Stop each user's reasoning when their first K items stay the same."),
-]
-Patience = Annotated[
-    int | None, typer.Option("--patience", metavar="N", help="Steps that --adaptive wants without a change.")
+EVALUATION = "fullrank.evaluation.spec:Evaluation"
+REASONING = {
+    "reasoning.steps": "--reasoning-steps", "reasoning.streams": "--reasoning-streams", "reasoning.adaptive": "",
+    "reasoning.patience": "",
+}  # fmt: skip
+"""The inference budget of a model that reasons, for `spec_options(EVALUATION, REASONING)`."""
+Sample = Annotated[
+    int | None, typer.Option("--users", metavar="N", help="Users of the sample that is measured.  [default: 4096]")
 ]
 Impressions = Annotated[
     int | None,
-    typer.Option("--impressions", metavar="N", help="Impressions of the sample, of click models.  [default: 4096]"),
+    typer.Option("--impressions", metavar="N", help="Impressions of the sample, of ranking models.  [default: 4096]"),
 ]
 Device = Annotated[
     str,
@@ -47,6 +61,8 @@ Device = Annotated[
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
+LAST = ("settings", "device", "as_json")
+"""Parameters that stand behind those of a Spec in a verb's help."""
 
 
 def _print_version(asked: bool) -> bool:
@@ -79,13 +95,14 @@ def root(
     """
 
 
-def chosen(name: str, given: str, allowed: tuple[str, ...]) -> Any:
-    """`given` where it is one of the allowed values of an option, else a `UserError` with the nearest."""
-    from fullrank.core.errors import nearest
-
-    if given not in allowed:
-        raise UserError(f"{name} {given!r} is unknown{nearest(given, allowed)} (allowed: {', '.join(allowed)})")
-    return given
+def chosen(name: str, value: str, allowed: tuple[str, ...]) -> Any:
+    """`value` where it is one of the allowed values of an option, else a `UserError` with the nearest."""
+    if value not in allowed:
+        raise UserError(
+            f"{name} {value!r} is unknown{did_you_mean(value, allowed)} (allowed: {', '.join(allowed)})",
+            code="unknown-value",
+        )
+    return value
 
 
 def find_store(run: Run, data: Path | None) -> Path:
@@ -95,19 +112,169 @@ def find_store(run: Run, data: Path | None) -> Path:
     return store_path(run) if data is None else data
 
 
-def shortcuts(given: Mapping[str, object], settings: list[str] | None) -> list[str]:
-    """Dotted settings from options that abbreviate them, then those of ``--set``. None means: option not given.
+def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
+    """A class of commands with an option for each of some settings of a Spec.
+
+    `spec` is `module:Class`. `flags` says the option of each dotted path; an empty one is the setting's own name with
+    dashes (`k_core`: `--k-core`). An error sentence that names such a setting names its option instead.
+    """
+    named = {path: flag or f"--{path.rpartition('.')[2].replace('_', '-')}" for path, flag in flags.items()}
+
+    class WithSettings(TyperCommand):
+        context_class = typer.Context
+        _list: list[Any]
+        _complete = False
+
+        @property  # a plain list in the base class, which adds to it; here it is completed when somebody looks at it
+        def params(self) -> list[Any]:
+            if not self._complete:
+                self._complete = True
+                place = next((n for n, one in enumerate(self._list) if one.name in LAST), len(self._list))
+                self._list[place:place] = _options(spec, named)
+            return self._list
+
+        @params.setter
+        def params(self, declared: list[Any]) -> None:
+            self._list = declared
+
+        def invoke(self, context: Any) -> Any:
+            typed = {path: context.params.pop(_name(path)) for path in named}
+            nullable = {path for path in named if _nullable(_field(_spec(spec), path)[0])}
+            context.obj = {
+                path: None if value == "none" and path in nullable else value
+                for path, value in typed.items()
+                if value is not None and value is not False and value not in ([], ())
+            }
+            try:
+                return super().invoke(context)
+            except UserError as error:
+                raise UserError(in_options(str(error), named, context.obj), code=error.code) from error
+
+    return WithSettings
+
+
+def given(context: typer.Context) -> dict[str, Any]:
+    """Path -> value of the settings whose own options were typed; None where the word was `none`."""
+    typed: dict[str, Any] = context.obj
+    return typed
+
+
+def shortcuts(typed: Mapping[str, object], settings: list[str] | None) -> list[str]:
+    """Dotted settings from options that abbreviate them, then those of ``--set``.
 
     Raises `UserError` where both say the same setting: one of them would be without effect.
     """
-    import json
-
     asked = {setting.partition("=")[0].strip() for setting in settings or []}
-    made = []
-    for path, value in given.items():
-        if value is None:
-            continue
+    for path in typed:
         if path in asked:
-            raise UserError(f"{path} is given twice, by its own option and by --set {path}=; keep one")
-        made.append(f"{path}={json.dumps(value)}")
-    return made + list(settings or [])
+            raise UserError(
+                f"{path} is given twice, by its own option and by --set; keep one", code="setting-given-twice"
+            )
+    return [*(f"{path}={json.dumps(value)}" for path, value in typed.items()), *(settings or [])]
+
+
+def in_options(sentence: str, flags: Mapping[str, str], typed: Iterable[str] = ()) -> str:
+    """A sentence that says `columns.user` with the option that a person types.
+
+    A path without a dot is a word like others (`split`): it is replaced where it was typed as an option and the
+    sentence begins with it.
+    """
+    for path in typed:
+        if re.match(rf"{re.escape(path)}(?![\w.])", sentence):
+            sentence = flags[path] + sentence[len(path) :]
+    for path, flag in flags.items():
+        if "." in path:
+            whole = rf"(?<![\w.]){re.escape(path)}(?!\w|\.\w)"  # not the beginning of a longer (or misspelt) setting
+            sentence = re.sub(whole, flag, re.sub(f"{whole}=", f"{flag} ", sentence))
+            sentence = sentence.replace(f"{flag} None", f"{flag} none")
+    return sentence
+
+
+def _options(spec: str, flags: Mapping[str, str]) -> list[Any]:
+    """The parameters of a command, made by typer from a function with such a signature."""
+
+    def carrier(**typed: Any) -> None: ...
+
+    carrier.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        _option(path, flag, _spec(spec), flags) for path, flag in flags.items()
+    ])  # fmt: skip
+    app = typer.Typer(add_completion=False)
+    app.command()(carrier)
+    return list(typer.main.get_command(app).params)
+
+
+def _option(path: str, flag: str, spec: type[Spec], flags: Mapping[str, str]) -> inspect.Parameter:
+    field, owner = _field(spec, path)
+    kind, metavar = _type(field)
+    lowest, highest = (next((getattr(m, key) for m in field.metadata if hasattr(m, key)), None) for key in ("ge", "le"))
+    if _nullable(field):
+        metavar = f"{metavar}|none"
+    info = typer.Option(flag, metavar=metavar, help=_help(field, owner, kind, flags), min=lowest, max=highest)
+    annotation: Any = Annotated[kind if kind is bool else kind | None, info]
+    default = False if kind is bool else None  # None: not typed; the default is the Spec's
+    return inspect.Parameter(_name(path), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _help(field: FieldInfo, owner: str | None, kind: Any, flags: Mapping[str, str]) -> str:
+    """The field's docstring in the words of a shell, and its default."""
+    text = " ".join((field.description or "").split())
+    text = re.sub(r"\b(None|null)\b", "none" if _nullable(field) else "the default", text)
+    text = re.sub(r"`([\w.]+)`", lambda path: flags.get(path[1], path[0]), text)
+    if kind == list[str]:
+        text += " May be repeated."
+    default: Any = field.get_default(call_default_factory=True)
+    if default is None or default is False or default == ():
+        return text
+    shown = default.kind_of() if hasattr(default, "kind_of") else default
+    return f"{text}  [default: {shown}{f' ({owner})' if owner else ''}]"
+
+
+def _spec(name: str) -> type[Spec]:
+    module, _, cls = name.partition(":")
+    found: type[Spec] = getattr(importlib.import_module(module), cls)
+    return found
+
+
+def _field(spec: type[Spec], path: str) -> tuple[FieldInfo, str | None]:
+    """The field at a dotted path of the default spec, and the kind it belongs to where others could stand there."""
+    *outer, last = path.split(".")
+    owner = None
+    for key in outer:
+        spec = type(spec.model_fields[key].get_default(call_default_factory=True))
+        owner = spec.kind_of() if "kind" in spec.model_fields else None
+    return spec.model_fields[last], owner
+
+
+def _nullable(field: FieldInfo) -> bool:
+    """Whether a field that has a value by default may also have none (`--time-col none`)."""
+    default: Any = field.get_default(call_default_factory=True)
+    return default is not None and type(None) in get_args(field.annotation)
+
+
+def _type(field: FieldInfo) -> tuple[Any, str | None]:
+    """The type that typer reads an option as, and what the help shows in the place of a value.
+
+    Allowed values are shown alone: the Spec refuses others, also those of ``--set``.
+    """
+    from fullrank.core.registry import Room
+
+    rooms = [one for one in field.metadata if isinstance(one, Room)]
+    if rooms:
+        return str, "|".join(rooms[0].kinds())
+    union = get_origin(field.annotation) in (Union, types.UnionType)
+    members: list[Any] = [
+        one for one in (get_args(field.annotation) if union else [field.annotation]) if one is not type(None)
+    ]
+    if all(hasattr(one, "kind_of") for one in members):
+        return str, "|".join(one.kind_of() for one in members)
+    first = members[0]
+    if get_origin(first) is Literal:
+        return str, "|".join(get_args(first))
+    if get_origin(first) is tuple:
+        return list[str], "NAME"
+    return first, {int: "N", float: "X", str: "NAME", bool: None}[first]
+
+
+def _name(path: str) -> str:
+    """The parameter of a setting in Python."""
+    return path.replace(".", "__")

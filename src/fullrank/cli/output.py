@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
+from fullrank.core.files import jsonable
 from fullrank.core.progress import Progress, Tell, reporting, stages
-from fullrank.ops.plain import plain
 
 
 class Output:
@@ -91,7 +91,7 @@ def print_json(result: Mapping[str, Any]) -> None:
     """One line of JSON on the process's own stdout; numbers that do not exist (NaN, infinity) become null."""
     out = REAL_STDOUT[-1] if REAL_STDOUT else sys.stdout
     ascii_only = (getattr(out, "encoding", None) or "ascii").lower().replace("-", "") != "utf8"
-    print(json.dumps(plain(result), ensure_ascii=ascii_only, allow_nan=False), file=out, flush=True)
+    print(json.dumps(jsonable(result), ensure_ascii=ascii_only, allow_nan=False), file=out, flush=True)
 
 
 REAL_STDOUT: list[TextIO] = []

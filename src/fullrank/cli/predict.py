@@ -48,28 +48,28 @@ def predict(
     from fullrank.core.tables import SUFFIXES
 
     if out is not None and out.suffix not in SUFFIXES:
-        raise UserError(f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
+        )
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     opened = Run.open(run)
     where = find_store(opened, data) if opened.needs_store else data
-    with screen.progress(f"predict {impressions}") as tick:
+    with output.progress(f"predict {impressions}") as tick:
         if out is not None:
-            done = api.predict_file(
-                opened, impressions, out, data=where, column=column, device=device, progress=tick
-            )  # fmt: skip
+            done = api.predict_file(opened, impressions, out, data=where, column=column, device=device, progress=tick)
         else:
             found = api.predict(opened, impressions, data=where, column=column, device=device, progress=tick)
     if out is not None:
-        screen.say(f"{done.rows:,} probabilities written to {out} in {seconds(time.perf_counter() - begun)}")
-        screen.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": out})
+        output.say(f"{done.rows:,} probabilities written to {out} in {seconds(time.perf_counter() - begun)}")
+        output.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": out})
         return
     shown = found.head(SHOWN)
-    screen.table(shown.columns, [list(row) for row in shown.rows()])
+    output.table(shown.columns, [list(row) for row in shown.rows()])
     if len(found) > SHOWN:
-        screen.say(f"... and {len(found) - SHOWN:,} more; --out FILE keeps them all")
+        output.say(f"... and {len(found) - SHOWN:,} more; --out FILE keeps them all")
     mean = found[column].mean() if len(found) else None
-    screen.finish({"run": run, "rows": len(found), "mean": mean, "out": None, "predictions": found.to_dicts()})
+    output.finish({"run": run, "rows": len(found), "mean": mean, "out": None, "predictions": found.to_dicts()})

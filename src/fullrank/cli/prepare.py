@@ -1,44 +1,43 @@
-"""`fullrank prepare`: a table of events, or a public data set, to a store that models train on. Loads no torch."""
+"""`fullrank prepare` and `prepare-impressions`: a table, or a public data set, to a store that models train on.
+
+Neither loads torch.
+"""
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
-from fullrank.cli.options import AsJson, Settings, shortcuts
+from fullrank.cli.options import AsJson, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from fullrank.data.events.store import Store
+    from fullrank.data.impressions.store import ImpressionStore
+    from fullrank.data.sources import EventSource, ImpressionSource
 
 
 FLAGS = {
-    "columns.time": "--time-col",
-    "columns.time_unit": "--time-unit",
-    "columns.user": "--user-col",
-    "columns.item": "--item-col",
-    "columns.rating": "--rating-col",
-    "columns.weight": "--weight-col",
-    "columns.type": "--type-col",
-}
-"""Setting -> the option that abbreviates it."""
+    "columns.user": "--user-col", "columns.item": "--item-col", "columns.time": "--time-col",
+    "columns.time_unit": "", "columns.rating": "--rating-col", "columns.weight": "--weight-col",
+    "columns.type": "--type-col", "event_types": "--event-type", "min_rating": "", "duplicates": "", "k_core": "",
+    "split": "",
+}  # fmt: skip
+"""Setting of `Prepare` -> its option; an empty one is the setting's own name."""
 
 
 def add(app: typer.Typer) -> None:
-    app.command("prepare")(prepare)
+    app.command("prepare", cls=spec_options("fullrank.data.events.prepare:Prepare", FLAGS))(prepare)
+    app.command("prepare-impressions")(prepare_impressions)
 
 
-def _column(flag: str, text: str) -> Any:
-    return typer.Option(flag, metavar="NAME", help=text)
-
-
-def prepare(  # long: one parameter for each option
+def prepare(
+    context: typer.Context,
     events: Annotated[
         str,
         typer.Argument(
@@ -56,46 +55,14 @@ def prepare(  # long: one parameter for each option
         Path | None,
         typer.Option("--from", metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
-    user: Annotated[str | None, _column("--user-col", "Column of the user.  [default: user_id]")] = None,
-    item: Annotated[str | None, _column("--item-col", "Column of the item.  [default: item_id]")] = None,
-    when: Annotated[
-        str | None,
-        _column("--time-col", "Column of the time; `none` where rows are in order.  [default: timestamp]"),
-    ] = None,
-    time_unit: Annotated[
-        str | None, typer.Option("--time-unit", metavar="UNIT", help="Of numbers in it: s, ms, us, ns.  [default: s]")
-    ] = None,
-    rating: Annotated[str | None, _column("--rating-col", "Column of a rating, for --min-rating.")] = None,
-    weight: Annotated[str | None, _column("--weight-col", "Column of a factor for each event.")] = None,
-    kind: Annotated[str | None, _column("--type-col", "Column that says what was done (view, buy, ...).")] = None,
-    types: Annotated[
-        list[str] | None, typer.Option("--event-type", metavar="TYPE", help="Keep this type of event; may be repeated.")
-    ] = None,
-    min_rating: Annotated[
-        float | None, typer.Option("--min-rating", metavar="X", help="Keep events rated at least X.")
-    ] = None,
-    duplicates: Annotated[
-        str | None,
-        typer.Option(
-            "--duplicates", metavar="keep|first|last", help="Events of the same user and item.  [default: keep]"
-        ),
-    ] = None,
-    k_core: Annotated[
-        int | None,
-        typer.Option("--k-core", metavar="K", help="Fewest events of each user and each item.  [default: 0, keep all]"),
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option("--split", metavar="RULE", help="leave_one_out or global_time.  [default: leave_one_out]"),
-    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn events into a store for recommenders.
 
-    An event is a row with a user, an item and (usually) a time. Ids may be numbers or text; they come back in
-    recommendations. --set reaches every setting (`fullrank schema --kind prepare`); those of a source are written
-    --set source.NAME=VALUE.
+    A store is a prepared dataset: a folder. An event is a row with a user, an item and (usually) a time. Ids may be
+    numbers or text; they come back in recommendations. --set reaches every setting (`fullrank schema --kind prepare`);
+    those of a source are written --set source.NAME=VALUE.
 
     \b
     fullrank prepare events.parquet --items items.parquet --out data/shop
@@ -103,85 +70,176 @@ def prepare(  # long: one parameter for each option
     fullrank prepare movielens --k-core 5 --set source.variant=1m --out data/ml-1m
     fullrank prepare planted --set source.users=500 --out data/toy
     """
-    screen = Output(as_json)
-    named = {
-        "columns.user": user, "columns.item": item, "columns.time": when, "columns.time_unit": time_unit,
-        "columns.rating": rating, "columns.weight": weight, "columns.type": kind, "event_types": types or None,
-        "min_rating": min_rating, "duplicates": duplicates, "k_core": k_core, "split": split,
-    }  # fmt: skip
-    changes = shortcuts(named, settings)
-    if when == "none":
-        changes[changes.index('columns.time="none"')] = "columns.time=null"
-    begun = time.perf_counter()
-    try:
-        store = _prepare(events, out, items, users, folder, changes)
-    except UserError as error:
-        raise UserError(_in_options(str(error))) from error
-    spent = time.perf_counter() - begun
-    _report(screen, store, spent)
+    output, begun = Output(as_json), time.perf_counter()
+    store = _prepare(events, out, items, users, folder, shortcuts(given(context), settings))
+    _report(output, store, time.perf_counter() - begun)
 
 
 def _prepare(
     events: str, out: Path, items: Path | None, users: Path | None, folder: Path | None, changes: list[str]
 ) -> Store:
-    from fullrank.core.registry import kinds
+    from fullrank.data import sources
     from fullrank.data.events.prepare import Prepare
     from fullrank.data.events.prepare import prepare as make
-    from fullrank.data.sources import Source
 
-    known = kinds("data.sources")
-    own = [c.removeprefix("source.") for c in changes if c.startswith("source.")]
-    rest = [c for c in changes if not c.startswith("source.")]
-    if events not in known:
-        if folder is not None or own:
-            what = "--from" if folder is not None else "--set source."
-            raise UserError(f"{what} belongs to a source, and {events!r} is none{nearest(events, known)}")
-        if not Path(events).exists() and not Path(events).suffix and "/" not in events:
-            raise UserError(
-                f"{events!r} is neither a file nor a source{nearest(events, known)} (sources: {', '.join(known)})"
-            )
+    own, rest = _of_source(changes)
+    source = _source_or_file(events, own, folder, "--from")
+    if source is None:
         return make(events, out, items=items, users=users, spec=Prepare().override(*rest), progress=True)
     if items is not None or users is not None:
-        raise UserError(f"the source {events!r} brings its own items and users: leave out --items and --users")
-    source = named_source(events, own)
-    if not isinstance(source, Source):
         raise UserError(
-            f"the source {events!r} holds impressions for rankers: use fullrank prepare-impressions {events}"
+            f"the source {events!r} brings its own items and users: leave out --items and --users",
+            code="option-without-effect",
         )
-    if folder is not None and not source.files():
-        raise UserError(f"the source {events!r} generates its data and reads no files: leave out --from")
+    if not isinstance(source, sources.EventSource):
+        raise UserError(
+            f"the source {events!r} holds impressions for rankers: use fullrank prepare-impressions {events}",
+            code="wrong-kind-of-source",
+        )
     tables = source.read(folder or DOWNLOADS / events)
     spec = Prepare.parse({"columns": dict(tables.columns)}).override(*rest)
     return make(tables.events, out, items=tables.items, users=tables.users, spec=spec, progress=True)
 
 
-def _in_options(sentence: str) -> str:
-    """A sentence that says `columns.user` with the option that a person types."""
-    for path, flag in FLAGS.items():
-        whole = rf"(?<![\w.]){re.escape(path)}(?!\w|\.\w)"  # not the beginning of a longer (or misspelt) setting
-        sentence = re.sub(whole, flag, re.sub(f"{whole}=", f"{flag} ", sentence))
-    return sentence.replace("--time-col None", "--time-col none")
+def _of_source(changes: list[str]) -> tuple[list[str], list[str]]:
+    """The settings of the source, without their prefix, and the others."""
+    own = [change.removeprefix("source.") for change in changes if change.startswith("source.")]
+    return own, [change for change in changes if not change.startswith("source.")]
 
 
-def _report(screen: Output, store: Store, spent: float) -> None:
+def _source_or_file(
+    name: str, settings: list[str], folder: Path | None, flag: str
+) -> EventSource | ImpressionSource | None:
+    """The source of this name; None where it is a file. Refuses settings and a folder (`flag`) that have no effect."""
+    from fullrank.core.registry import kinds
+
+    known = kinds("data.sources")
+    if name in known:
+        source = named_source(name, settings)
+        if folder is not None and not source.files():
+            raise UserError(
+                f"the source {name!r} generates its data and reads no files: leave out {flag}",
+                code="option-without-effect",
+            )
+        return source
+    if folder is not None or settings:
+        what = flag if folder is not None else "--set source."
+        raise UserError(
+            f"{what} belongs to a source, and {name!r} is none{did_you_mean(name, known)}", code="option-without-effect"
+        )
+    if not Path(name).exists() and not Path(name).suffix and "/" not in name:
+        raise UserError(
+            f"{name!r} is neither a file nor a source{did_you_mean(name, known)} (sources: {', '.join(known)})",
+            code="unknown-source",
+        )
+    return None
+
+
+def _report(output: Output, store: Store, spent: float) -> None:
     found = store.manifest
     filters = found.get("filters", [])
     if len(filters) > 1:
-        screen.table(
+        output.table(
             ("after", "events", "users", "items"),
             [[f[k] for k in ("filter", "events", "users", "items")] for f in filters],
         )
-    screen.say(
+    output.say(
         f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
         f"in {seconds(spent)}"
     )
     split = found["split"]
     parts = ", ".join(f"{part} {split[part]['events']:,} events" for part in ("train", "validation", "test"))
-    screen.say(f"split {split['kind']}: {parts}")
+    output.say(f"split {split['kind']}: {parts}")
     if split.get("leak"):
-        screen.say(f"note: {split['leak']}")
+        output.say(f"note: {split['leak']}")
     for note in found.get("notes", []):
-        screen.say(f"note: {note}")
-    screen.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
+        output.say(f"note: {note}")
+    output.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
-    screen.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})
+    output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})
+
+
+def prepare_impressions(
+    impressions: Annotated[
+        str,
+        typer.Argument(
+            metavar="IMPRESSIONS",
+            help="A table of impressions (.parquet, .csv, .tsv, .jsonl, or a folder of .parquet), or the name of a "
+            "source (`fullrank list sources`; ./NAME means the file).",
+        ),
+    ],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="The store to write; one there is replaced.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema", metavar="FILE", help="YAML or JSON: label, fields, split.  [default: from names and types]"
+        ),
+    ] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn impressions into a store for rankers.
+
+    A store is a prepared dataset: a folder. An impression is a row with a label (clicked or not) and fields: who, what,
+    where, when. The schema says which column is what; `fullrank schema --kind impressions` is its JSON Schema. --set
+    changes settings of the schema, those of a source are written --set source.NAME=VALUE.
+
+    \b
+    fullrank prepare-impressions impressions.parquet --schema schema.yaml --out data/ctr
+    fullrank prepare-impressions log.csv --out data/ctr
+    fullrank prepare-impressions criteo downloads/criteo --out data/criteo
+    fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
+    """
+    if out is None:
+        raise UserError("--out is missing: name the folder of the store to write", code="missing-option")
+    output, begun = Output(as_json), time.perf_counter()
+    store = _prepare_impressions(impressions, folder, out, schema, settings or [])
+    _report_impressions(output, store, time.perf_counter() - begun)
+
+
+def _prepare_impressions(
+    impressions: str, folder: Path | None, out: Path, schema: Path | None, settings: list[str]
+) -> ImpressionStore:
+    from fullrank.data import sources
+    from fullrank.data.frames import InputTable as Table
+    from fullrank.data.impressions.fields import Schema
+    from fullrank.data.impressions.prepare import infer
+    from fullrank.data.impressions.prepare import prepare_impressions as make
+
+    own, rest = _of_source(settings)
+    source = _source_or_file(impressions, own, folder, "the folder")
+    if source is None:
+        spec = None if schema is None else Schema.read(schema)
+        if rest:
+            spec = (spec or infer(Table(impressions, "impressions"))).override(*rest)
+        return make(impressions, out, schema=spec, progress=True)
+    if not isinstance(source, sources.ImpressionSource):
+        raise UserError(
+            f"the source {impressions!r} holds events: use fullrank prepare {impressions}", code="wrong-kind-of-source"
+        )
+    found = source.impressions(folder or DOWNLOADS / impressions)
+    spec = (found.schema if schema is None else Schema.read(schema)).override(*rest)
+    return make(found.table, out, schema=spec, progress=True, notes=found.notes)
+
+
+def _report_impressions(output: Output, store: ImpressionStore, spent: float) -> None:
+    found = store.manifest
+    output.table(
+        ("field", "kind", "ids", "missing"),
+        [(f.name, f.kind, f.size or "", found["counts"]["missing"][f.name]) for f in store.fields],
+    )
+    output.table(
+        ("part", "rows", "positive"),
+        [(name, part["rows"], part["positive"]) for name, part in found["counts"]["parts"].items()],
+    )
+    output.say(f"{store.path}: {len(store):,} rows, {len(store.fields)} fields, in {seconds(spent)}")
+    for note in found["notes"]:
+        output.say(f"note: {note}")
+    facts = {key: value for key, value in found.items() if key not in ("files", "format", "fitted")}
+    output.finish({"store": store.path, **facts, "seconds": round(spent, 3)})

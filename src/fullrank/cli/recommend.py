@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import Adaptive, AsJson, Device, Patience, RunFolder, Steps, Streams, chosen
+from fullrank.cli.options import EVALUATION, REASONING, AsJson, Device, RunFolder, chosen, given, spec_options
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 from fullrank.core.tables import check_suffix, write_table
@@ -22,10 +22,11 @@ SHOWN = 10
 
 
 def add(app: typer.Typer) -> None:
-    app.command("recommend")(recommend)
+    app.command("recommend", cls=spec_options(EVALUATION, REASONING))(recommend)
 
 
 def recommend(
+    context: typer.Context,
     run: RunFolder,
     history: Annotated[
         list[str] | None,
@@ -76,10 +77,6 @@ def recommend(
     time_unit: Annotated[
         str | None, typer.Option("--time-unit", metavar="UNIT", help="Of numbers in it: s, ms, us, ns.  [default: s]")
     ] = None,
-    steps: Steps = None,
-    streams: Streams = None,
-    adaptive: Adaptive = None,
-    patience: Patience = None,
     decoding: Annotated[
         str | None,
         typer.Option(
@@ -93,8 +90,8 @@ def recommend(
 ) -> None:
     """Recommend items for histories, by your own item ids.
 
-    Users need not have been in the training data: a history is all that is asked for. A run that reasons can think
-    less or longer than it was trained to.
+    Users need not have been in the training data: a history is all that is asked for. A run that reasons may take fewer
+    or more steps than it was trained with.
 
     \b
     fullrank recommend runs/sasrec --history 2,3,5 --k 5
@@ -103,11 +100,16 @@ def recommend(
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
     """
     if (history is None) == (histories is None):
-        raise UserError("give histories by --history ID,ID,... or by --histories FILE, one of the two")
+        raise UserError(
+            "give histories by --history ID,ID,... or by --histories FILE, one of the two",
+            code="missing-option" if history is None else "options-exclude-each",
+        )
     named = {"--user-col": user, "--item-col": item, "--time-col": when, "--time-unit": time_unit}
     for flag, name in named.items():
         if name is not None and histories is None:
-            raise UserError(f"{flag} is about a column of --histories FILE, which is not given")
+            raise UserError(
+                f"{flag} is about a column of --histories FILE, which is not given", code="option-without-effect"
+            )
     policies = {
         "unknown": chosen("--unknown", unknown, ("skip", "error")),
         "empty": chosen("--empty", empty, ("popular", "error")),
@@ -115,15 +117,14 @@ def recommend(
         "seen": chosen("--seen", seen, ("exclude", "keep")),
     }
     unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
-    given = {"steps": steps, "streams": streams, "adaptive": adaptive, "patience": patience}
-    dial = {name: value for name, value in given.items() if value is not None}
+    budget = {path.removeprefix("reasoning."): value for path, value in given(context).items()}
     search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam", "pruned"))}
     if out is not None:
         check_suffix(out, "--out ")
     from fullrank import api
     from fullrank.run import Run
 
-    screen = Output(as_json)
+    output = Output(as_json)
     opened = Run.open(run)
     predictor = api.load(opened, device=device)
     catalog = predictor.catalog
@@ -132,27 +133,27 @@ def recommend(
     missing = _unknown(asked, columns[1], catalog)
     answers = predictor.recommend(
         asked, k=k, exclude=_ids("--exclude", exclude, catalog), allow=_ids("--allow", allow, catalog), columns=columns,
-        time_unit=unit, titles=True, budget=dial, decoding=search, **policies,
+        time_unit=unit, titles=True, budget=budget, decoding=search, **policies,
     )  # fmt: skip
     if missing:
-        screen.say(
+        output.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
         )
     result: dict[str, Any] = {
         "run": opened.path,
         "k": k,
         "policies": policies,
-        "reasoning": dial,
+        "reasoning": budget,
         **({"decoding": search["kind"]} if search else {}),
         "unknown_items": missing,
     }
     if out is not None:
         write_table(answers, out)
-        screen.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {out}")
-        screen.finish({**result, "out": out, "rows": len(answers)})
+        output.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {out}")
+        output.finish({**result, "out": out, "rows": len(answers)})
         return
-    _print(screen, answers, named=histories is not None)
-    screen.finish({**result, "recommendations": answers.to_dicts()})
+    _print(output, answers, named=histories is not None)
+    output.finish({**result, "recommendations": answers.to_dicts()})
 
 
 def _ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
@@ -162,7 +163,9 @@ def _ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
     ids = catalog.parse([word for word in text.split(",") if word.strip()])
     strange = _unknown([ids.to_list()], "", catalog)
     if strange:
-        raise UserError(f"{flag} names items that the model does not know: {', '.join(map(str, strange[:5]))}")
+        raise UserError(
+            f"{flag} names items that the model does not know: {', '.join(map(str, strange[:5]))}", code="unknown-items"
+        )
     return ids
 
 
@@ -176,15 +179,15 @@ def _table(path: Path | None, columns: tuple[str, str, str], catalog: Catalog, t
     """The table of histories, its item ids in the catalogue's type (a CSV file knows text alone)."""
     import polars as pl
 
-    from fullrank.data.frames import Source
+    from fullrank.data.frames import InputTable
 
-    source = Source(path, "histories")
+    source = InputTable(path, "histories")
     flags = ("--user-col", "--item-col", "--time-col")
     for name, flag in list(zip(columns, flags, strict=True))[: 3 if timed else 2]:
         source.require(name, f"name it with {flag}")
     frame = source.read([name for name in columns if name in source.columns])
     if frame.is_empty():
-        raise UserError(f"{source.name} has no rows")
+        raise UserError(f"{source.name} has no rows", code="empty-table")
     if source.typed:
         return frame
     ids = catalog.parse(frame[columns[1]].cast(pl.String).fill_null("").to_list()).alias(columns[1])
@@ -201,12 +204,12 @@ def _unknown(asked: Any, item: str, catalog: Catalog) -> list[Any]:
     return flat.filter(pl.Series(catalog.lookup(flat) < 0)).unique(maintain_order=True).head(100).to_list()
 
 
-def _print(screen: Output, answers: pl.DataFrame, *, named: bool) -> None:
+def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
     groups = answers.partition_by("user", maintain_order=True)
     names = [name for name in ("rank", "item", "score", "steps", "title") if name in answers.columns]
     for group in groups[:SHOWN]:
         title = None if len(groups) == 1 and not named else f"user {group['user'][0]}"
         cells = [[row["rank"], str(row["item"]), *(row[name] for name in names[2:])] for row in group.to_dicts()]
-        screen.table(names, cells, title=title)
+        output.table(names, cells, title=title)
     if len(groups) > SHOWN:
-        screen.say(f"... and {len(groups) - SHOWN:,} more; --out FILE keeps them all")
+        output.say(f"... and {len(groups) - SHOWN:,} more; --out FILE keeps them all")

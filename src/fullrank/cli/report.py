@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Impressions, Settings, chosen
+from fullrank.cli.options import AsJson, Device, Impressions, MovedStore, Sample, Settings, Split, chosen
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
-    from fullrank.analysis.report.ranking_report import RankingReport
-    from fullrank.analysis.report.report import Report
+    from fullrank.analysis.report.page import Report
     from fullrank.evaluation import EvaluationResult
 
 
@@ -27,15 +26,9 @@ def add(app: typer.Typer) -> None:
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, as `fullrank train` writes them.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write (.html).")],
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
-    ] = None,
-    split: Annotated[
-        str, typer.Option("--split", metavar="validation|test", help="Whose targets are predicted.")
-    ] = "test",
-    users: Annotated[
-        int | None, typer.Option("--users", metavar="N", help="Users that the diagnosis reads.  [default: 4096]")
-    ] = None,
+    data: MovedStore = None,
+    split: Split = "test",
+    users: Sample = None,
     impressions: Impressions = None,
     evaluations: Annotated[
         list[str] | None,
@@ -51,9 +44,9 @@ def report(
 ) -> None:
     """Draw runs on one HTML page: accuracy, fairness, bias.
 
-    Of click models: accuracy, calibration and effective rank. The page needs no network and runs no script. What a run
-    folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the runs
-    are evaluated. Needs the extra: pip install 'fullrank[report]'.
+    Of ranking models: accuracy, calibration and effective rank. The page needs no network and runs no script. What a
+    run folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the
+    runs are evaluated. Needs the extra: pip install 'fullrank[report]'.
 
     \b
     fullrank report runs/sasrec --out report.html
@@ -62,17 +55,19 @@ def report(
     """
     part = chosen("--split", split, ("validation", "test"))
     if out.suffix not in (".html", ".htm"):
-        raise UserError(f"--out {out} has the suffix {out.suffix!r}; the page is written as .html")
+        raise UserError(
+            f"--out {out} has the suffix {out.suffix!r}; the page is written as .html", code="unknown-suffix"
+        )
     from fullrank import api
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
-    with screen.stages() as tell:
+    with output.stages() as tell:
         found = api.report(
             runs, out, data=data, split=part, users=users, impressions=impressions,
             set=settings or (), evaluations=_loaded(evaluations or []), tell=tell, device=device,
         )  # fmt: skip
-    _print(screen, found, out, time.perf_counter() - begun)
+    _print(output, found, out, time.perf_counter() - begun)
 
 
 def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
@@ -82,68 +77,77 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
     for word in words:
         name, equals, folder = word.partition("=")
         if not equals or not name or not folder:
-            raise UserError(f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec")
+            raise UserError(
+                f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec",
+                code="not-name-and-value",
+            )
         if name in found:
-            raise UserError(f"--evaluation is given twice for {name!r}; keep one")
+            raise UserError(f"--evaluation is given twice for {name!r}; keep one", code="setting-given-twice")
         found[name] = EvaluationResult.load(folder)
     return found
 
 
-def _print(screen: Output, found: Report | RankingReport, out: Path, spent: float) -> None:
+def _print(output: Output, found: Report, out: Path, spent: float) -> None:
     from fullrank.analysis.report import Figure, Missing, plural
 
-    rows = SUMMARY[found.problem](screen, found)
+    assert found.problem is not None
+    rows = SUMMARY[found.problem](output, found)
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
     for figure in missing:
-        screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    screen.say(f"{out}: {plural(len(found.figures) - len(missing), 'figure')}, in {seconds(spent)}", wrap=False)
-    screen.finish({
+        output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
+    output.say(f"{out}: {plural(len(found.figures) - len(missing), 'figure')}, in {seconds(spent)}", wrap=False)
+    output.finish({
         "out": out, "runs": rows, "figures": [figure.name for figure in found.figures if isinstance(figure, Figure)],
         "left_out": {figure.name: figure.why for figure in missing}, "seconds": round(spent, 3),
     })  # fmt: skip
 
 
-def _clicks(screen: Output, found: RankingReport) -> list[dict[str, Any]]:
+def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
+    from fullrank.analysis.diagnostics.token_ranks import last_tap
+
     rows: list[dict[str, Any]] = [
         {
             "key": one.key,
             "run": one.run.path,
             "recipe": one.run.spec.recipe,
-            "metrics": one.evaluated.dump()["metrics"],
-            "stable_rank": one.last("stable_rank"),
-            "entropy_rank": one.last("entropy_rank"),
+            "metrics": one.evaluation.dump()["metrics"],
+            "stable_rank": last_tap(one, "stable_rank"),
+            "entropy_rank": last_tap(one, "entropy_rank"),
         }
-        for one in found.findings
+        for one in found.results
     ]
     names = ("auc", "logloss", "ece")
     cells = [
         [row["key"], one.name, *(one.metric(name) for name in names), row["stable_rank"]]
-        for one, row in zip(found.findings, rows, strict=True)
+        for one, row in zip(found.results, rows, strict=True)
     ]
-    screen.table(("", "run", *names, "stable rank"), cells)
+    output.table(("", "run", *names, "stable rank"), cells)
     return rows
 
 
-def _lists(screen: Output, found: Report) -> list[dict[str, Any]]:
-    from fullrank.analysis.ablation import FAIRNESS
+def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
+    from fullrank.analysis.activations import FAIRNESS
 
     rows: list[dict[str, Any]] = [
         {
             "key": one.key,
             "run": one.run.path,
             "recipe": one.run.spec.recipe,
-            "metrics": one.evaluated.dump()["metrics"],
+            "metrics": one.evaluation.dump()["metrics"],
             "collapse_share": one.diagnosis.value("spectrum", "collapse_share"),
         }
-        for one in found.findings
+        for one in found.results
     ]
     cells = [
         [one.key, one.name, one.metric(one.accuracy), one.metric(FAIRNESS), row["collapse_share"]]
-        for one, row in zip(found.findings, rows, strict=True)
+        for one, row in zip(found.results, rows, strict=True)
     ]
-    accuracies = {one.accuracy for one in found.findings}
-    screen.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
+    accuracies = {one.accuracy for one in found.results}
+    output.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
     return rows
 
 
-SUMMARY: Mapping[Problem, Callable[[Output, Any], list[dict[str, Any]]]] = {"retrieval": _lists, "ranking": _clicks}
+SUMMARY: Mapping[Problem, Callable[[Output, Any], list[dict[str, Any]]]] = {
+    "retrieval": _print_retrieval,
+    "ranking": _print_ranking,
+}

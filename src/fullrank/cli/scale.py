@@ -1,4 +1,7 @@
-"""`fullrank scale`: laws of runs that are there, for runs that are not (fit, advise); the growth of a catalogue."""
+"""`fullrank scale`: laws of runs that are there, for runs that are not (fit, advise); the growth of a catalogue.
+
+`scale growth` loads no torch.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import typer
 
 from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.scale_growth import growth
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from fullrank.scaling.fit import Law
+    from fullrank.scaling.growth import Growth
     from fullrank.scaling.holdout import HeldOut
     from fullrank.scaling.ladder import Ladder
 
@@ -50,7 +53,7 @@ def add(app: typer.Typer) -> None:
 def scale() -> None:
     """Fit scaling laws to runs and predict larger ones.
 
-    All verbs take --json. fit and advise need the extra: pip install 'fullrank[scale]'.
+    All verbs take --json.
 
     \b
     fullrank scale fit runs.csv --form sigmoid --json
@@ -91,37 +94,42 @@ def fit(
     fullrank scale fit runs/ladder/rows.jsonl --form power --json
     fullrank scale fit points.csv --metric-col ndcg --flops-col spent
     """
-    from fullrank.scaling.fit import fit_law
-    from fullrank.scaling.paper import SRT, gap
+    from fullrank.scaling.fit import SRT, fit_law, srt_distance
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     if reference is not None and reference not in REFERENCES:
-        raise UserError(f"--reference {reference!r} is unknown (allowed: {', '.join(REFERENCES)})")
+        raise unknown("reference", reference, REFERENCES)
     if reference is not None and form not in SRT:
         raise UserError(
-            f"--reference srt has no constants of the form {form!r} (allowed: {', '.join(SRT)}); leave it out"
+            f"--reference srt has no constants of the form {form!r} (allowed: {', '.join(SRT)}); leave it out",
+            code="option-without-effect",
         )
-    if out is not None:
-        from fullrank.analysis.report.page import check_extra
-
-        check_extra()
-        if out.exists() and not out.is_dir():
-            raise UserError(f"{out} is a file; name a folder for the report")
+    _check_report(out)
     ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
-    with screen.progress(f"fit {form}") as tick:
+    with output.progress(f"fit {form}") as tick:
         law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tick)
-    held, left_out = _held(screen, ladder, form, resamples, seed)
+    held, left_out = _held(output, ladder, form, resamples, seed)
     found: dict[str, Any] = {
         **law.dump(), "source": str(file), "held_out": [one.dump() for one in held], "not_held_out": left_out
     }  # fmt: skip
     if reference is not None:
-        found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": gap(law)}
-    _print(screen, law, found)
+        found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": srt_distance(law)}
+    _print(output, law, found)
     if out is not None:
-        found["out"] = str(_report(screen, ladder, law, held, found, out, resamples, seed))
-    screen.say(f"in {seconds(time.perf_counter() - begun)}")
-    screen.finish(found)
+        from fullrank.analysis.report import Missing
+        from fullrank.analysis.report.scaling import scaling_report
+
+        with output.progress("report") as tick:
+            page = scaling_report(
+                ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick
+            )
+        found["out"] = _save(output, page, found, out, "fit.json")
+        for figure in page.figures:
+            if isinstance(figure, Missing):
+                output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
+    output.say(f"in {seconds(time.perf_counter() - begun)}")
+    output.finish(found)
 
 
 def advise(
@@ -154,31 +162,88 @@ def advise(
     """
     from fullrank.scaling.advise import advise as _advise
 
-    screen = Output(as_json)
+    output = Output(as_json)
     ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
-    with screen.progress("fit") as tick:
+    with output.progress("fit") as tick:
         found = _advise(ladder, flops, form=form, data=data, resamples=resamples, seed=seed, tell=tick)
     named = {"parameters N": found.parameters, "interactions T": found.data, "epochs": found.epochs}
-    _readings(screen, f"{flops:g} FLOPs", {**named, ladder.metric: found.metric})
-    screen.say()
+    _readings(output, f"{flops:g} FLOPs", {**named, ladder.metric: found.metric})
+    output.say()
     words = {"parameters": "parameters N", "data": "interactions T", "metric": ladder.metric}
-    _readings(screen, f"by the {form} law", {words[name]: reading for name, reading in found.by_law.items()})
+    _readings(output, f"by the {form} law", {words[name]: reading for name, reading in found.by_law.items()})
     for note in found.notes:
-        screen.say(f"note: {note}")
-    screen.finish({**found.dump(), "source": str(file)})
+        output.say(f"note: {note}")
+    output.finish({**found.dump(), "source": str(file)})
+
+
+def growth(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store of events, as `fullrank prepare` makes it.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and growth.json there.")
+    ] = None,
+    dim: Annotated[
+        int, typer.Option("--dim", metavar="D", min=1, max=1_000_000, help="Numbers in the vector of an item.")
+    ] = 64,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Order in which users are added.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show how the catalogue grows with users and events.
+
+    Users are added in the order in which `fullrank subset` takes them, so the numbers at a share are those of that
+    subset. Then the parameters of models with a table of item vectors, and how events are spread over items: Figures 1
+    and 3 of SRT for your data. Needs the extra fullrank[report] for --out alone.
+
+    \b
+    fullrank scale growth data/shop
+    fullrank scale growth data/shop --dim 128 --out reports/growth --json
+    """
+    from fullrank.scaling.growth import catalogue_growth
+
+    output = Output(as_json)
+    begun = time.perf_counter()
+    _check_report(out)
+    grown = catalogue_growth(store, seed=seed, dim=dim)
+    _print_growth(output, grown)
+    found: dict[str, Any] = grown.dump()
+    if out is not None:
+        from fullrank.analysis.report.growth import growth_report
+
+        found["out"] = _save(output, growth_report(grown), found, out, "growth.json")
+    output.say(f"in {seconds(time.perf_counter() - begun)}")
+    output.finish(found)
+
+
+def _check_report(out: Path | None) -> None:
+    """Before minutes are spent on what could not be written."""
+    if out is not None:
+        from fullrank.analysis.report.page import check_extra
+
+        check_extra()
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file; name a folder for the report", code="not-a-folder")
+
+
+def _save(output: Output, page: Any, found: dict[str, Any], out: Path, name: str) -> str:
+    """The page and what was found, in a folder; returns the folder's name."""
+    from fullrank.core.files import jsonable, write_json
+
+    page.save(out / "report.html")
+    write_json(out / name, jsonable(found))
+    output.say(f"{out / 'report.html'} and {name}", wrap=False)
+    return str(out)
 
 
 def _ladder(
     file: Path, metric: str | None, metric_col: str | None, flops_col: str | None, params_col: str | None,
     data_col: str | None, run_col: str | None,
 ) -> Ladder:  # fmt: skip
-    from fullrank.scaling.read import Columns, read_ladder
+    from fullrank.scaling.read import ColumnNames, read_ladder
 
-    columns = Columns(run=run_col, flops=flops_col, metric=metric_col, parameters=params_col, data=data_col)
+    columns = ColumnNames(run=run_col, flops=flops_col, metric=metric_col, parameters=params_col, data=data_col)
     return read_ladder(file, metric=metric, columns=columns)
 
 
-def _held(screen: Output, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
+def _held(output: Output, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
     """The largest data set and the largest size, each predicted from the rest; why one could not be."""
     from fullrank.scaling.holdout import By, hold_out
 
@@ -187,62 +252,57 @@ def _held(screen: Output, ladder: Ladder, form: str, resamples: int, seed: int) 
     both: tuple[By, By] = ("data", "size")
     for by in both:
         try:
-            with screen.progress(f"hold out the largest {by}") as tick:
+            with output.progress(f"hold out the largest {by}") as tick:
                 held.append(hold_out(ladder, form, by, resamples=resamples, seed=seed, tell=tick))
         except UserError as error:
             left_out[by] = str(error)
     return held, left_out
 
 
-def _print(screen: Output, law: Law, found: dict[str, Any]) -> None:
+def _print(output: Output, law: Law, found: dict[str, Any]) -> None:
     named = {**law.parameters, **law.derived}
-    screen.table(
+    output.table(
         (law.form.name, "value", "from", "to"),
         [[name, _short(value), *map(_short, law.intervals[name])] for name, value in named.items()],
     )
-    screen.say(f"rmse {law.rmse:.5f} on {len(law.residuals)} points of {law.runs} runs")
+    output.say(f"rmse {law.rmse:.5f} on {len(law.residuals)} points of {law.runs} runs")
     if law.end_range is not None:
         name = "asymptote" if law.derived else "E"
         low, high = law.end_range
-        screen.say(f"{name} fits about as well (rmse at most a tenth more) from {low:.3g} to {high:.3g}")
-    for doubt in law.doubts:
-        screen.say(f"not determined ({doubt.ground}): {doubt.text}")
+        output.say(f"{name} fits about as well (rmse at most a tenth more) from {low:.3g} to {high:.3g}")
+    for doubt in law.unidentified:
+        output.say(f"not determined ({doubt.ground}): {doubt.text}")
     for one in found["held_out"]:
-        screen.say(
+        output.say(
             f"without the {one['runs']} runs of the largest {one['without_the_largest']}: rmse {one['rmse']:.5f}, "
             f"largest error {one['largest_error']:.5f}, {one['inside_interval']:.0%} inside the interval "
             f"(nearest point: {one['rmse_of_nearest']:.5f})"
         )
     for by, why in found["not_held_out"].items():
-        screen.say(f"the largest {by} was not held out: {why}")
+        output.say(f"the largest {by} was not held out: {why}")
     if paper := found.get("reference"):
-        screen.say(f"largest distance from the law of {paper['name']}: {paper['largest_gap']:.5f}")
+        output.say(f"largest distance from the law of {paper['name']}: {paper['largest_gap']:.5f}")
 
 
-def _report(
-    screen: Output, ladder: Ladder, law: Law, held: list[HeldOut], found: dict[str, Any], out: Path, resamples: int,
-    seed: int,
-) -> Path:  # fmt: skip
-
-    from fullrank.analysis.report import Missing
-    from fullrank.analysis.report.scaling_report import scaling_report
-    from fullrank.core.files import write_json
-    from fullrank.ops.plain import plain
-
-    with screen.progress("report") as tick:
-        page = scaling_report(ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick)
-    page.save(out / "report.html")
-    write_json(out / "fit.json", plain(found))
-    for figure in page.figures:
-        if isinstance(figure, Missing):
-            screen.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    screen.say(f"{out / 'report.html'} and fit.json", wrap=False)
-    return out
-
-
-def _readings(screen: Output, title: str, found: dict[str, tuple[float, float, float]]) -> None:
-    screen.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in found.items()])
+def _readings(output: Output, title: str, found: dict[str, tuple[float, float, float]]) -> None:
+    output.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in found.items()])
 
 
 def _short(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _print_growth(output: Output, grown: Growth) -> None:
+    import numpy as np
+
+    from fullrank.scaling.growth import growth_sentences, short_number
+
+    models = [f"table + {short_number(other)}" for other in grown.others]
+    rows = np.column_stack([grown.users, grown.interactions, grown.items, grown.parameters]).tolist()
+    output.table(("users", "interactions", "items", *models), rows)
+    output.say()
+    bins = [(f"{low:,} to {high:,}", count, count / len(grown.per_item)) for low, high, count in grown.histogram]
+    output.table(("events of an item", "items", "share"), bins)
+    output.say()
+    for sentence in growth_sentences(grown):
+        output.say(sentence)

@@ -42,23 +42,23 @@ def subset(
     """
     from fullrank.data.events.subset import subset as make
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     store = make(data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items)
     spent = time.perf_counter() - begun
     facts = store.manifest["subset"]
-    screen.say(
+    output.say(
         f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
         f"in {seconds(spent)}"
     )
     if facts["hide_items"]:
-        screen.say(f"{facts['hidden_items']:,} items hidden, {facts['hidden_events']:,} training events taken out")
+        output.say(f"{facts['hidden_items']:,} items hidden, {facts['hidden_events']:,} training events taken out")
     drift = facts["drift"]
     names = list(drift["before"])
-    screen.table(
+    output.table(
         ("", data.name, store.path.name),
         [[n.replace("_", " "), f"{drift['before'][n]:g}", f"{drift['after'][n]:g}"] for n in names],
     )
-    screen.say(f"largest gap between the distributions of events per user: {drift['events_per_user_gap']:.3f}")
-    screen.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
-    screen.finish({"store": store.path, "counts": store.manifest["counts"], "fingerprint": store.fingerprint, **facts})
+    output.say(f"largest gap between the distributions of events per user: {drift['events_per_user_gap']:.3f}")
+    output.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
+    output.finish({"store": store.path, "counts": store.manifest["counts"], "fingerprint": store.fingerprint, **facts})

@@ -13,7 +13,7 @@ from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
 
 if TYPE_CHECKING:
-    from fullrank.sweeps.runner import Outcome
+    from fullrank.sweeps.records import Outcome
 
 Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
 Stores = Annotated[
@@ -27,9 +27,9 @@ MaxHours = Annotated[
     float | None, typer.Option("--max-hours", metavar="H", help="Do not start runs that would not fit into this time.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, measure the cost, run nothing.")]
-LISTS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
-CLICKS = ("auc", "logloss", "gauc", "ece")
-"""Metrics of the closing table, where they were computed: of models that rank items, and of click models."""
+RETRIEVAL = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
+RANKING = ("auc", "logloss", "gauc", "ece")
+"""Metrics of the closing table, where they were computed: of recommenders, and of ranking models."""
 
 
 def add(app: typer.Typer) -> None:
@@ -70,15 +70,14 @@ def sweep(
     fullrank sweep grid.yaml --data data/shop --out runs/grid --dry-run
     fullrank sweep grid.yaml --data data/shop --out runs/grid --max-hours 2 --results results/grid.json
     """
-    from fullrank.data.open import open_store
+    from fullrank.data.impressions.store import open_store
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
-    from fullrank.sweeps.ladder import Rung, rows_of, run_ladder, summarise_rungs
     from fullrank.sweeps.records import summarise_seeds
-    from fullrank.sweeps.sweep import run_sweep
+    from fullrank.sweeps.sweep import Rung, ladder_rows, run_ladder, run_sweep, summarise_rungs
 
-    screen = Output(as_json)
+    output = Output(as_json)
     found = Grid.read(grid)
     if settings:
         found = found.with_settings(from_settings(settings))
@@ -89,15 +88,15 @@ def sweep(
         outcome = run_sweep(found, stores[0], out, **how)
         rungs, summary = [Rung(stores[0], outcome)], summarise_seeds(outcome.newest)
     else:
-        rungs = run_ladder(found, stores, out, **how, told=lambda store: screen.say(f"on {store.path}"))
+        rungs = run_ladder(found, stores, out, **how, on_store=lambda store: output.say(f"on {store.path}"))
         summary = summarise_rungs(rungs)
-    _table(screen, summary)
+    _table(output, summary)
     for rung in rungs:
-        _notes(screen, rung.outcome, dry_run)
+        _notes(output, rung.outcome, dry_run)
     outcomes = [rung.outcome for rung in rungs]
     failed = [row for one in outcomes for row in one.failed]
-    screen.finish({
-        "name": found.name, "summary": summary, "rows": rows_of(rungs),
+    output.finish({
+        "name": found.name, "summary": summary, "rows": ladder_rows(rungs),
         "failed": [f"{row['cell']}-seed{row['seed']}" for row in failed],
         "not_run": [entry for one in outcomes for entry in one.not_run],
         "estimate": [entry for one in outcomes for entry in one.estimate],
@@ -114,12 +113,16 @@ def tune(
     max_hours: MaxHours = None,
     dry_run: DryRun = False,
     settings: Settings = None,
+    sampler: Annotated[
+        str,
+        typer.Option("--sampler", metavar="NAME", help="halton: spread evenly; tpe: by the scores so far."),
+    ] = "halton",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Search for good settings, at equal budgets.
 
-    Trials are judged on the validation split. Trial 0 of a cell is its defaults. A trial gets a third of the cell's
+    Trials are evaluated on the validation split. Trial 0 of a cell is its defaults. A trial gets a third of the cell's
     epochs unless `epochs_share` says otherwise. FOLDER/tuned.json holds the best settings, all trials and what they
     cost; FOLDER/grid.yaml is ready for `fullrank sweep`. The test split is not looked at. --set changes every cell.
 
@@ -135,29 +138,30 @@ def tune(
     fullrank tune space.yaml --data data/shop --out runs/tuned --max-hours 1
     fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
     """
-    from fullrank.data.open import open_store
+    from fullrank.data.impressions.store import open_store
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.jobs import from_settings
     from fullrank.sweeps.search import Search
     from fullrank.sweeps.tune import tune as search
 
-    screen = Output(as_json)
+    output = Output(as_json)
     asked = Search.read(space)
     if settings:
         asked = asked.with_settings(from_settings(settings))
     found = search(
-        asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command(), engine=Local(device)
-    )
+        asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command(), engine=Local(device),
+        sampler=sampler,
+    )  # fmt: skip
     if not dry_run:
         rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]
-        screen.table(("cell", "trial", "validation", "defaults", "settings"), rows)
+        output.table(("cell", "trial", "validation", "defaults", "settings"), rows)
         budget = found["budget"]
-        screen.say(
+        output.say(
             f"{budget['trials_counted']} of {budget['trials_asked']} trials for every cell, "
             f"{seconds(3600 * sum(budget['hours'].values()))} in all"
         )
-        screen.say(f"next: fullrank sweep {out / 'grid.yaml'} --data {data} --out FOLDER")
-    screen.finish(found)
+        output.say(f"next: fullrank sweep {out / 'grid.yaml'} --data {data} --out FOLDER")
+    output.finish(found)
     if any(trial["error"] for trials in found["trials"].values() for trial in trials):
         raise typer.Exit(1)
 
@@ -169,17 +173,17 @@ def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, An
     return [name, best["trial"], best["score"], trials[0]["score"], chosen]
 
 
-def _table(screen: Output, summary: dict[str, Any]) -> None:
+def _table(output: Output, summary: dict[str, Any]) -> None:
     """Mean and standard deviation over seeds of a few metrics, one row per cell and split."""
     rows = []
-    clicks = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
-    columns = CLICKS if clicks else LISTS
+    ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
+    columns = RANKING if ranking else RETRIEVAL
     for cell, splits in summary.items():
         for split, metrics in splits.items():
             n = max((entry["n"] for entry in metrics.values()), default=0)
             rows.append([cell, split, n, *(_spread(metrics.get(name)) for name in columns)])
     if rows:
-        screen.table(("cell", "split", "seeds", *columns), rows)
+        output.table(("cell", "split", "seeds", *columns), rows)
 
 
 def _spread(entry: dict[str, Any] | None) -> str:
@@ -188,14 +192,14 @@ def _spread(entry: dict[str, Any] | None) -> str:
     return f"{entry['mean']:.4f}" + ("" if entry["sd"] is None else f" ± {entry['sd']:.4f}")
 
 
-def _notes(screen: Output, outcome: Outcome, dry_run: bool) -> None:
+def _notes(output: Output, outcome: Outcome, dry_run: bool) -> None:
     if dry_run:
         total = sum(entry["hours"] for entry in outcome.estimate)
-        screen.say(f"{len(outcome.estimate)} runs to do, at most {seconds(3600 * total)} on this machine")
+        output.say(f"{len(outcome.estimate)} runs to do, at most {seconds(3600 * total)} on this machine")
     for row in outcome.failed:
-        screen.say(f"failed: {row['cell']}-seed{row['seed']}: {row['error']}")
+        output.say(f"failed: {row['cell']}-seed{row['seed']}: {row['error']}")
     for entry in outcome.not_run:
-        screen.say(f"not run: {entry['cell']}-seed{entry['seed']}, at most {seconds(3600 * entry['hours'])}")
+        output.say(f"not run: {entry['cell']}-seed{entry['seed']}, at most {seconds(3600 * entry['hours'])}")
 
 
 def _command() -> str:

@@ -50,7 +50,7 @@ def train(
         bool,
         typer.Option(
             "--watch",
-            help="Measure popularity collapse after each epoch, and raise an alarm when it comes; of a click model, "
+            help="Measure popularity collapse after each epoch, and raise an alarm when it comes; of a ranking model, "
             "the effective rank behind each layer.",
         ),
     ] = False,
@@ -73,41 +73,46 @@ def train(
     fullrank train rankelastor --data data/ctr --out runs/rankelastor
     """
     if recipe is None and source is None:
-        raise UserError("name a recipe (`fullrank list recipes`), a YAML file, or a run by --from")
+        raise UserError(
+            "name a recipe (`fullrank list recipes`), a YAML file, or a run by --from", code="missing-argument"
+        )
     if resume and overwrite:
-        raise UserError("--resume goes on with the run and --overwrite throws it away: give one of them")
+        raise UserError(
+            "--resume goes on with the run and --overwrite throws it away: give one of them",
+            code="options-exclude-each",
+        )
     from fullrank import api
 
-    screen = Output(as_json)
+    output = Output(as_json)
     begun = time.perf_counter()
     try:
         run = api.train(
             recipe or "same", data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
-            loggers=loggers or (), callbacks=_callbacks(watch), device=device, progress=not screen.silent,
+            loggers=loggers or (), callbacks=_callbacks(watch), device=device, progress=not output.silent,
         )  # fmt: skip
     except KeyboardInterrupt:
-        if (out / "checkpoints").is_dir() and not screen.silent:
+        if (out / "checkpoints").is_dir() and not output.silent:
             print("the same command with --resume goes on from the last checkpoint", file=sys.stderr)
         raise
-    report(screen, run, time.perf_counter() - begun)
+    report(output, run, time.perf_counter() - begun)
 
 
 def _callbacks(watch: bool) -> tuple[Callback, ...]:
     if not watch:
         return ()
-    from fullrank.analysis.callback import Watch
+    from fullrank.analysis.watch import Watch
 
     return (Watch(),)
 
 
-def report(screen: Output, run: Run, spent: float) -> None:
+def report(output: Output, run: Run, spent: float) -> None:
     """What was trained, its best epoch, and what to do next."""
     found = best(run)
-    screen.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(spent)}")
+    output.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(spent)}")
     if found is not None:
-        screen.say(f"best epoch {found['epoch']:g}: validation {run.spec.evaluation.selection} {found['value']:.4f}")
-    screen.say(f"evaluate it: fullrank evaluate {run.path} --split test", wrap=False)
-    screen.finish({
+        output.say(f"best epoch {found['epoch']:g}: validation {run.spec.evaluation.selection} {found['value']:.4f}")
+    output.say(f"evaluate it: fullrank evaluate {run.path} --split test", wrap=False)
+    output.finish({
         "run": run.path, "recipe": run.spec.recipe, "seed": run.spec.seed, "parameters": run.manifest["parameters"],
         "data": run.manifest["data"], "best": found, "epochs": epochs(run), "seconds": round(spent, 3),
     })  # fmt: skip
@@ -115,13 +120,13 @@ def report(screen: Output, run: Run, spent: float) -> None:
 
 def best(run: Run) -> dict[str, Any] | None:
     """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
-    from fullrank.evaluation.ranking_spec import sign
+    from fullrank.evaluation.spec import selection_sign
 
     name = f"validation/{run.spec.evaluation.selection}"
     rows = [row for row in run.rows() if row.get("event") == "epoch" and name in row]
     if not rows:
         return None
-    top = max(rows, key=lambda row: sign(run.spec.evaluation) * row[name])
+    top = max(rows, key=lambda row: selection_sign(run.spec.evaluation) * row[name])
     return {"epoch": top["epoch"], "metric": name, "value": top[name]}
 
 

@@ -18,7 +18,9 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise UserError(f"the device {str(name)!r} is unknown; allowed: auto, cpu, cuda, cuda:N, mps") from None
+        raise UserError(
+            f"the device {str(name)!r} is unknown; allowed: auto, cpu, cuda, cuda:N, mps", code="unknown-device"
+        ) from None
     if device.type == "cpu":
         return device
     room = getattr(torch, device.type, None) or getattr(torch.backends, device.type, None)
@@ -27,6 +29,7 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     if not there:
         raise UserError(
             f"the device {str(name)!r} is not available here: this machine has none that torch can use (`fullrank "
-            "doctor` tells more); take auto or cpu"
+            "doctor` tells more); take auto or cpu",
+            code="device-unavailable",
         )
     return device

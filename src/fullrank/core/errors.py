@@ -18,7 +18,7 @@ class UserError(ValueError):
         self.code = code
 
 
-def nearest(given: str, allowed: Iterable[str]) -> str:
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` where one allowed name is close to what was given, else the empty string."""
     close = difflib.get_close_matches(str(given), [str(a) for a in allowed], n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -27,7 +27,7 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is none of those allowed; its code is `unknown-` and what it is the name of."""
     names = sorted(str(a) for a in allowed)
-    sentence = f"unknown {what} {brief(given)}{nearest(given, names)} (allowed: {', '.join(names) or 'none'})"
+    sentence = f"unknown {what} {brief(given)}{did_you_mean(given, names)} (allowed: {', '.join(names) or 'none'})"
     return UserError(sentence, code=f"unknown-{what.replace(' ', '-')}")
 
 

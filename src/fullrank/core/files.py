@@ -2,7 +2,7 @@
 
 What is being written lies in a hidden folder ``.NAME.PID-N.part`` beside its place. It is flushed to disk and then
 takes the place in one step, so a killed process or a full disk leaves what was there before. What a killed process left
-beside a place is removed by the next one that writes there, and never counts as a file of somebody else (`foreign`).
+beside a place is removed by the next one that writes there, and never counts as one of `foreign_files`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from fullrank.core.errors import UserError
 
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
-_LITTER = re.compile(r"\..+\.((\d+)(?:-\d+)?)\.(?:part|previous)")
+_LEFTOVER = re.compile(r"\..+\.((\d+)(?:-\d+)?)\.(?:part|previous)")
 _LIVE: set[str] = set()
 """Parts that this process is writing: its threads share one process id."""
 _NUMBERS = itertools.count(1)
 
 
 class NotWritten(UserError):
-    """A file or folder could not be written."""
+    """A file or folder could not be written (code `not-written`)."""
 
     def __init__(self, path: Path, reason: str, *, folder: bool = False):
         sentence = f"{str(path)!r} could not be written ({reason})" if folder else f"cannot write {path}: {reason}"
-        super().__init__(f"{sentence}; what was there before is unchanged")
+        super().__init__(f"{sentence}; what was there before is unchanged", code="not-written")
         self.reason = reason
 
 
@@ -71,10 +72,17 @@ def write_text(path: str | Path, text: str) -> None:
         file.write(text.encode())
 
 
+def jsonable(result: Any) -> Any:
+    """A result as what JSON can hold: NaN and infinity are null, scalars of numpy and torch numbers, paths text."""
+    return to_jsonable_python(
+        result, inf_nan_mode="null", fallback=lambda other: other.item() if hasattr(other, "item") else str(other)
+    )
+
+
 def write_json(
     path: str | Path, tree: Any, *, indent: int | None = 2, ensure_ascii: bool = True, sort_keys: bool = False
 ) -> None:
-    """Write plain data as JSON, with a newline behind it."""
+    """Write plain data as JSON, with a newline behind it. NaN is written as Python reads it back; see `jsonable`."""
     write_text(path, json.dumps(tree, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys) + "\n")
 
 
@@ -101,7 +109,7 @@ def append_line(path: Path, line: str) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason_of(error)}") from error
+        raise UserError(f"cannot write {path}: {reason_of(error)}", code="not-written") from error
 
 
 class Pending:
@@ -117,19 +125,19 @@ class Pending:
         if self.folder is None:
             return self.path
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(self.path)
+        remove_leftovers(self.path)
         self.folder.mkdir()  # a folder, since some writers make temporary files of their own beside what they write
         return self.folder / "whole"  # a name that no reader of the folder around it takes for data
 
     def commit(self) -> None:
         if self.folder is None:
             return
-        fresh = self.folder / "whole"
+        written = self.folder / "whole"
         mode = self.folder.stat().st_mode & 0o666  # the folder was made under the umask
-        if stat.S_IMODE(fresh.stat().st_mode) != mode:
-            fresh.chmod(mode)
-        _flush(fresh)
-        os.replace(fresh, self.path)
+        if stat.S_IMODE(written.stat().st_mode) != mode:
+            written.chmod(mode)
+        _flush(written)
+        os.replace(written, self.path)
         with suppress(OSError):  # the file is in its place; some file systems cannot flush a folder
             _flush(self.path.parent)
 
@@ -149,7 +157,7 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     building = _part(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        sweep(out)
+        remove_leftovers(out)
         building.mkdir()
         yield building
         for file in building.iterdir():
@@ -163,7 +171,7 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
         _forget(building)
 
 
-def replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool]) -> None:
+def require_replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool]) -> None:
     """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or one of its kind.
 
     `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by replacing it.
@@ -171,37 +179,42 @@ def replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Ca
     if not out.exists():
         return
     if not out.is_dir():
-        raise UserError(f"{str(out)!r} is a file; name a folder for the store")
-    if not foreign(out):
+        raise UserError(f"{str(out)!r} is a file; name a folder for the store", code="not-a-folder")
+    if not foreign_files(out):
         return
     if not is_one(out):
-        raise UserError(f"{str(out)!r} holds other files and is no {what}; name a new or an empty folder")
-    others = foreign(out, is_own)
+        raise UserError(
+            f"{str(out)!r} holds other files and is no {what}; name a new or an empty folder", code="folder-not-empty"
+        )
+    others = foreign_files(out, is_own)
     if others:
         shown = ", ".join(others[:5])
-        raise UserError(f"the {what} {str(out)!r} also holds files that replacing it would delete ({shown}); move them")
+        raise UserError(
+            f"the {what} {str(out)!r} also holds files that replacing it would delete ({shown}); move them",
+            code="foreign-files",
+        )
 
 
-def foreign(folder: Path, is_own: Callable[[str], bool] = lambda name: False) -> list[str]:
+def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: False) -> list[str]:
     """Names in a folder that are not its own, in order; none where it does not exist. What killed writers left counts
     as nobody's.
     """
     if not folder.exists():
         return []
-    return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_litter(path.name))
+    return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_leftover(path.name))
 
 
-def is_litter(name: str) -> bool:
+def is_leftover(name: str) -> bool:
     """Whether a name is that of something half written, of this process or a killed one."""
-    return _LITTER.fullmatch(name) is not None
+    return _LEFTOVER.fullmatch(name) is not None
 
 
-def sweep(path: Path) -> None:
+def remove_leftovers(path: Path) -> None:
     """Remove what killed writers to this place left beside it."""
     if os.name == "nt":  # there is no harmless signal to ask whether a process lives
         return
     for left in list(path.parent.iterdir()):
-        found = _LITTER.fullmatch(left.name)
+        found = _LEFTOVER.fullmatch(left.name)
         if found is None or not left.name.startswith(f".{path.name}.{found[1]}.") or _alive(int(found[2]), left):
             continue
         if left.suffix == ".previous" and not path.exists():

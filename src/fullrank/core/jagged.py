@@ -5,7 +5,8 @@
     lengths  [R] values of each row;  offsets [R + 1] of rows that lie behind each other from 0
 
 Choosing rows (`take`) or parts of rows (`last`) moves no values: it makes new starts and ends. `flat` and
-`padded` copy, and take values of any shape behind the first axis. N is the number of values in all rows together.
+`padded` copy, and take values of any shape behind the first axis. E are the values of the array, R the rows, n the
+values in all rows together, O = R + 1.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Jagged:
         return cls.from_lengths(flat, np.array([len(row) for row in lists], np.int64))
 
     @classmethod
-    def from_pairs(cls, rows: Int[np.ndarray, "N"], values: Shaped[np.ndarray, "N *d"], count: int) -> Jagged:
+    def from_pairs(cls, rows: Int[np.ndarray, "n"], values: Shaped[np.ndarray, "n *d"], count: int) -> Jagged:
         """`count` rows from pairs (row, value) in any order; within a row values keep the order given."""
         order = np.argsort(rows, kind="stable")
         return cls.from_lengths(values[order], np.bincount(rows, minlength=count))
@@ -82,23 +83,23 @@ class Jagged:
         """The same rows of another array that lies beside `values`, such as the times of events."""
         return Jagged(values, self.starts, self.ends)
 
-    def places(self) -> Int[np.ndarray, "N"]:
+    def places(self) -> Int[np.ndarray, "n"]:
         """Where in `values` each value of each row stands, row after row."""
         lengths = self.lengths
         before = np.cumsum(lengths) - lengths  # of the rows once they lie behind each other
         return np.arange(int(lengths.sum())) + np.repeat(self.starts - before, lengths)
 
-    def row_of(self) -> Int[np.ndarray, "N"]:
+    def row_of(self) -> Int[np.ndarray, "n"]:
         """The row of each value of `flat`."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
-    def flat(self) -> Shaped[np.ndarray, "N *d"]:
+    def flat(self) -> Shaped[np.ndarray, "n *d"]:
         """The values of all rows behind each other, copied."""
         if len(self) == 1:  # a request of one user: a slice needs no places
             return np.array(self.values[self.starts[0] : self.ends[0]])
         return self.values[self.places()]
 
-    def keys(self, width: int) -> Int[np.ndarray, "N"]:
+    def keys(self, width: int) -> Int[np.ndarray, "n"]:
         """row * width + value of each value of `flat`: one number for each pair, for ids in 0 .. width - 1."""
         return self.row_of() * width + self.flat()
 

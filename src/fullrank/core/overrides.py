@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fullrank.core.errors import UserError, brief, nearest
+from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.readers import read_yaml_text
 
 
@@ -12,36 +12,41 @@ def read_setting(setting: str) -> tuple[str, Any]:
     """The dotted path and the value (YAML) of `a.b=value`."""
     path, equals, text = setting.partition("=")
     if not equals or not path.strip():
-        raise UserError(f"cannot read the setting {brief(setting)}: write it as a.b=value")
+        raise UserError(f"cannot read the setting {brief(setting)}: write it as a.b=value", code="unreadable-setting")
     try:
         return path.strip(), read_yaml_text(text)
     except UserError as error:
-        raise UserError(f"cannot read the value of {brief(setting)}: it is not YAML ({error})") from None
+        raise UserError(
+            f"cannot read the value of {brief(setting)}: it is not YAML ({error})", code="unreadable-setting"
+        ) from None
 
 
-def place(tree: dict[str, Any], path: str, value: Any) -> None:
+def put_setting(tree: dict[str, Any], path: str, value: Any) -> None:
     """Put a value at a dotted path, in place. Raises `UserError` with the nearest name where there is no such path."""
-    _place(tree, path.strip().split("."), value, path)
+    _put(tree, path.strip().split("."), value, path)
 
 
-def _place(tree: Any, keys: list[str], value: Any, whole: str) -> None:
+def _put(tree: Any, keys: list[str], value: Any, whole: str) -> None:
     key, rest = keys[0], keys[1:]
     if isinstance(tree, list):
         if not key.isdigit() or int(key) >= len(tree):
-            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}")
+            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}", code="no-such-setting")
         if rest:
-            _place(tree[int(key)], rest, value, whole)
+            _put(tree[int(key)], rest, value, whole)
         else:
             tree[int(key)] = value
         return
     if not isinstance(tree, dict):
-        raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}")
+        raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}", code="no-such-setting")
     if key not in tree:
         names = [n for n in tree if n != "kind"]
-        raise UserError(f"{whole}: there is no setting {key!r}{nearest(key, names)} (allowed: {', '.join(names)})")
+        raise UserError(
+            f"{whole}: there is no setting {key!r}{did_you_mean(key, names)} (allowed: {', '.join(names)})",
+            code="unknown-setting",
+        )
     if rest == ["kind"]:
         tree[key] = {"kind": value}
     elif rest:
-        _place(tree[key], rest, value, whole)
+        _put(tree[key], rest, value, whole)
     else:
         tree[key] = value

@@ -31,11 +31,11 @@ def read_text(path: str | Path, most: int = MOST_YAML) -> str:
     try:
         return read_bytes(path, most).decode()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+        raise UserError(f"cannot read {path}: {error.strerror or error}", code="file-unreadable") from None
     except UnicodeDecodeError:
-        raise UserError(f"cannot read {path}: it is not text") from None
+        raise UserError(f"cannot read {path}: it is not text", code="not-text") from None
     except _Refused as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+        raise UserError(f"cannot read {path}: {error}", code=error.code) from None
 
 
 def read_bytes(path: str | Path, most: int = MOST_JSON) -> bytes:
@@ -43,7 +43,7 @@ def read_bytes(path: str | Path, most: int = MOST_JSON) -> bytes:
     with open(path, "rb") as file:
         found = file.read(most + 1)
     if len(found) > most:
-        raise _Refused(f"it is larger than {most:,} bytes")
+        raise _Refused(f"it is larger than {most:,} bytes", code="too-large")
     return found
 
 
@@ -52,11 +52,11 @@ def read_json(path: str | Path) -> dict[str, Any]:
     try:
         tree = read_json_text(read_bytes(path))
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; the folder is incomplete") from None
+        raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
     except (OSError, UserError) as error:
-        raise UserError(f"{path} is not readable JSON ({error}); the folder is damaged") from None
+        raise UserError(f"{path} is not readable JSON ({error}); the folder is damaged", code="file-damaged") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path} holds no JSON object; the folder is damaged")
+        raise UserError(f"{path} holds no JSON object; the folder is damaged", code="file-damaged")
     return tree
 
 
@@ -72,32 +72,34 @@ def read_jsonl(path: str | Path, *, torn: bool = True) -> list[dict[str, Any]]:
                 try:
                     row = read_json_text(line)
                     if not isinstance(row, dict):
-                        raise _Refused("it is no object")
+                        raise _Refused("it is no object", code="not-an-object")
                 except UserError as error:
                     if torn:
                         break
-                    raise UserError(f"line {len(rows) + 1} of {path} is not readable JSON ({error})") from None
+                    raise UserError(
+                        f"line {len(rows) + 1} of {path} is not readable JSON ({error})", code="file-damaged"
+                    ) from None
                 rows.append(row)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+        raise UserError(f"cannot read {path}: {error.strerror or error}", code="file-unreadable") from None
     return rows
 
 
 def read_json_text(text: str | bytes) -> Any:
     """The value of a JSON text. Raises `UserError` with the reason alone, for a caller who knows what it was."""
     if len(text) > MOST_JSON:
-        raise _Refused(f"it is larger than {MOST_JSON:,} bytes")
+        raise _Refused(f"it is larger than {MOST_JSON:,} bytes", code="too-large")
     try:
         whole = text if isinstance(text, str) else text.decode()
         tree = json.loads(whole, parse_int=_whole)
     except _Refused:
         raise
     except UnicodeDecodeError:
-        raise _Refused("it is not text") from None
+        raise _Refused("it is not text", code="not-text") from None
     except (RecursionError, MemoryError):
-        raise _Refused(_DEEP) from None
+        raise _Refused(_DEEP, code="too-deep") from None
     except ValueError as error:
-        raise _Refused(str(error)[:200]) from None
+        raise _Refused(str(error)[:200], code="not-json") from None
     if whole.count("[") + whole.count("{") > MOST_LEVELS:  # most texts need no walk
         _refuse_deep(tree)
     return tree
@@ -106,7 +108,7 @@ def read_json_text(text: str | bytes) -> Any:
 def read_yaml_text(text: str) -> Any:
     """The value of a YAML text. Raises `UserError` with the reason alone, for a caller who knows what it was."""
     if len(text) > MOST_YAML:
-        raise _Refused(f"it is larger than {MOST_YAML:,} characters")
+        raise _Refused(f"it is larger than {MOST_YAML:,} characters", code="too-large")
     try:
         loader = _Loader(text)
         try:
@@ -120,13 +122,13 @@ def read_yaml_text(text: str) -> Any:
     except _Refused:
         raise
     except yaml.YAMLError as error:
-        raise _Refused((str(error).splitlines() or ["it has no sense"])[0][:200]) from None
+        raise _Refused((str(error).splitlines() or ["it has no sense"])[0][:200], code="not-yaml") from None
     except (RecursionError, MemoryError):
-        raise _Refused(_DEEP) from None
+        raise _Refused(_DEEP, code="too-deep") from None
     except ValueError as error:
-        raise _Refused(f"a value is not what it says: {str(error)[:100]}") from None
+        raise _Refused(f"a value is not what it says: {str(error)[:100]}", code="not-yaml") from None
     except Exception:  # PyYAML's constructors index and search what they did not check: `!!timestamp x`, `!!bool x`
-        raise _Refused("a value is not of the type that its tag says") from None
+        raise _Refused("a value is not of the type that its tag says", code="not-yaml") from None
 
 
 _DEEP = f"lists and mappings stand in each other more than {MOST_LEVELS} deep"
@@ -141,13 +143,13 @@ class _Loader(yaml.SafeLoader):
 
     def fetch_flow_collection_start(self, token: Any) -> None:
         if self.flow_level >= MOST_LEVELS:
-            raise _Refused(_DEEP)
+            raise _Refused(_DEEP, code="too-deep")
         super().fetch_flow_collection_start(token)
 
 
 def _whole(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise _Refused(f"a number has {len(digits):,} digits, more than {MOST_DIGITS:,}")
+        raise _Refused(f"a number has {len(digits):,} digits, more than {MOST_DIGITS:,}", code="number-too-long")
     return int(digits)
 
 
@@ -156,7 +158,7 @@ def _refuse_deep(tree: Any) -> None:
     while front := [inner for outer in front for inner in _inside(outer)]:
         level += 1
         if level > MOST_LEVELS:
-            raise _Refused(_DEEP)
+            raise _Refused(_DEEP, code="too-deep")
 
 
 def _inside(value: Any) -> list[Any]:
@@ -179,15 +181,19 @@ def _measure(root: yaml.Node) -> None:
             values = 1 + sum(found[id(one)][0] for one in inner)
             levels = 1 + max((found[id(one)][1] for one in inner), default=0)
             if values > MOST_NODES:
-                raise _Refused(f"it holds more than {MOST_NODES:,} values, with its aliases written out")
+                raise _Refused(
+                    f"it holds more than {MOST_NODES:,} values, with its aliases written out", code="too-many-values"
+                )
             if levels > MOST_LEVELS:
-                raise _Refused(_DEEP)
+                raise _Refused(_DEEP, code="too-deep")
             found[key] = values, levels
         elif key in above:
-            raise _Refused("it holds itself by an alias")
+            raise _Refused("it holds itself by an alias", code="endless-alias")
         elif isinstance(node, yaml.ScalarNode):
             if len(node.value) > MOST_DIGITS and node.tag.endswith((":int", ":float")):
-                raise _Refused(f"a number has {len(node.value):,} digits, more than {MOST_DIGITS:,}")
+                raise _Refused(
+                    f"a number has {len(node.value):,} digits, more than {MOST_DIGITS:,}", code="number-too-long"
+                )
             found[key] = 1, 0
         elif key not in found:
             above.add(key)

@@ -22,7 +22,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from fullrank.core.errors import brief, nearest, unknown
+from fullrank.core.errors import UserError, brief, did_you_mean, unknown
 from fullrank.core.spec import Spec
 
 
@@ -51,9 +51,13 @@ class Room:
         if isinstance(given, Spec):
             if given.kind_of() in self.kinds() and isinstance(given, find(given.kind_of(), *self.names)):
                 return given
-            raise ValueError(f"{given.kind_of()!r} is not one of {', '.join(sorted(self.kinds()))}")
+            raise UserError(
+                f"{given.kind_of()!r} is not one of {', '.join(sorted(self.kinds()))}", code="kind-not-allowed"
+            )
         if not isinstance(given, dict) or not isinstance(given.get("kind"), str):
-            raise ValueError(f"expected a mapping with 'kind', one of: {', '.join(sorted(self.kinds()))}")
+            raise UserError(
+                f"expected a mapping with 'kind', one of: {', '.join(sorted(self.kinds()))}", code="kind-missing"
+            )
         return find(given["kind"], *self.names).model_validate(given)
 
 
@@ -71,20 +75,23 @@ def find(kind: str, *rooms: str) -> type[Spec]:
             points = [point for point in _points(room) if point.name == kind]
             if len(points) + (own is not None) > 1:
                 values = ", ".join(point.value for point in points)
-                raise ValueError(f"{kind!r} is declared twice in fullrank.{room}: rename the entry point of {values}")
+                raise UserError(
+                    f"{kind!r} is declared twice in fullrank.{room}: rename the entry point of {values}",
+                    code="kind-declared-twice",
+                )
             if own is None:
                 return _checked(points[0].load(), kind)
             module = importlib.import_module(own)
             return next(c for c in _specs_in(module) if c.kind_of() == kind)
     allowed = [k for room in rooms for k in kinds(room)]
-    hint = nearest(kind, allowed)
+    hint = did_you_mean(kind, allowed)
     name = rooms[0].split(".")[-1]
     one = {"losses": "loss", "items": "kind of items"}.get(name, name.removesuffix("s"))
-    raise ValueError(f"no {one} is called {brief(kind)}{hint} (allowed: {', '.join(allowed)})")
+    raise UserError(f"no {one} is called {brief(kind)}{hint} (allowed: {', '.join(allowed)})", code="unknown-kind")
 
 
 def discover(room: str) -> Iterator[type[Spec]]:
-    """Every Spec class of a room (what the laws run on)."""
+    """Every Spec class of a room (what the component checks run on)."""
     for kind in kinds(room):
         yield find(kind, room)
 
@@ -175,7 +182,10 @@ def _installed(room: str, path: tuple[str, ...]) -> tuple[importlib.metadata.Ent
 
 def _checked(found: Any, kind: str) -> type[Spec]:
     if not (isinstance(found, type) and issubclass(found, Spec) and found.kind_of() == kind):
-        raise ValueError(f"the entry point {kind!r} must name a Spec class whose kind is {kind!r}, not {found!r}")
+        raise UserError(
+            f"the entry point {kind!r} must name a Spec class whose kind is {kind!r}, not {found!r}",
+            code="bad-entry-point",
+        )
     return found
 
 

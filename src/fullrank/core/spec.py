@@ -10,14 +10,16 @@ import json
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fullrank.core.errors import UserError, brief, nearest
-from fullrank.core.overrides import place, read_setting
+from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.readers import read_json_text, read_yaml_text
 
 FEW = 5
 """Mistakes that an error sentence tells."""
+BEFORE = "before"
+"""Where a field that `later` declared keeps the value that changes nothing."""
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
 
 
@@ -40,8 +42,11 @@ class Spec(BaseModel):
             for key in given:
                 if key not in cls.model_fields:
                     names = [n for n in cls.model_fields if n != "kind"]
-                    hint = nearest(str(key), names)
-                    raise ValueError(f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})")
+                    hint = did_you_mean(str(key), names)
+                    raise UserError(
+                        f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})",
+                        code="unknown-setting",
+                    )
         return given
 
     @classmethod
@@ -56,7 +61,7 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise UserError(explain(error), code=_code(error)) from None
+            raise UserError(error_sentence(error), code=_code(error)) from None
 
     @classmethod
     def from_text(cls: type[S], text: str) -> S:
@@ -67,7 +72,7 @@ class Spec(BaseModel):
             try:
                 tree = read_yaml_text(text)
             except UserError as error:
-                raise UserError(f"this is neither YAML nor JSON: {error}") from None
+                raise UserError(f"this is neither YAML nor JSON: {error}", code="neither-yaml-nor-json") from None
         return cls.parse(tree)
 
     def dump(self) -> dict[str, Any]:
@@ -90,7 +95,7 @@ class Spec(BaseModel):
         for setting in settings:
             path, value = read_setting(setting)
             try:
-                place(tree, path, value)
+                put_setting(tree, path, value)
             except UserError as error:
                 raise refusal or error from None
             try:
@@ -102,7 +107,18 @@ class Spec(BaseModel):
         return type(self).parse(tree)
 
 
-def explain(error: ValidationError) -> str:
+def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:
+    """The `Field` of a setting that joins a Spec after sweeps with it were recorded.
+
+    `before` (left out: the default) is the value with which everything is as it was without the setting. The hash of a
+    spec leaves the setting out while it stands there (`sweeps.jobs.spec_tree`), so recorded rows still count as run.
+    """
+    value = default if before is ... else before
+    extra = {BEFORE: value.dump() if isinstance(value, Spec) else value}
+    return Field(default, json_schema_extra=extra, **limits)
+
+
+def error_sentence(error: ValidationError) -> str:
     """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few."""
     parts, found = [], error.errors()
     for item in found[:FEW]:

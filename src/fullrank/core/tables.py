@@ -21,7 +21,9 @@ SUFFIXES = (".parquet", ".csv", ".jsonl")
 def check_suffix(path: Path, what: str = "") -> None:
     """Raise `UserError` unless a table can be written to a file of that name; `what` stands before it."""
     if path.suffix not in SUFFIXES:
-        raise UserError(f"{what}{path} has the suffix {path.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"{what}{path} has the suffix {path.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
+        )
 
 
 def write_table(frame: pl.DataFrame, path: str | Path) -> None:
@@ -57,13 +59,13 @@ class TableWriter:
 
     def __enter__(self) -> TableWriter:
         with _refusals(self.path):
-            self._fresh = self._pending.begin()
+            self._part = self._pending.begin()
             if self.path.suffix != ".parquet":
-                self._file = open(self._fresh, "wb")  # noqa: SIM115  # closed by `__exit__`
+                self._file = open(self._part, "wb")  # noqa: SIM115  # closed by `__exit__`
             elif self._pending.folder is None:
                 raise OSError("it is a device or a pipe, and Parquet needs a file")
             else:
-                self._pieces = self._fresh.with_name("pieces")
+                self._pieces = self._part.with_name("pieces")
                 self._pieces.mkdir()
         return self
 
@@ -88,7 +90,7 @@ class TableWriter:
                 if self._file is not None:
                     self._file.close()
                 if kind is None and self._file is None:
-                    pl.scan_parquet(sorted(self._pieces.iterdir()), glob=False).sink_parquet(self._fresh)
+                    pl.scan_parquet(sorted(self._pieces.iterdir()), glob=False).sink_parquet(self._part)
                 if kind is None:
                     self._pending.commit()
         finally:
@@ -98,7 +100,9 @@ class TableWriter:
 def _refuse_nested(frame: pl.DataFrame, path: Path) -> None:
     nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
     if nested and path.suffix == ".csv":
-        raise UserError(f"column {nested[0]!r} holds lists, which CSV cannot: write {path.stem}.parquet")
+        raise UserError(
+            f"column {nested[0]!r} holds lists, which CSV cannot: write {path.stem}.parquet", code="lists-in-csv"
+        )
 
 
 @contextmanager

@@ -1,9 +1,18 @@
-"""The tensors that cross rooms, and the letters of their shapes.
+"""The tensors that cross rooms, and the letters of their shapes. A capital means one thing in the whole library:
 
-B users (rows), T positions, D width, H heads, V items, M queries, N negatives, G groups of queries, K list length.
-Where a reasoner thinks, S are its steps and M its streams; of semantic ids K are the levels and C the codes of one.
+    B  rows of a batch: users, or impressions    V  items of the catalogue
+    T  positions of a history                    M  queries of a loss
+    D  width of a model                          N  negatives of a query
+    H  heads of an attention                     G  groups of queries
+    K  levels of a semantic id                   F  categorical fields of an impression
+    C  codes of a level                          X  numeric fields (or features)
+    P  parallel streams of a reasoner            L  longest bag of a batch
+    S  steps of a reasoner
+
+Of tables and stores: E events or values, U users, R rows of a table or a ragged array. A lower-case letter is a size of
+no meaning beyond its function: k the length of a list, n a number of things.
+
 Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
-Of impressions: B impressions (rows), C categorical fields, N numeric fields, L longest bag.
 One file although it is long: who looks for what crosses rooms, and for the meaning of a letter, has one place to look.
 """
 
@@ -19,8 +28,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class AttentionColumns:
-    """How much attention every key of one attention layer received."""
+class ColumnSums:
+    """How much attention every key of one layer received: the column sums of its weights (SPRINT penalises them)."""
 
     module: torch.nn.Module
     sums: Float[Tensor, "B H T"]
@@ -34,7 +43,7 @@ class AttentionColumns:
 class Captures:
     """What modules keep of one forward pass for penalties or for a cache: a module fills what is not None."""
 
-    columns: list[AttentionColumns] | None = None
+    columns: list[ColumnSums] | None = None
     """How much attention each key received, layer by layer."""
     after_dropout: bool = False
     """Whether columns are sums of the weights after dropout."""
@@ -94,14 +103,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class ReasoningStates:
-    """Latent states behind each row's last event: S steps in P isolated streams (ReaRec: P = 1)."""
+    """The latent states of a reasoner behind each row's last event: S steps in P isolated streams (ReaRec: P = 1)."""
 
     start: Float[Tensor, "B D"]
     """h_0, the encoder's own state of the last event."""
     steps: Float[Tensor, "B S P D"]
-    """h_{t,p}."""
+    """h_{s,p}: the state of stream p after step s."""
     gate: Float[Tensor, "B P"]
-    """Weight of each stream; a row sums to one."""
+    """Weight of each stream in the answer; a row sums to one."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +128,13 @@ class Bag:
 
 @dataclass(frozen=True)
 class Impressions:
-    """What was shown to whom, as fields. AttentionColumns follow the order of the schema's fields of that kind."""
+    """What was shown to whom, as fields. Columns follow the order of the schema's fields of that kind."""
 
-    categorical: Int[Tensor, "B C"]
+    categorical: Int[Tensor, "B F"]
     """An id within its own field: 0 missing, 1 unknown (rare, or never seen in training), 2 and up known."""
-    numeric: Float[Tensor, "B N"]
+    numeric: Float[Tensor, "B X"]
     """Transformed as the schema says; 0 where missing, never NaN."""
-    missing: Bool[Tensor, "B N"]
+    missing: Bool[Tensor, "B X"]
     """Where a numeric value is missing."""
     bags: tuple[Bag, ...] = ()
     """One for each bag or sequence of the schema."""
@@ -177,7 +186,7 @@ def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
 
 @runtime_checkable
 class Catalogue(Protocol):
-    """What queries search."""
+    """The table of item vectors that queries search."""
 
     @property
     def size(self) -> int: ...
@@ -218,7 +227,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class Record:
-    """What a loss made of some queries."""
+    """The losses of some queries, and the scores that they are made of."""
 
     losses: Float[Tensor, "M"]
     positive: Float[Tensor, "M"] | None = None

@@ -1,7 +1,8 @@
-"""Download the files of a source: resumable, checked, and never half a file under the final name.
+"""Download the files of a source: resumed after a cut, checked, and never half a file under the final name.
 
 A file grows as `<name>.part` beside `<name>.part.json` (url, validator, total), so that an interrupted download goes
 on where it stopped, in this process or a later one. Only a complete and checked file gets its final name, by rename.
+urllib3 does the HTTP. Its own retries are off: they begin a body again from its first byte.
 """
 
 from __future__ import annotations
@@ -9,20 +10,39 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import cast
+
+import urllib3
+from urllib3.exceptions import HTTPError, InvalidHeader, LocationValueError
+from urllib3.util import Retry, parse_url
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
+from fullrank.core.files import reason_of, write_json
 from fullrank.core.progress import Reporter
 from fullrank.core.readers import read_json
 from fullrank.core.registry import find
-from fullrank.data.sources import ImpressionSource, RemoteFile, Source
-from fullrank.data.transfer import Lost, Transfer, fetch, patiently
+from fullrank.data.sources import EventSource, ImpressionSource, RemoteFile
+
+CHUNK = 1 << 18
+"""Bytes read at once."""
+TIMEOUT = 60.0
+"""Seconds without a byte before a connection counts as lost."""
+LONGEST_WAIT = 30.0
+"""Seconds between two attempts, at most."""
+# Redirects are followed; every failure is ours to wait for and to go on from.
+_RETRIES = Retry(total=None, connect=0, read=0, other=0, status=0, redirect=10)
+_MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def download(
-    source: Source | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
+    source: EventSource | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
 ) -> list[Path]:
     """Fetch what `source` needs into `folder` and return the paths of its files; what is complete is kept.
 
@@ -35,127 +55,258 @@ def download(
         try:
             source = find(source, "data.sources")()  # type: ignore[assignment]  # every spec of that room is a Source
         except ValueError as error:
-            raise UserError(str(error)) from None
+            raise UserError(str(error), code="unknown-source") from None
     assert not isinstance(source, str)
     if attempts < 1:
-        raise UserError(f"attempts={attempts} is not allowed: give at least 1")
-    target = Path(folder)
-    files = source.files()
+        raise UserError(f"attempts={attempts} is not allowed: give at least 1", code="attempts-too-few")
+    target, files = Path(folder), source.files()
     for file in files:
-        _refuse_path(file.name)
+        if file.name in ("", ".", "..") or PurePosixPath(file.name.replace("\\", "/")).name != file.name:
+            sentence = f"the source names a file {file.name!r} outside of the download folder; names hold no folders"
+            raise UserError(sentence, code="path-outside-folder")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {target}: {error.strerror}") from None
-    by_hand = [file for file in files if file.manual is not None]
+        raise UserError(f"cannot make the folder {target}: {error.strerror}", code="not-written") from None
+    found: list[Path] = []
+    missing: list[RemoteFile] = []
     with Reporter(progress, sizes=True) as shown:
         for file in files:
-            if file.manual is None and not _is_there(file, target):
-                _one(file, target / file.name, shown, attempts)
-    _refuse_missing([file for file in by_hand if not _is_there(file, target)], target)
-    return list(dict.fromkeys(path for file in files for path in _present(file, target)))
+            path = _complete(file, target)
+            if path is None and file.manual is None:
+                path = _fetch(_Part.of(file, target / file.name), target / file.name, shown, attempts)
+            if path is None:
+                missing.append(file)
+            else:
+                found.append(path)
+    if missing:
+        names = ", ".join(file.name for file in missing)
+        sentence = f"{names} cannot be downloaded to {target} from {missing[0].url}: {missing[0].manual}"
+        raise UserError(sentence, code="fetch-by-hand")
+    return list(dict.fromkeys(found))
 
 
-def _one(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> None:
-    """Fetch one file to its final name."""
-    part, note = _beside(target, ".part"), _beside(target, ".part.json")
-    transfer = _started(file, part, note)
+class _Interrupted(Exception):
+    """The transfer stopped for a reason that may pass; `wait` is what the server asked for, in seconds."""
 
-    def once() -> None:
-        fetch(transfer, on_bytes=lambda done, total: shown.at(file.name, done, total or file.size or 0), save=save)
+    def __init__(self, reason: str, wait: float = 0.0):
+        super().__init__(reason)
+        self.wait = wait
 
-    def save() -> None:
-        if file.size is not None and transfer.total not in (None, file.size):
+
+@dataclass
+class _Part:
+    """The growing file of a transfer, and its note about which version of which address it is."""
+
+    file: RemoteFile
+    path: Path
+    note: Path
+    done: int = 0
+    """Bytes of it."""
+    total: int | None = None
+    """Bytes of the whole file as the server says, None where it does not."""
+    validator: str | None = None
+    """A strong ETag or a Last-Modified date: the version that it was begun with."""
+
+    @classmethod
+    def of(cls, file: RemoteFile, target: Path) -> _Part:
+        """The part where an earlier process left it; from the start where that cannot be trusted."""
+        part = cls(file, target.with_name(f"{target.name}.part"), target.with_name(f"{target.name}.part.json"))
+        with suppress(UserError, OSError, KeyError, TypeError):  # no note, or a broken one
+            noted = read_json(part.note)
+            # A part without a validator could mix two versions; a checksum would find that out at the end.
+            trusted = noted["url"] == file.url and (noted["validator"] or file.md5 or file.sha256)
+            if trusted and part.path.is_file() and isinstance(noted["total"], (int, type(None))):
+                part.validator, part.total, part.done = noted["validator"], noted["total"], part.path.stat().st_size
+                return part
+        part.restart()
+        return part
+
+    def restart(self, total: int | None = None, validator: str | None = None) -> None:
+        """Begin another version. The old bytes go first: a kill must not pair them with a new validator."""
+        self.path.unlink(missing_ok=True)
+        self.done, self.total, self.validator = 0, total, validator
+
+    def begin(self, response: urllib3.BaseHTTPResponse) -> None:
+        """Take the answer's place, length and version, and note them before its body is written."""
+        headers, spot = response.headers, response.headers.get("Content-Range", "")
+        if response.status not in (200, 206, 416):
+            raise _refusal(self.file.url, response)
+        tag = headers.get("ETag")
+        validator = tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
+        length = spot.rpartition("/")[2] if response.status == 206 else headers.get("Content-Length", "")
+        total = int(length) if length.isdigit() else None
+        if response.status == 200:  # also of a server that ignores the range
+            self.restart(total, validator)
+        elif (  # a server may also ignore If-Range and send the rest of another version
+            not spot.startswith(f"bytes {self.done}-")
+            or self.total not in (None, total)
+            or self.validator not in (None, validator)
+        ):
+            self.restart()
+            raise _Interrupted("the file on the server has changed, it is begun again")
+        self.total, self.validator = total, validator
+        self._save()
+
+    def _save(self) -> None:
+        size, total = self.file.size, self.total
+        if size is not None and total not in (None, size):
             raise UserError(
-                f"{file.url} has {transfer.total:,} bytes but the published file has {file.size:,}: the publisher may "
-                f"have replaced it; if you trust the new one, fetch it by hand to {target}"
+                f"{self.file.url} has {total:,} bytes but the published file has {size:,}: the publisher may have "
+                f"replaced it; if you trust the new one, fetch it by hand to {self.path.with_suffix('')}",
+                code="size-differs",
             )
-        _room(target, (transfer.total or file.size or 0) - transfer.done)
-        state = {"url": file.url, "validator": transfer.validator, "total": transfer.total}
-        write_json(note, state, indent=None)
+        needed, free = (total or size or 0) - self.done, shutil.disk_usage(self.path.parent).free
+        if needed > free:
+            raise UserError(
+                f"{self.file.name} needs {needed:,} more bytes but {self.path.parent} has {free:,} free; make room",
+                code="disk-full",
+            )
+        write_json(self.note, {"url": self.file.url, "validator": self.validator, "total": total}, indent=None)
 
+    def copy(self, response: urllib3.BaseHTTPResponse, tell: Callable[[], None]) -> None:
+        """Append the body. Raises `_Interrupted` for the network, `OSError` for the disk."""
+        with open(self.path, "r+b" if self.done else "wb") as out:
+            out.seek(self.done)
+            out.truncate()
+            while True:
+                tell()
+                try:
+                    block = response.read1(CHUNK)  # what has arrived: `read` would lose it where the connection breaks
+                except (OSError, HTTPError) as error:
+                    broken = f"the connection broke after {self.done:,} bytes ({reason_of(_cause(error))})"
+                    raise _Interrupted(broken) from None
+                if not block:
+                    break
+                self.done += out.write(block)
+        if self.total is not None and self.done != self.total:
+            raise _Interrupted(f"the connection ended after {self.done:,} of {self.total:,} bytes")
+
+
+def _fetch(part: _Part, target: Path, shown: Reporter, attempts: int) -> Path:
+    """Bring a part to its end and give it its final name, with as much patience as `attempts` says."""
+    file, failures, most = part.file, 0, part.done
     try:
-        patiently(once, lambda: transfer.done, attempts, on_wait=shown.say)
-    except Lost as error:
-        kept = f"; {transfer.done:,} bytes are kept: run the command again to go on from there" if transfer.done else ""
-        raise UserError(f"cannot download {file.url}: {error}{kept}") from None
+        while part.total is None or part.done != part.total:
+            try:
+                _attempt(part, lambda: shown.at(file.name, part.done, part.total or file.size or 0))
+                break
+            except _Interrupted as error:
+                failures = 1 if part.done > most else failures + 1  # only more bytes than ever before are progress
+                most = max(most, part.done)
+                if failures >= attempts:
+                    kept = f"; {part.done:,} bytes are kept: run the command again to go on from there"
+                    sentence = f"cannot download {file.url}: {error}{kept if part.done else ''}"
+                    raise UserError(sentence, code="download-interrupted") from None
+                wait = min(LONGEST_WAIT, max(error.wait, 2.0 ** (failures - 1)))
+                shown.say(f"{error}; trying again in {wait:.0f} s")
+                pause(wait)
+        if (fault := _fault(part.path, file)) is not None:  # what is wrong is of no use to a later run
+            part.restart()
+            part.note.unlink(missing_ok=True)
+            raise fault
+        os.replace(part.path, target)
+        part.note.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write {part}: {error.strerror or error}; make room and run it again") from None
+        sentence = f"cannot write {part.path}: {error.strerror or error}; make room and run it again"
+        raise UserError(sentence, code="not-written") from None
+    return target
+
+
+def _attempt(part: _Part, tell: Callable[[], None]) -> None:
+    """One request for what is missing of a part. Raises `_Interrupted` for what may pass, `UserError` for the rest."""
+    url = part.file.url
+    # identity: a length and a range mean the stored bytes only without a transport compression.
+    headers = {"User-Agent": "fullrank (dataset download)", "Accept-Encoding": "identity"}
+    if part.done:
+        headers |= {"Range": f"bytes={part.done}-"} | ({"If-Range": part.validator} if part.validator else {})
     try:
-        _check(part, file)
-    except UserError:
-        part.unlink(missing_ok=True)
-        note.unlink(missing_ok=True)
-        raise
-    os.replace(part, target)
-    note.unlink(missing_ok=True)
-
-
-def _started(file: RemoteFile, part: Path, note: Path) -> Transfer:
-    """The transfer where an earlier process left it; from the start where that cannot be trusted."""
-    transfer = Transfer(file.url, part)
+        if not url.startswith(("http://", "https://")):
+            raise LocationValueError
+        response = _pool(url).request(
+            "GET", url, headers=headers, retries=_RETRIES, timeout=TIMEOUT, preload_content=False,
+            decode_content=False, enforce_content_length=False,
+        )  # fmt: skip
+    except LocationValueError:  # of the address, or of one that it redirects to
+        sentence = f"cannot download {url!r}: give an address that starts with http:// or https://"
+        raise UserError(sentence, code="address-not-http") from None
+    except HTTPError as error:
+        cause = _cause(error)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise UserError(
+                f"cannot download {url}: the server's certificate is not valid ({cause.verify_message}); check this "
+                "machine's clock and certificates, or fetch the file by hand",
+                code="certificate-invalid",
+            ) from None
+        raise _Interrupted(
+            f"{parse_url(url).netloc} does not answer ({reason_of(cause)}); check the network and any proxy"
+        ) from None
     try:
-        state = read_json(note)
-        # A part without a validator could mix two versions; a checksum would find that out at the end.
-        trusted = state["url"] == file.url and (state["validator"] or file.md5 or file.sha256)
-        if trusted and part.is_file() and isinstance(state["total"], (int, type(None))):
-            transfer.validator, transfer.total, transfer.done = state["validator"], state["total"], part.stat().st_size
-            return transfer
-    except (UserError, OSError, KeyError, TypeError):
-        pass
-    part.unlink(missing_ok=True)
-    return transfer
+        part.begin(response)
+        part.copy(response, tell)
+    finally:
+        response.close()
 
 
-def _present(file: RemoteFile, folder: Path) -> list[Path]:
-    return [folder / name for name in (file.name, *file.alternatives) if (folder / name).is_file()][:1]
+def _pool(url: str) -> urllib3.PoolManager:
+    """Connections by way of the proxy that the environment (`https_proxy`, `no_proxy`, ...) names for an address."""
+    where = parse_url(url)
+    proxy = urllib.request.getproxies().get(where.scheme or "")
+    if proxy is None or urllib.request.proxy_bypass(where.netloc or ""):
+        return urllib3.PoolManager()
+    return urllib3.ProxyManager(proxy if "://" in proxy else f"http://{proxy}")
 
 
-def _is_there(file: RemoteFile, folder: Path) -> bool:
-    """Whether the file, or the same content under another name, is complete. A wrong one is fetched again."""
-    for path in _present(file, folder):
-        if path.name != file.name:
-            return True
-        try:
-            _check(path, file)
-        except UserError:
-            return False
-        return True
-    return False
+def pause(seconds: float) -> None:
+    """Wait between two attempts."""
+    time.sleep(seconds)
 
 
-def _check(path: Path, file: RemoteFile) -> None:
-    """Raise `UserError` where size or checksum differ from what was published."""
+def _refusal(url: str, response: urllib3.BaseHTTPResponse) -> _Interrupted | UserError:
+    """The error for an answer that is no file."""
+    status = f"the server answered {response.status} {response.reason}"
+    if response.status in _MAY_PASS:
+        with suppress(InvalidHeader):
+            return _Interrupted(status, _RETRIES.get_retry_after(response) or 0.0)
+        return _Interrupted(status)
+    if response.status in (404, 410):
+        advice = "there is no such file; the publisher may have moved it: set base_url to where it is now"
+    elif response.status in (401, 403):
+        advice = "it is not open to programs; fetch it by hand, or set base_url to a mirror"
+    else:
+        advice = "set base_url to a mirror, or fetch it by hand"
+    return UserError(f"cannot download {url}: {status}; {advice}", code="server-refused")
+
+
+def _cause(error: BaseException) -> Exception:
+    """What happened below urllib3, which wraps an error as its cause or as one of its arguments."""
+    below = error.__cause__ or next((a for a in error.args if isinstance(a, Exception)), None)
+    return cast(Exception, error) if below is None else _cause(below)
+
+
+def _complete(file: RemoteFile, folder: Path) -> Path | None:
+    """Where the file, or the same content under another name, lies already; a wrong one is fetched again."""
+    for name in (file.name, *file.alternatives):
+        path = folder / name
+        if path.is_file() and (name != file.name or _fault(path, file) is None):
+            return path
+    return None
+
+
+def _fault(path: Path, file: RemoteFile) -> UserError | None:
+    """The error where size or checksum differ from what was published."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
-        raise UserError(f"{file.url} gave {size:,} bytes, not {file.size:,}; nothing was kept, download it again")
+        sentence = f"{file.url} gave {size:,} bytes, not {file.size:,}; nothing was kept, download it again"
+        return UserError(sentence, code="size-differs")
     for name, expected in (("md5", file.md5), ("sha256", file.sha256)):
         if expected is not None:
             with open(path, "rb") as stream:
                 found = hashlib.file_digest(stream, lambda kind=name: hashlib.new(kind, usedforsecurity=False))  # type: ignore[misc]
             if found.hexdigest() != expected.lower():
-                raise UserError(
+                return UserError(
                     f"{file.url} has the {name} {found.hexdigest()}, not {expected}: it was damaged on the way or "
-                    "replaced by its publisher; nothing was kept, download it again"
+                    "replaced by its publisher; nothing was kept, download it again",
+                    code="checksum-differs",
                 )
-
-
-def _room(target: Path, needed: int) -> None:
-    free = shutil.disk_usage(target.parent).free
-    if needed > free:
-        raise UserError(f"{target.name} needs {needed:,} more bytes but {target.parent} has {free:,} free; make room")
-
-
-def _refuse_missing(files: Sequence[RemoteFile], folder: Path) -> None:
-    if files:
-        names = ", ".join(file.name for file in files)
-        raise UserError(f"{names} cannot be downloaded to {folder} from {files[0].url}: {files[0].manual}")
-
-
-def _refuse_path(name: str) -> None:
-    if name in ("", ".", "..") or PurePosixPath(name.replace("\\", "/")).name != name:
-        raise UserError(f"the source names a file {name!r} outside of the download folder; names hold no folders")
-
-
-def _beside(target: Path, suffix: str) -> Path:
-    return target.with_name(target.name + suffix)
+    return None

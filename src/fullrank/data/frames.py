@@ -2,28 +2,36 @@
 
 Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others. Every check
 and every filter happens afterwards on the same arrays, so that all engines give the same store.
+
+`Chunks` gives a table as frames of `CHUNK` rows in input order, as often as needed, in the memory of one of them.
+Parquet is read by row groups. What cannot be read from the middle (CSV, JSONL, lazy queries) is first streamed into a
+Parquet file in a scratch folder. A DataFrame in memory is cut as it is.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
-"""File names that `Source` reads."""
+"""File names that `InputTable` reads."""
+
+CHUNK = 1 << 17
+"""Rows of a chunk. Statistics are summed by chunk, so another size may change their last digits."""
 
 _FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError)
 
 
-class Source:
+class InputTable:
     """A table that is read when its columns are known.
 
     `table` is a path (Parquet, CSV, TSV or JSONL, by suffix; a folder of Parquet files), or an eager or lazy
@@ -45,49 +53,126 @@ class Source:
         else:
             self.name = what
             self.frame = _wrap(table, what)
-        self.columns = self.guard(lambda: self.frame.collect_schema().names())
+        self.columns = self.attempt(lambda: self.frame.collect_schema().names())
         if len(set(self.columns)) < len(self.columns):
-            raise UserError(f"{self.name} has two columns of the same name; rename one: {', '.join(self.columns)}")
+            raise UserError(
+                f"{self.name} has two columns of the same name; rename one: {', '.join(self.columns)}",
+                code="repeated-column",
+            )
 
     def require(self, column: str, setting: str) -> None:
         """Raise `UserError` unless there is such a column; `setting` says how to name another."""
         if column not in self.columns:
             shown = ", ".join(self.columns) or "none"
             raise UserError(
-                f"{self.name} has no column {column!r}{nearest(column, self.columns)} (columns: {shown}); {setting}"
+                f"{self.name} has no column {column!r}{did_you_mean(column, self.columns)} (columns: {shown}); "
+                f"{setting}",
+                code="missing-column",
             )
 
     def read(self, names: Sequence[str]) -> pl.DataFrame:
         """These columns, rows in input order. A column named twice is read once."""
         chosen = self.frame.select(*dict.fromkeys(names))
-        return self.guard(lambda: _to_polars(chosen))
+        return self.attempt(lambda: _to_polars(chosen))
 
     def infer(self, frame: pl.DataFrame, keep_text: str | Sequence[str]) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
         keep = {keep_text} if isinstance(keep_text, str) else set(keep_text)
         return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name not in keep)
 
-    def guard(self, action: Any) -> Any:
+    def attempt(self, action: Any) -> Any:
         """What `action` gives; its engine's errors become `UserError`s that name the table."""
         try:
             return action()
         except UserError:
             raise
         except ModuleNotFoundError as error:
-            raise UserError(f"reading {self.name} needs the package {error.name!r}; install it") from None
+            raise UserError(
+                f"reading {self.name} needs the package {error.name!r}; install it", code="missing-package"
+            ) from None
         except _FAILURES as error:
             raise unreadable(self.name, error) from None
         except Exception as error:  # each engine has errors of its own; the cause stays for --debug
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-            raise UserError(f"{self.name} cannot be read by its engine: {reason[:200]}") from error
+            raise UserError(
+                f"{self.name} cannot be read by its engine: {reason[:200]}", code="table-unreadable"
+            ) from error
+
+
+class Chunks:
+    """Some columns of a table; iterate over it for (row number of the first row, frame)."""
+
+    def __init__(self, source: InputTable, columns: Sequence[str], scratch: Path):
+        self.name = source.name
+        self._source = source
+        self._columns = list(columns)
+        self._lazy: pl.LazyFrame | None = None
+        self._whole: pl.DataFrame | None = None
+        if isinstance(source.frame, nw.DataFrame):
+            self._whole = source.read(self._columns)
+            self.rows = len(self._whole)
+            return
+        if source.sliced:
+            native = source.frame.to_native()
+            assert isinstance(native, pl.LazyFrame)
+            self._lazy = native.select(self._columns)
+        else:
+            self._lazy = self._spooled(scratch / "input.parquet")
+        counted = self._lazy.select(pl.len())
+        self.rows = int(source.attempt(lambda: counted.collect().item()))
+
+    def __iter__(self) -> Iterator[tuple[int, pl.DataFrame]]:
+        return self.of(self._columns)
+
+    @property
+    def empty(self) -> pl.DataFrame:
+        """The columns without rows."""
+        return self._whole.clear() if self._whole is not None else self._read(0, self._columns).clear()
+
+    def of(self, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
+        """The chunks with some of the columns."""
+        chosen = list(dict.fromkeys(columns))
+        for start in range(0, self.rows, CHUNK):
+            if self._whole is not None:
+                yield start, self._whole.select(chosen).slice(start, CHUNK)
+            else:
+                yield start, self._read(start, chosen)
+
+    def _read(self, start: int, columns: list[str]) -> pl.DataFrame:
+        assert self._lazy is not None
+        some = self._lazy.slice(start, CHUNK).select(columns)
+        frame = self._source.attempt(lambda: some.collect())
+        assert isinstance(frame, pl.DataFrame)
+        if len(frame) != min(CHUNK, self.rows - start):
+            raise UserError(f"{self.name} changed while it was read; run it again", code="table-changed")
+        return frame
+
+    def _spooled(self, path: Path) -> pl.LazyFrame:
+        frame = self._source.frame.select(*self._columns)
+        try:
+            native = frame.to_native()
+            if isinstance(native, pl.LazyFrame):
+                self._source.attempt(
+                    lambda: native.sink_parquet(path, compression="lz4", statistics=False, row_group_size=CHUNK)
+                )
+            else:
+                assert isinstance(frame, nw.LazyFrame)
+                self._source.attempt(lambda: frame.sink_parquet(path))
+        except UserError as error:
+            if os.strerror(errno.ENOSPC) in str(error):  # the engine's error, which would blame the input
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+            raise
+        return pl.scan_parquet(path, glob=False)
 
 
 def unreadable(name: str, error: BaseException) -> UserError:
     """The error for a file that is there and cannot be parsed."""
     if isinstance(error, pl.exceptions.NoDataError):
-        return UserError(f"{name} is empty")
+        return UserError(f"{name} is empty", code="empty-file")
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return UserError(f"{name} cannot be read, it is damaged or not what its suffix says: {reason[:200]}")
+    return UserError(
+        f"{name} cannot be read, it is damaged or not what its suffix says: {reason[:200]}", code="table-unreadable"
+    )
 
 
 def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
@@ -97,26 +182,31 @@ def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
         kind = f"{type(table).__module__}.{type(table).__qualname__}".removeprefix("builtins.")
         raise UserError(
             f"{what} is a {kind}; give a path ({', '.join(SUFFIXES)}) or a DataFrame "
-            "(polars, pandas, Arrow, DuckDB relation, Spark)"
+            "(polars, pandas, Arrow, DuckDB relation, Spark)",
+            code="not-a-table",
         ) from None
 
 
 def _scan(path: Path, name: str) -> pl.LazyFrame:
     if path.is_dir():
         if not any(path.glob("**/*.parquet")):
-            raise UserError(f"{name} is a folder without Parquet files; give a file or a folder of .parquet files")
+            raise UserError(
+                f"{name} is a folder without Parquet files; give a file or a folder of .parquet files",
+                code="empty-folder",
+            )
         return pl.scan_parquet(path)
     if not path.exists():
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         close = difflib.get_close_matches(path.name, near, n=1, cutoff=0.6)
         raise UserError(
-            f"{name} does not exist" + (f"; did you mean {str(path.parent / close[0])!r}?" if close else "")
+            f"{name} does not exist" + (f"; did you mean {str(path.parent / close[0])!r}?" if close else ""),
+            code="missing-file",
         )
     suffix = _suffix(path)
     if suffix not in SUFFIXES:
-        raise UserError(f"{name} has the suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}")
+        raise UserError(f"{name} has the suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix")
     if path.stat().st_size == 0:
-        raise UserError(f"{name} is empty")
+        raise UserError(f"{name} is empty", code="empty-file")
     try:
         if suffix in (".parquet", ".pq"):
             return pl.scan_parquet(path, glob=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Int
@@ -42,7 +43,7 @@ class Histories:
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Users of a split: what is known of each, and what they should be shown."""
+    """Users of a split: the history of each, and the items that they chose after it (the targets of an evaluation)."""
 
     histories: Histories
     targets: Jagged
@@ -53,6 +54,11 @@ class EvalSet:
         """Rows of the store's users."""
         assert self.histories.users is not None
         return self.histories.users
+
+    @cached_property
+    def truth(self) -> Jagged:
+        """[U rows] the distinct ids of each user's targets, which metrics read."""
+        return self.targets.distinct()
 
     @property
     def next_items(self) -> Int[np.ndarray, "U"]:

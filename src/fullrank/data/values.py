@@ -1,4 +1,7 @@
-"""One column of a user's table as ids, seconds or numbers; what cannot be one is refused with count and first row."""
+"""One column of a user's table as ids, seconds or numbers, and where ids stand in a column.
+
+What cannot be an id, a time or a number is refused with its count and its first row.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,20 @@ def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
     """
     if series.dtype.is_float():
         series = series.fill_nan(None)
-    refuse(series.is_null(), series, what, "missing ids")
+    refuse(series.is_null(), series, what, "missing ids", code="missing-ids")
     if isinstance(series.dtype, (pl.Categorical, pl.Enum)):
         series = series.cast(pl.String)
     if series.dtype == pl.String and not typed:
         series = _plain_integers(series)
     if series.dtype == pl.String:
-        refuse(series == "", series, what, "empty ids")
+        refuse(series == "", series, what, "empty ids", code="empty-ids")
         return series
     if series.dtype.is_integer():
         return series if series.dtype not in (pl.Int128, pl.UInt128) else _cast(series, pl.Int64, what)
-    raise UserError(f"{what} is of type {series.dtype}; ids are whole numbers or strings: cast the column first")
+    raise UserError(
+        f"{what} is of type {series.dtype}; ids are whole numbers or strings: cast the column first",
+        code="wrong-column-type",
+    )
 
 
 def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
@@ -45,7 +51,9 @@ def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
         return found
     distinct = series.unique().sort()
     if len(distinct) >= 2**31:
-        raise UserError(f"{series.name} has {len(distinct):,} different ids; at most 2,147,483,647 fit")
+        raise UserError(
+            f"{series.name} has {len(distinct):,} different ids; at most 2,147,483,647 fit", code="too-many-ids"
+        )
     if series.dtype == pl.String:  # hashing is five times as fast as ranking text
         return series.cast(pl.Enum(distinct)).to_physical().to_numpy().astype(np.int32), distinct
     codes = series.rank("dense").to_numpy().astype(np.int32)
@@ -67,6 +75,7 @@ def _counted(series: pl.Series) -> tuple[np.ndarray, pl.Series] | None:
     return codes[place], distinct.cast(series.dtype)
 
 
+_DENSE = 1 << 22  # largest span of whole numbers that are looked up in a table
 NATIVE = (pl.Int64, pl.Int32, pl.UInt64, pl.UInt32)
 """Whole numbers as numpy has them, which those of 128 bits are not."""
 
@@ -79,22 +88,76 @@ def take(series: pl.Series, places: np.ndarray, name: str) -> pl.Series:
     return series[places].alias(name)
 
 
-def numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
+class IntIndex:
+    """Places of different whole numbers in a column: a table where they lie close together, else a binary search."""
+
+    def __init__(self, values: pl.Series):
+        keys = values.to_numpy()
+        self.low = int(keys.min()) if len(keys) else 0
+        span = int(keys.max()) - self.low + 1 if len(keys) else 0
+        self.table = None
+        if span <= max(_DENSE, 4 * len(keys)):
+            self.table = np.full(span + 2, -1, np.int32)  # one place at either end for what lies outside
+            self.table[keys - self.low + 1] = np.arange(len(keys), dtype=np.int32)
+        else:
+            self.order = np.argsort(keys, kind="stable")
+            self.sorted = keys[self.order]
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """The place of each whole number, -1 where it is not there."""
+        if self.table is not None:
+            high = self.low + len(self.table) - 3
+            inside = (keys >= self.low) & (keys <= high)
+            return self.table[np.where(inside, keys - np.where(inside, self.low, keys) + 1, 0)]
+        at = np.minimum(np.searchsorted(self.sorted, keys), len(self.sorted) - 1)
+        return np.where(self.sorted[at] == keys, self.order[at], -1)
+
+
+class TextIndex:
+    """Places of different texts in a column, by 64-bit hashes, sorted once. They are this process's own, not stored."""
+
+    def __init__(self, values: pl.Series):
+        self.values = values
+        for self.seed in range(8):
+            hashes = values.hash(self.seed).to_numpy()
+            self.order = np.argsort(hashes, kind="stable")
+            self.sorted = hashes[self.order]
+            if not bool((self.sorted[1:] == self.sorted[:-1]).any()):
+                return
+        raise UserError(
+            f"the vocabulary of {values.name!r} holds a value twice; prepare the data again", code="file-damaged"
+        )
+
+    def find(self, values: pl.Series) -> np.ndarray:
+        """The place of each value, -1 where it is not there."""
+        if len(self.values) == 0:
+            return np.full(len(values), -1)
+        at = np.searchsorted(self.sorted, values.hash(self.seed).to_numpy())
+        place = self.order[np.minimum(at, len(self.order) - 1)]
+        same = (self.values.gather(place) == values).fill_null(False).to_numpy()
+        return np.where(same, place, -1)
+
+
+def finite_numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
     """Finite numbers. Raises `UserError` for missing, text or infinite ones, and for those below `least`."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String)):
-        raise UserError(f"{what} is of type {series.dtype}; it must hold numbers")
+        raise UserError(f"{what} is of type {series.dtype}; it must hold numbers", code="wrong-column-type")
     values = series.cast(pl.Float64, strict=False)
-    refuse(values.is_null() | ~values.is_finite(), series, what, "missing or unreadable numbers")
+    refuse(
+        values.is_null() | ~values.is_finite(), series, what, "missing or unreadable numbers", code="unreadable-numbers"
+    )
     if least is not None:
-        refuse(values < least, series, what, f"numbers below {least:g}")
+        refuse(values < least, series, what, f"numbers below {least:g}", code="numbers-too-small")
     return values.to_numpy()
 
 
 def names(series: pl.Series, what: str) -> pl.Series:
     """Event types as strings. Raises `UserError` for missing ones."""
-    refuse(series.is_null(), series, what, "missing types")
+    refuse(series.is_null(), series, what, "missing types", code="missing-types")
     if series.dtype.is_nested() or series.dtype.is_float():
-        raise UserError(f"{what} is of type {series.dtype}; event types are strings or whole numbers")
+        raise UserError(
+            f"{what} is of type {series.dtype}; event types are strings or whole numbers", code="wrong-column-type"
+        )
     return series.cast(pl.String)
 
 
@@ -109,16 +172,21 @@ def seconds(series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = Tru
     if dtype == pl.String:
         numeric = None if typed else _numeric_text(series)
         if numeric is not None:
-            refuse(numeric.is_null(), series, what, "times that are missing or no numbers")
+            refuse(numeric.is_null(), series, what, "times that are missing or no numbers", code="unreadable-times")
         moments = iso(series) if numeric is None else numeric
-        refuse(moments.is_null(), series, what, "times that are missing or not ISO 8601")
+        refuse(moments.is_null(), series, what, "times that are missing or not ISO 8601", code="unreadable-times")
         series = moments
     elif not (dtype.is_numeric() or dtype in (pl.Date, pl.Datetime)):
-        raise UserError(f"{what} is of type {dtype}; times are numbers, ISO 8601 strings, dates or datetimes")
+        raise UserError(
+            f"{what} is of type {dtype}; times are numbers, ISO 8601 strings, dates or datetimes",
+            code="wrong-column-type",
+        )
     if series.dtype in (pl.Date, pl.Datetime):
         if unit != "s":
-            raise UserError(f"{what} holds dates, so time_unit={unit!r} has no effect; leave it out")
-        refuse(series.is_null(), series, what, "missing times")
+            raise UserError(
+                f"{what} holds dates, so time_unit={unit!r} has no effect; leave it out", code="setting-without-effect"
+            )
+        refuse(series.is_null(), series, what, "missing times", code="missing-times")
         return _calendar(series)
     return _clock(series, what, _PER_SECOND[unit])
 
@@ -142,29 +210,33 @@ def iso(text: pl.Series) -> pl.Series:
     return moments
 
 
-def moment(text: str) -> int:
+def iso_seconds(text: str) -> int:
     """Seconds since 1970 of an ISO 8601 date. Raises `UserError` for other text."""
     found = iso(pl.Series([text]))
     if found.null_count():
-        raise UserError(f"{text!r} is not an ISO 8601 date (2014-06-01 or 2014-06-01T12:00:00Z)")
+        raise UserError(f"{text!r} is not an ISO 8601 date (2014-06-01 or 2014-06-01T12:00:00Z)", code="not-a-date")
     return int(found.to_physical()[0]) // 10**6
 
 
-def dated(seconds: int) -> str:
+def with_date(seconds: int) -> str:
     """Seconds since 1970 as a person reads them: with the date, where it is one of a calendar."""
     day = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if abs(seconds) < 1e11 else None
     return f"{seconds}" + (f" ({day:%Y-%m-%d})" if day else "")
 
 
-def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str) -> None:
-    """Raise `UserError` with count, first row and first value where any element of `bad` is true."""
+def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str, *, code: str) -> None:
+    """Raise `UserError` with count, first row and first value where any element of `bad` is true.
+
+    `what` names the column, `problem` what is wrong with its values, for the sentence; `code` names it for programs.
+    """
     bad = bad.fill_null(True)
     count = int(bad.sum())
     if count:
         row = int(bad.arg_max() or 0)
         raise UserError(
             f"{what} has {count:,} {problem} among {len(bad):,} rows, first in row {row} (from 0): {series[row]!r}; "
-            "repair or drop these rows"
+            "repair or drop these rows",
+            code=code,
         )
 
 
@@ -186,7 +258,7 @@ def _numeric_text(series: pl.Series) -> pl.Series | None:
 
 def _cast(series: pl.Series, dtype: Any, what: str) -> pl.Series:
     cast = series.cast(dtype, strict=False)
-    refuse(cast.is_null(), series, what, "numbers that do not fit 64 bits")
+    refuse(cast.is_null(), series, what, "numbers that do not fit 64 bits", code="numbers-too-large")
     return cast
 
 
@@ -200,12 +272,12 @@ def _calendar(series: pl.Series) -> tuple[np.ndarray, np.ndarray]:
 
 def _clock(series: pl.Series, what: str, per_second: int) -> tuple[np.ndarray, np.ndarray]:
     if series.dtype.is_integer():
-        refuse(series.is_null(), series, what, "missing times")
+        refuse(series.is_null(), series, what, "missing times", code="missing-times")
         key = _cast(series, pl.Int64, what).to_numpy()
         return (key if per_second == 1 else key // per_second), key
     exact = series.cast(pl.Float64, strict=False)
     bad = exact.is_null() | ~exact.is_finite()
-    refuse(bad, series, what, "times that are missing, NaN or infinite")
-    refuse(exact.abs() > _LIMIT, series, what, "times that do not fit 64 bits")
+    refuse(bad, series, what, "times that are missing, NaN or infinite", code="unreadable-times")
+    refuse(exact.abs() > _LIMIT, series, what, "times that do not fit 64 bits", code="numbers-too-large")
     key = exact.to_numpy()
     return np.floor(key / per_second).astype(np.int64), key

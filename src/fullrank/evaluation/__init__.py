@@ -1,9 +1,9 @@
-"""A model and a prepared store in, honest numbers out: metrics, errors, intervals, slices, and their protocol.
+"""Evaluation of a model on a prepared store: metrics with standard errors, intervals and slices, and their protocol.
 
     evaluate(model, store, "test", Evaluation()).to_json()
     EVALUATE[experiment.problem](model, store, "test", experiment.evaluation)
     compare(a, b, "ndcg@10")        # the same users, paired; different protocols are refused
-    oracle_step(model, store, "test"), frontier(model, store, "test")       # of a model that reasons
+    oracle_ceilings(model, store, "test"), accuracy_by_steps(model, store, "test")      # of a model that reasons
 
 Several processes share the users: each calls `measure(..., shard=(rank, world))`, then `merge` puts the parts
 together; the result is the one that a single process gives.
@@ -18,17 +18,17 @@ import torch
 
 from fullrank.core.progress import Progress
 from fullrank.evaluation.compare import Comparison, compare
-from fullrank.evaluation.frontier import Point, frontier
-from fullrank.evaluation.oracle import Ceiling, oracle_step
 from fullrank.evaluation.ranking import evaluate_ranking
+from fullrank.evaluation.reasoning_steps import OracleCeiling, StepCurvePoint, accuracy_by_steps, oracle_ceilings
 from fullrank.evaluation.result import EvaluationResult, PerImpression, PerUser, merge
 from fullrank.evaluation.retrieval import evaluate, measure
 from fullrank.evaluation.spec import Evaluation
 from fullrank.problem import Problem
 
 __all__ = [
-    "EVALUATE", "Ceiling", "Comparison", "Evaluate", "Evaluation", "EvaluationResult", "PerImpression", "PerUser",
-    "Point", "compare", "evaluate", "evaluate_clicks", "frontier", "measure", "merge", "oracle_step",
+    "EVALUATE", "Comparison", "Evaluate", "Evaluation", "EvaluationResult", "OracleCeiling", "PerImpression", "PerUser",
+    "StepCurvePoint", "accuracy_by_steps", "compare", "evaluate", "evaluate_ranking", "measure", "merge",
+    "oracle_ceilings",
 ]  # fmt: skip
 
 

@@ -1,4 +1,12 @@
-"""Two models, or the seeds of two models, on the same users or impressions: is the difference real?"""
+"""Compare two models, or the seeds of two models, on the same users or impressions: paired differences and p values.
+
+`bqs_like@k` asks whether one run is better than a reference for popular, middling and niche targets alike. It is a
+stand-in, not BQS: the Balanced Quality Score (Coppolillo et al., ACM TIST 2024; SPRINT, Table 8) compares quality in
+three classes of popularity with a reference model, which stands at 0.5, but its formula is in none of the papers that
+this library follows. Ours is 1 / (1 + exp(-sum over head, mid and tail of the difference in mean NDCG@k)), each user in
+the band of their target (`slices.popularity_bands`). It has the same reference point and counts a niche user more than
+the mean does; its numbers are not those of BQS and may not be reported as such.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +15,33 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.evaluation import bqs_like
-from fullrank.evaluation.result import EvaluationResult, differing, remedy
+from fullrank.evaluation.result import EvaluationResult, protocol_difference, setting_to_align
+from fullrank.evaluation.slices import LABELS
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import (
     RESAMPLED,
     bootstrap_p,
     bounds,
-    column,
+    metric_values,
     resample,
     resample_clicks,
     sign_flip,
 )
-from fullrank.metrics.names import PAIRED, Name, parse_metric
+from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 from fullrank.problem import Problem
 
-FREE = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
+MAY_DIFFER = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
 """Parts of a protocol of retrieval that may differ: what else was computed, how intervals were drawn, how long a model
 thought or how it searched."""
-FREE_OF_CLICKS = ("bootstrap", "bins", "gauc_groups", "gauc_left_out")
+MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out")
 """The same of ranking."""
-MOST = 1000
+MAX_RESAMPLES = 1000
 """Most bootstrap samples of users: more do not move an interval visibly."""
 
-Side = Sequence[EvaluationResult]
+Results = Sequence[EvaluationResult]
 
 
 @dataclass(frozen=True)
@@ -60,24 +68,25 @@ class Compare(Protocol):
     """The difference b - a of one metric of one problem; a side holds one evaluation or more."""
 
     def __call__(
-        self, a: Side, b: Side, metric: str, *, samples: int | None, level: float, seed: int
+        self, a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int
     ) -> Comparison: ...
 
 
-def check_alike(a: Evaluation, b: Evaluation) -> None:
+def check_comparable(a: Evaluation, b: Evaluation) -> None:
     """Raises `UserError` where two evaluations that are still to come could not be compared."""
     for name in ("protocol", "seen", "popularity", "empty", "negatives", "negatives_from"):
         ours, theirs = getattr(a, name), getattr(b, name)
         if ours != theirs:
             raise UserError(
                 f"these runs are evaluated differently: {name} is {ours!r} in the first and {theirs!r} in the second; "
-                f"evaluate them alike with --set {name}={'null' if ours is None else ours}"
+                f"evaluate them alike with --set {name}={'null' if ours is None else ours}",
+                code="protocols-differ",
             )
 
 
 def compare(
-    a: EvaluationResult | Side,
-    b: EvaluationResult | Side,
+    a: EvaluationResult | Results,
+    b: EvaluationResult | Results,
     metric: str,
     *,
     samples: int | None = None,
@@ -98,50 +107,52 @@ def compare(
     """
     ours, theirs = ([side] if isinstance(side, EvaluationResult) else list(side) for side in (a, b))
     if not ours or not theirs:
-        raise UserError("there is nothing to compare: give at least one evaluation of each side")
+        raise UserError("there is nothing to compare: give at least one evaluation of each side", code="no-evaluations")
     if len({one.problem for one in (*ours, *theirs)}) > 1:
-        raise UserError("one run ranks items and the other predicts clicks; compare two of the same kind")
+        raise UserError(
+            "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
+        )
     if samples is not None and samples < 1:
-        raise UserError(f"samples must be at least 1, not {samples}")
+        raise UserError(f"samples must be at least 1, not {samples}", code="samples-below-one")
     return COMPARE[ours[0].problem](ours, theirs, metric, samples=samples, level=level, seed=seed)
 
 
-def _compare_lists(a: Side, b: Side, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
+def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
     samples = 10_000 if samples is None else samples
-    read = bqs_like.quality(metric)
+    read = bqs_like_quality(metric)
     name = parse_metric(metric) if read is None else read
     for side in (*a, *b):
-        _check_protocols(a[0], side, FREE)
+        _check_protocols(a[0], side, MAY_DIFFER)
         if str(name) not in side.metrics:
-            raise unknown("metric of this evaluation", str(name), side.metrics)
+            raise unknown("metric", str(name), side.metrics)
     before, after = (_mean_metric(side, str(name)) for side in (a, b))
     gap = _mean_column(b, name) - _mean_column(a, name)
     if read is not None:
-        return _stand_in(a[0], gap, name.k, samples, level, seed)
-    drawn = resample(gap[:, None], samples=min(samples, MOST), seed=seed)[:, 0]
+        return _compare_bqs_like(a[0], gap, name.k, samples, level, seed)
+    drawn = resample(gap[:, None], samples=min(samples, MAX_RESAMPLES), seed=seed)[:, 0]
     test = f"paired sign-flip permutation of {'values' if name.per_user else 'influences'}, {samples} flips"
     p = sign_flip(gap, samples, seed)
     return Comparison(str(name), before, after, after - before, bounds(drawn, level), p, test, len(gap))
 
 
-def _stand_in(
+def _compare_bqs_like(
     a: EvaluationResult, gap: Float[np.ndarray, "U"], k: int, samples: int, level: float, seed: int
 ) -> Comparison:
-    parts, influences = bqs_like.columns(gap, bqs_like.bands_of(a))
-    drawn = resample(influences[:, None], samples=min(samples, MOST), seed=seed)[:, 0]
-    half, found = bqs_like.score(0.0), bqs_like.score(float(parts.mean()))
-    low, high = (bqs_like.score(end) - half for end in bounds(drawn, level))
+    parts, influences = bqs_like_columns(gap, _target_bands(a))
+    drawn = resample(influences[:, None], samples=min(samples, MAX_RESAMPLES), seed=seed)[:, 0]
+    half, found = _logistic(0.0), _logistic(float(parts.mean()))
+    low, high = (_logistic(end) - half for end in bounds(drawn, level))
     test = f"a stand-in, not BQS; paired sign-flip permutation of each user's part, {samples} flips"
     p = sign_flip(parts, samples, seed)
     return Comparison(f"{PAIRED}@{k}", half, found, found - half, (low, high), p, test, len(gap))
 
 
-def _compare_clicks(a: Side, b: Side, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
+def _compare_clicks(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
     samples = 1000 if samples is None else samples
     for side in (*a, *b):
-        _check_protocols(a[0], side, FREE_OF_CLICKS)
+        _check_protocols(a[0], side, MAY_DIFFER_RANKING)
     if metric not in RESAMPLED:
-        raise unknown("metric of a comparison of clicks", metric, RESAMPLED)
+        raise unknown("metric", metric, RESAMPLED)
     unit = a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
     drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)
@@ -153,16 +164,16 @@ def _compare_clicks(a: Side, b: Side, metric: str, *, samples: int | None, level
 COMPARE: Mapping[Problem, Compare] = {"retrieval": _compare_lists, "ranking": _compare_clicks}
 
 
-def _mean_metric(sides: Side, name: str) -> float:
+def _mean_metric(sides: Results, name: str) -> float:
     return float(np.mean([one.metrics[name] for one in sides]))
 
 
-def _mean_column(sides: Side, name: Name) -> Float[np.ndarray, "U"]:
-    each = [column(name, one.per_user.values, one.per_user.lists, one.protocol["items"]) for one in sides]
+def _mean_column(sides: Results, name: Name) -> Float[np.ndarray, "U"]:
+    each = [metric_values(name, one.per_user.values, one.per_user.lists, one.protocol["items"]) for one in sides]
     return np.mean(each, axis=0)
 
 
-def _mean_drawn(sides: Side, metric: str, unit: str, samples: int, seed: int) -> Float[np.ndarray, "S"]:
+def _mean_drawn(sides: Results, metric: str, unit: str, samples: int, seed: int) -> Float[np.ndarray, "S"]:
     rows = [one.per_impression for one in sides]
     each = [
         resample_clicks(
@@ -178,9 +189,45 @@ def _check_protocols(a: EvaluationResult, b: EvaluationResult, free: Sequence[st
     ours, theirs = ({k: v for k, v in side.protocol.items() if k not in free} for side in (a, b))
     if ours != theirs:
         raise UserError(
-            f"these evaluations cannot be compared: their protocols differ in {differing(ours, theirs)}"
-            f"{remedy(ours, theirs) or '; evaluate both in the same way'}"
+            f"these evaluations cannot be compared: their protocols differ in {protocol_difference(ours, theirs)}"
+            f"{setting_to_align(ours, theirs) or '; evaluate both in the same way'}",
+            code="protocols-differ",
         )
     if not np.array_equal(a.rows.ids, b.rows.ids):
         what = "users" if a.problem == "retrieval" else "impressions"
-        raise UserError(f"these evaluations cannot be compared: they hold different {what}")
+        raise UserError(f"these evaluations cannot be compared: they hold different {what}", code="rows-differ")
+
+
+def bqs_like_quality(metric: str) -> Name | None:
+    """The metric whose differences `bqs_like@k` reads, NDCG@k; None for every other metric."""
+    if metric.strip().partition("@")[0] != PAIRED:
+        return None
+    return Name("ndcg", split_name(metric)[1])
+
+
+def _target_bands(result: EvaluationResult) -> Int[np.ndarray, "U"]:
+    """Each user's band: 0 head, 1 mid, 2 tail."""
+    if "target" not in result.per_user.groups:
+        raise UserError(
+            f"{PAIRED} needs the popularity of the targets: evaluate with slices=true", code="slices-needed"
+        )
+    return result.per_user.groups["target"]
+
+
+def bqs_like_columns(
+    gap: Float[np.ndarray, "U"], band: Int[np.ndarray, "U"]
+) -> tuple[Float[np.ndarray, "U"], Float[np.ndarray, "U"]]:
+    """Two columns whose mean is the summed difference of the bands: each user's part of it, and each user's influence.
+
+    A part changes sign with the user's difference, as a permutation test needs. An influence varies around the sum as
+    the user does around the band's mean, as an interval needs (how many users a band has is chance too).
+    """
+    counts = np.bincount(band, minlength=len(LABELS["target"]))
+    means = np.bincount(band, gap, len(counts)) / np.maximum(counts, 1)
+    weight = len(gap) / counts[band]
+    return gap * weight, means.sum() + (gap - means[band]) * weight
+
+
+def _logistic(total: float) -> float:
+    """The logistic of a summed difference."""
+    return float(1 / (1 + np.exp(-total)))

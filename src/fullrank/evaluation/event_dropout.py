@@ -1,4 +1,4 @@
-"""Robustness: the model does not get to see some events of each history (PLR, Sec. 6.5.1, Figure 3).
+"""Event dropout: hide a share of the events of each history from the model (robustness; PLR, Sec. 6.5.1, Figure 3).
 
 Event j (from the start of user u's whole history) is hidden where a hash of (seed, u, j) falls below the share, so the
 events of a smaller share are among those of a larger, two runs lose the same ones, and nothing depends on batches. A
@@ -20,10 +20,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
+from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch, Model, Scorer
-from fullrank.inference.batches import answer_of, index_of
+from fullrank.inference.batches import index_of, scorer_of
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.ops.place_random import uniform
 
 STEP = 0x0D12
 """Where in the sequence of random numbers these are: apart from training steps at the same seed."""
@@ -35,7 +35,9 @@ class EventDropout(nn.Module):
     def __init__(self, model: Model, share: float, seed: int):
         super().__init__()
         if not 0 <= share < 1:
-            raise UserError(f"the share of events to drop must be at least 0 and below 1, not {share:g}")
+            raise UserError(
+                f"the share of events to drop must be at least 0 and below 1, not {share:g}", code="share-out-of-range"
+            )
         self.model, self.share, self.seed = model, share, seed
         self.num_items, self.longest = model.num_items, model.max_length
         self.max_length = sys.maxsize  # what is dropped is drawn from whole histories
@@ -49,12 +51,12 @@ class EventDropout(nn.Module):
 
     def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
         assert batch.rows is not None
-        draws = uniform(self.seed, STEP, batch.rows, batch.items.shape[1])
-        seen = without(batch, kept(draws, batch.valid, self.share), self.longest)
-        return answer_of(self.model, seen, index, budget)
+        draws = uniform_draws(self.seed, STEP, batch.rows, batch.items.shape[1])
+        seen = drop_events(batch, keep_mask(draws, batch.valid, self.share), self.longest)
+        return scorer_of(self.model, seen, index, budget)
 
 
-def kept(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:
+def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:
     """Which events stay: those whose draw is not below the share, and of a row without any, that of the largest."""
     stays = valid & (draws >= share)
     best = draws.masked_fill(~valid, -1.0).argmax(1, keepdim=True)
@@ -62,7 +64,7 @@ def kept(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) 
     return torch.where(stays.any(1, keepdim=True), stays, last)
 
 
-def without(batch: Batch, stays: Bool[Tensor, "B T"], longest: int) -> Batch:
+def drop_events(batch: Batch, stays: Bool[Tensor, "B T"], longest: int) -> Batch:
     """The batch with the last `longest` events that stay, moved to the left, and no padding that none needs."""
     order = (~stays).long().argsort(dim=1, stable=True)
     counts = stays.sum(1)

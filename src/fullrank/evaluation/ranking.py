@@ -1,4 +1,4 @@
-"""A click model and a store of impressions in, metrics, intervals and a reliability curve out."""
+"""Evaluation of a ranking model: metrics of click probabilities, their intervals, and a reliability curve."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from jaxtyping import Int
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Impressions
-from fullrank.evaluation.ranking_spec import RankingEvaluation, Selection
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.retrieval import Split
+from fullrank.evaluation.spec import RankingEvaluation, Selection
 from fullrank.evaluation.statistics import bounds, resample_clicks
-from fullrank.inference.predict import probable
+from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr
 from fullrank.models.ranking.model import RankingModule, checked_labels
 
 
 @runtime_checkable
-class Shown(Protocol):
+class ImpressionEvalStore(Protocol):
     """What evaluation reads of a store of impressions."""
 
     @property
@@ -34,7 +34,7 @@ class Shown(Protocol):
 
 def evaluate_ranking(
     model: RankingModule,
-    store: Shown,
+    store: ImpressionEvalStore,
     split: str,
     spec: RankingEvaluation | None = None,
     *,
@@ -43,14 +43,16 @@ def evaluate_ranking(
 ) -> EvaluationResult:
     """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
     spec = spec or RankingEvaluation()
-    rows = score(model, store, rows_of(store, split), spec.batch_size, device=device, progress=progress)
-    return summarised(rows, spec, split, store.fingerprint)
+    rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, device=device, progress=progress)
+    return ranking_result(rows, spec, split, store.fingerprint)
 
 
-def summarised(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
+def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
     """Metrics, intervals and protocol of some rows."""
     if spec.unit == "group" and rows.groups is None:
-        raise UserError("unit=group resamples groups and this store has no group column: use unit=row")
+        raise UserError(
+            "unit=group resamples groups and this store has no group column: use unit=row", code="no-group-column"
+        )
     curve = ctr.reliability_curve(rows.probabilities, rows.labels, spec.bins)
     area, loss = ctr.auc(rows.probabilities, rows.labels), float(ctr.losses(rows.probabilities, rows.labels).mean())
     clicks = float(rows.labels.sum())
@@ -72,31 +74,37 @@ def summarised(rows: PerImpression, spec: RankingEvaluation, split: str, fingerp
     return EvaluationResult(metrics, stderr, interval, {}, protocol, rows, curve)
 
 
-def selected(rows: PerImpression, selection: Selection) -> float:
+def selection_value(rows: PerImpression, selection: Selection) -> float:
     """The value of a selection metric."""
     if selection == "logloss":
         return float(ctr.losses(rows.probabilities, rows.labels).mean())
     if selection == "gauc":
         if rows.groups is None:
-            raise UserError("the selection metric gauc needs a group column: prepare the store with one, or select auc")
+            raise UserError(
+                "the selection metric gauc needs a group column: prepare the store with one, or select auc",
+                code="no-group-column",
+            )
         return ctr.gauc(rows.probabilities, rows.labels, rows.groups).value
     area = ctr.auc(rows.probabilities, rows.labels)
     return area if selection == "auc" else area - float(ctr.losses(rows.probabilities, rows.labels).mean())
 
 
-def rows_of(store: Shown, split: str) -> Int[np.ndarray, "N"]:
+def split_rows(store: ImpressionEvalStore, split: str) -> Int[np.ndarray, "N"]:
     """Row numbers of a split."""
     if split not in get_args(Split):
         raise unknown("split", split, get_args(Split))
     found = store.split(split)
     if not len(found):
-        raise UserError(f"the store has no impressions in the split {split!r}: prepare it with another split")
+        raise UserError(
+            f"the store has no impressions in the split {split!r}: prepare it with another split",
+            code="no-impressions-in-split",
+        )
     return np.arange(found.start, found.stop)
 
 
-def score(
+def predict_rows(
     model: RankingModule,
-    store: Shown,
+    store: ImpressionEvalStore,
     rows: Int[np.ndarray, "N"],
     batch_size: int,
     *,
@@ -109,12 +117,14 @@ def score(
         labels.append(checked_labels(batch.labels).numpy())
         if batch.groups is not None:
             groups.append(batch.groups.numpy())
-        probabilities.append(probable(model, batch, device))
+        probabilities.append(predict_batch(model, batch, device))
     whose = np.concatenate(groups).astype(np.int64) if groups else None
     return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
 
 
-def _batches(store: Shown, rows: np.ndarray, size: int, progress: Progress | None) -> Iterator[Impressions]:
+def _batches(
+    store: ImpressionEvalStore, rows: np.ndarray, size: int, progress: Progress | None
+) -> Iterator[Impressions]:
     for low in range(0, len(rows), size):
         yield store.batch(rows[low : low + size])
         if progress is not None:

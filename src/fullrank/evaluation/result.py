@@ -1,4 +1,4 @@
-"""What an evaluation found: metrics with errors and intervals, the rows behind them, and all of it on disk."""
+"""Evaluation results: metrics with standard errors and intervals, the rows behind them, and their files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
-from fullrank.evaluation.sampled_metrics import gaps
-from fullrank.evaluation.slices import sliced
+from fullrank.evaluation.sampled import sampled_gaps
+from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
 from fullrank.metrics.names import Name, expand_metrics
@@ -73,7 +73,7 @@ class PerUser:
         """The inverse of `table`."""
         return PerUser(
             frame["user"].to_numpy(),
-            {str(n): frame[str(n)].to_numpy() for n in names_of(protocol) if n.per_user},
+            {str(n): frame[str(n)].to_numpy() for n in metric_names(protocol) if n.per_user},
             frame["items"].to_numpy() if "items" in frame.columns else None,
             _prefixed(frame, "slice:"),
             protocol,
@@ -143,14 +143,19 @@ class EvaluationResult:
     def per_user(self) -> PerUser:
         """The rows of users. Raises `UserError` where there is one per impression."""
         if self.rows.problem == "ranking":
-            raise UserError("this evaluation has a row per impression and none per user: read per_impression")
+            raise UserError(
+                "this evaluation has a row per impression and none per user: read per_impression",
+                code="rows-of-impressions",
+            )
         return self.rows
 
     @property
     def per_impression(self) -> PerImpression:
         """The rows of impressions. Raises `UserError` where there is one per user."""
         if self.rows.problem == "retrieval":
-            raise UserError("this evaluation has a row per user and none per impression: read per_user")
+            raise UserError(
+                "this evaluation has a row per user and none per impression: read per_user", code="rows-of-users"
+            )
         return self.rows
 
     @property
@@ -162,7 +167,7 @@ class EvaluationResult:
     @property
     def sampled(self) -> dict[str, dict[str, float]]:
         """Metric -> `full`, `sampled` and their `gap`; empty where no sampled metrics were asked for."""
-        return gaps(self.metrics, self.rows.sampled) if self.rows.problem == "retrieval" else {}
+        return sampled_gaps(self.metrics, self.rows.sampled) if self.rows.problem == "retrieval" else {}
 
     def dump(self) -> dict[str, Any]:
         """Plain data without the rows; numbers that do not exist are None."""
@@ -195,20 +200,27 @@ class EvaluationResult:
             return _restored(tree, folder)
         except (*BROKEN, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             why = f"({error})"
-            raise UserError(f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}") from None
+            raise UserError(
+                f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}", code="not-an-evaluation"
+            ) from None
 
 
 def merge(parts: Sequence[PerUser]) -> EvaluationResult:
     """The evaluation of all users from the rows of every shard, in any order; equal to that of one process."""
     if not parts:
-        raise UserError("there are no shards to merge: give the result of `measure` of every rank")
+        raise UserError("there are no shards to merge: give the result of `measure` of every rank", code="no-shards")
     protocol = parts[0].protocol
     for part in parts[1:]:
         if part.protocol != protocol:
-            raise UserError(f"these shards belong to different evaluations: {differing(protocol, part.protocol)}")
+            raise UserError(
+                f"these shards belong to different evaluations: {protocol_difference(protocol, part.protocol)}",
+                code="protocols-differ",
+            )
     users = np.concatenate([p.users for p in parts])
     if len(users) != protocol["users"] or len(np.unique(users)) != len(users):
-        raise UserError(f"the shards hold {len(users)} of {protocol['users']} users: give each shard once")
+        raise UserError(
+            f"the shards hold {len(users)} of {protocol['users']} users: give each shard once", code="shards-incomplete"
+        )
     order = np.argsort(users, kind="stable")
     filled = [p for p in parts if len(p.users)]
     rows = PerUser(
@@ -223,17 +235,17 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
     return _summarised(rows)
 
 
-def names_of(protocol: dict[str, Any]) -> list[Name]:
+def metric_names(protocol: dict[str, Any]) -> list[Name]:
     return expand_metrics(protocol["metrics"], ())
 
 
-def differing(a: dict[str, Any], b: dict[str, Any]) -> str:
+def protocol_difference(a: dict[str, Any], b: dict[str, Any]) -> str:
     """The keys in which two protocols differ, with both values (of a fingerprint, its beginning)."""
     keys = [k for k in {**a, **b} if a.get(k) != b.get(k)]
     return ", ".join(f"{k} ({_brief(a.get(k))} and {_brief(b.get(k))})" for k in keys)
 
 
-def remedy(a: dict[str, Any], b: dict[str, Any]) -> str:
+def setting_to_align(a: dict[str, Any], b: dict[str, Any]) -> str:
     """What makes two protocols alike; nothing where no setting does, as with different data."""
     keys = {k for k in {**a, **b} if a.get(k) != b.get(k)}
     if not keys & set(SETTABLE) or keys - set(SETTABLE) - FOLLOWING:
@@ -252,13 +264,13 @@ def _summarised(rows: PerUser) -> EvaluationResult:
     summary = summarise(
         rows.values,
         rows.lists,
-        names_of(rows.protocol),
+        metric_names(rows.protocol),
         items=rows.protocol["items"],
         samples=boot["samples"],
         seed=boot["seed"],
         level=boot["level"],
     )
-    slices = sliced(rows.values, rows.groups)
+    slices = slice_means(rows.values, rows.groups)
     return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, rows.protocol, rows)
 
 

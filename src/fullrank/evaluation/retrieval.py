@@ -1,29 +1,62 @@
-"""From a model and a split to one row of metrics per user."""
+"""Evaluation of a recommender: the users of a split, their ranked lists, and one row of metrics per user.
+
+`evaluate` is `merge(measure(...))`: `measure` takes the users of one shard and gives their rows, `merge` (`result.py`)
+puts the rows of all shards together into means, errors and intervals. The protocol, a plain dictionary, says everything
+that a number depends on besides the model; two results are compared only where all of it agrees.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Int
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Model
-from fullrank.data.histories import Histories
-from fullrank.evaluation.eval_users import Asked, EvalStore, Split, asked
+from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.event_dropout import EventDropout
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
-from fullrank.evaluation.sampled import places
-from fullrank.evaluation.sampled_metrics import sampled_beside, told
-from fullrank.evaluation.slices import groups
+from fullrank.evaluation.sampled import sampled_hits, shared_negative_metrics, shared_negative_protocol
+from fullrank.evaluation.slices import slice_codes
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.rank import rank
+from fullrank.inference.search import Decoding
 from fullrank.metrics import MetricInputs, Ranking, match
 from fullrank.metrics.exposure import history_popularity
+from fullrank.models.sequential.reasoning.budget import described
 
-__all__ = ["EvalStore", "Split", "evaluate", "measure", "of_lists", "ranked"]
+Split = Literal["validation", "test"]
+TIES = {
+    "full": "score descending, item id ascending",
+    "sampled": "target first: place = 1 + negatives scored higher",
+}
+
+
+@runtime_checkable
+class CountedCatalog(Protocol):
+    """A catalogue whose items were counted."""
+
+    @property
+    def popularity(self) -> Int[np.ndarray, "V"]: ...
+
+
+@runtime_checkable
+class EvalStore(Protocol):
+    """What evaluation reads of a prepared store (`fullrank.data.events.store.Store`)."""
+
+    @property
+    def items(self) -> Int[np.ndarray, "E"]: ...
+    @property
+    def bounds(self) -> Int[np.ndarray, "users 2"]: ...
+    @property
+    def catalog(self) -> CountedCatalog: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def eval_set(self, split: Split, *, without_history: bool = False) -> EvalSet: ...
 
 
 def evaluate(
@@ -56,53 +89,49 @@ def measure(
     """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See `merge`."""
     spec = spec or Evaluation()
     if not 0 <= shard[0] < shard[1]:
-        raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}")
-    mine = asked(model, store, split, spec).part(slice(shard[0], None, shard[1]))
-    teller = EventDropout(model, spec.drop, spec.seed) if spec.drop else model
-    deepest = max(n.k for n in spec.names())
+        raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="bad-shard")
+    everybody, protocol = users_and_protocol(model, store, split, spec)
+    users = everybody.take(slice(shard[0], None, shard[1]))
+    model = visible_model(model, spec)
     if spec.protocol == "sampled":
-        hits = places(teller, mine.histories, mine.truth, store.catalog.popularity, spec, deepest, device, progress)
-        return _rows(mine, store, spec, MetricInputs(hits, mine.truth.lengths))
-    ranking = ranked(teller, mine.histories, spec, deepest, device, progress)
-    rows = of_lists(mine, store, spec, ranking.ids.astype(np.int32), ranking.steps)
+        hits = sampled_hits(model, users, store.catalog.popularity, spec, device, progress)
+        return _rows(users, protocol, store, spec, MetricInputs(hits, users.truth.lengths))
+    ranking = ranked(model, users.histories, spec, longest_list(spec), device, progress)
+    rows = rows_of_lists(users, protocol, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
         return rows
-    beside = sampled_beside(teller, mine.histories, mine.truth, spec, device, progress)
-    return replace(rows, sampled=beside, protocol=rows.protocol | told(spec, model.num_items))
+    sampled = shared_negative_metrics(model, users, spec, device, progress)
+    return replace(rows, sampled=sampled, protocol=protocol | shared_negative_protocol(spec, model.num_items))
 
 
-def of_lists(
-    mine: Asked,
-    store: EvalStore,
-    spec: Evaluation,
-    lists: Int[np.ndarray, "U K"],
-    steps: Int[np.ndarray, "U"] | None = None,
-) -> PerUser:
-    """The rows of users whose ranked item ids are given (-1: an empty place), whoever ranked them."""
-    counts = store.catalog.popularity
-    if spec.popularity == "all":
-        counts = np.bincount(store.items, minlength=len(counts))
-    chosen = None
-    if any(n.needs_histories for n in spec.names()):
-        chosen = history_popularity(mine.histories.items, counts)
-    table = MetricInputs(match(lists, mine.truth), mine.truth.lengths, lists, counts, chosen)
-    return _rows(mine, store, spec, table, steps)
+def users_and_protocol(model: Model, store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, dict[str, Any]]:
+    """All users of a split by ascending row, and the protocol.
+
+    Raises `UserError` where there are none, or where store and model disagree about items.
+    """
+    popularity = store.catalog.popularity
+    if len(popularity) != model.num_items:
+        raise UserError(
+            f"the model ranks {model.num_items} items but the store's catalogue has {len(popularity)}: evaluate on the "
+            "store that it was trained on",
+            code="catalogue-size-differs",
+        )
+    users, skipped = _users(store, split, spec)
+    protocol = _protocol(store, split, spec, len(users), skipped)
+    protocol |= _inference(model, spec)
+    hides_seen = spec.seen == "exclude" and spec.protocol == "full"
+    protocol["unreachable"] = _unreachable(users) if hides_seen else 0
+    return users, protocol
 
 
-def _rows(
-    mine: Asked,
-    store: EvalStore,
-    spec: Evaluation,
-    table: MetricInputs,
-    steps: Int[np.ndarray, "U"] | None = None,
-) -> PerUser:
-    values = {str(n): n(table) for n in spec.names() if n.per_user}
-    codes = {}
-    if spec.slices and len(mine.users):
-        known = mine.histories.items
-        fresh = store.bounds[mine.users, 0] <= known.starts
-        codes = groups(known.lengths, fresh, mine.truth, store.catalog.popularity)
-    return PerUser(mine.users, values, table.ids, codes, mine.protocol, steps)
+def visible_model(model: Model, spec: Evaluation) -> Model:
+    """The model, which reads each history without some of its events where the spec says so (`drop`)."""
+    return EventDropout(model, spec.drop, spec.seed) if spec.drop else model
+
+
+def longest_list(spec: Evaluation) -> int:
+    """The length of the lists that all metrics of a spec can be read from."""
+    return max(n.k for n in spec.names())
 
 
 def ranked(
@@ -118,3 +147,109 @@ def ranked(
         model, histories, k=k, seen=spec.seen, batch_size=spec.batch_size, block=spec.block, device=device,
         progress=progress, decoding=spec.decoding, budget=spec.reasoning,
     )  # fmt: skip
+
+
+def rows_of_lists(
+    users: EvalSet,
+    protocol: dict[str, Any],
+    store: EvalStore,
+    spec: Evaluation,
+    lists: Int[np.ndarray, "U K"],
+    steps: Int[np.ndarray, "U"] | None = None,
+) -> PerUser:
+    """The rows of users whose ranked item ids are given (-1: an empty place), whoever ranked them."""
+    counts = store.catalog.popularity
+    if spec.popularity == "all":
+        counts = np.bincount(store.items, minlength=len(counts))
+    chosen = None
+    if any(n.needs_histories for n in spec.names()):
+        chosen = history_popularity(users.histories.items, counts)
+    table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen)
+    return _rows(users, protocol, store, spec, table, steps)
+
+
+def _rows(
+    users: EvalSet,
+    protocol: dict[str, Any],
+    store: EvalStore,
+    spec: Evaluation,
+    table: MetricInputs,
+    steps: Int[np.ndarray, "U"] | None = None,
+) -> PerUser:
+    values = {str(n): n(table) for n in spec.names() if n.per_user}
+    codes = {}
+    if spec.slices and len(users):
+        history = users.histories.items
+        # A user is new where their training events end before the history begins: nothing of it was trained on.
+        new = store.bounds[users.users, 0] <= history.starts
+        codes = slice_codes(history.lengths, new, users.truth, store.catalog.popularity)
+    return PerUser(users.users, values, table.ids, codes, protocol, steps)
+
+
+def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int]:
+    """The users, by ascending row, and how many were left out for want of a history."""
+    if split not in get_args(Split):
+        raise unknown("split", split, get_args(Split))
+    whole = store.eval_set(cast(Split, split), without_history=True)
+    if not len(whole):
+        raise UserError(
+            f"the store has no users with a target in the split {split!r}: prepare it with another split",
+            code="no-users-in-split",
+        )
+    keep = (whole.histories.lengths > 0) if spec.empty == "skip" else np.ones(len(whole), dtype=bool)
+    if not keep.any():
+        raise UserError(
+            f"none of the {len(whole)} users of the split {split!r} has a history: evaluate with empty=answer, or "
+            "prepare the store with another split",
+            code="no-users-with-history",
+        )
+    order = np.flatnonzero(keep)[np.argsort(whole.users[keep], kind="stable")]
+    return whole.take(order), int(np.sum(~keep))
+
+
+def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
+    """Budget, decoding and dropped events, where they are not the defaults: other results keep their keys."""
+    found: dict[str, Any] = {}
+    budget = described(model, spec.reasoning)
+    if budget is not None:
+        found["reasoning"] = budget
+    if spec.decoding != Decoding():
+        found["decoding"] = spec.decoding.described()
+    if spec.drop:
+        found["dropped"] = {"share": spec.drop, "seed": spec.seed}
+    return found
+
+
+def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skipped: int) -> dict[str, Any]:
+    sampled = spec.protocol == "sampled"
+    return {
+        "split": split,
+        "fingerprint": store.fingerprint,
+        "users": users,
+        "users_without_history": skipped if spec.empty == "skip" else "answered",
+        "items": len(store.catalog.popularity),
+        "history": "training events" if split == "validation" else "training and validation events",
+        "seen": spec.seen,
+        "candidates": f"{spec.negatives or 100} {spec.negatives_from or 'uniform'} negatives" if sampled else "full",
+        "candidates_seed": spec.seed if sampled else None,
+        "ties": TIES[spec.protocol],
+        "popularity": None if sampled else f"{spec.popularity} events",
+        "ks": sorted({n.k for n in spec.names()}),
+        "metrics": [str(n) for n in spec.names()],
+        "bootstrap": {"samples": spec.bootstrap, "level": spec.level, "seed": spec.seed, "unit": "user"},
+    }
+
+
+def _unreachable(users: EvalSet, chunk: int = 1 << 16) -> int:
+    """How many targets are in their own user's history, so that excluding it makes them impossible to hit."""
+    found = 0
+    for low in range(0, len(users), chunk):
+        some = users.take(slice(low, low + chunk))
+        truth, seen = some.targets.distinct(), some.histories.items
+        rows, items = seen.row_of(), seen.flat()
+        if bool((truth.lengths == 1).all()):  # one target each: no need to sort anything
+            found += len(np.unique(rows[items == truth.values[rows]]))
+            continue
+        width = int(max(truth.values.max(initial=0), items.max(initial=0))) + 1
+        found += int(np.isin(truth.keys(width), seen.keys(width)).sum())
+    return found

@@ -1,86 +1,113 @@
-"""The sampled protocol: each target is ranked among n negatives drawn for its user.
+"""Sampled metrics: each target ranked among n negatives, drawn for its user or shared by neighbouring users.
 
 Sampled metrics are not estimates of the full ones and may order models differently (Krichene and Rendle 2020); they are
-here to repeat published numbers. Draws are with replacement, from the items that are not the user's targets and (seen
-policy `exclude`) not in the history; draw j of user u is a function of (seed, u, j) alone. Ties go to the target: its
-place is 1 + the number of negatives that score strictly higher, plus the user's other targets placed before it. A
-model that scores all items alike therefore looks perfect.
+here to repeat published numbers.
+
+- `sampled_hits`, the sampled protocol (`Evaluation.protocol`): negatives of each user, drawn with replacement from the
+  items that are not the user's targets and (seen policy `exclude`) not in the history. Draw j of user u is a function
+  of (seed, u, j) alone.
+- `shared_negative_metrics` (`Evaluation.sampled`): reported with the full metrics and their gap (SRT, SIGIR 2024,
+  Sec. 4.1 and its code). Negatives are drawn evenly with replacement and shared by users of `SHARED_BY` neighbouring
+  rows; neither the target nor the history is taken out of them. Draw j of a group of users is a function of
+  (seed, group, j) alone. Differs: SRT's code shares a draw among the users of an evaluation batch, whichever these are.
+
+Ties go to the target: its place is 1 + the number of negatives that score strictly higher, plus the user's other
+targets placed before it. A model that scores all items alike therefore looks perfect.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Model
-from fullrank.data.histories import Histories
+from fullrank.core.random import uniform_at
+from fullrank.data.batch import Model, Scorer
+from fullrank.data.histories import EvalSet
 from fullrank.evaluation.spec import Evaluation
-from fullrank.inference.batches import BLOCK, answers, pair_scores
-from fullrank.ops.splitmix import uniform
+from fullrank.inference.batches import BLOCK, pair_scores, score_batches
+from fullrank.inference.exact import block_scorer
+from fullrank.metrics import MetricInputs
+from fullrank.metrics.names import ACCURACY
 
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""
+SHARED_BY = 128
+"""Rows of users that share a draw: SRT's evaluation batch."""
+
+Places = Callable[[Scorer, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""(scorer of a batch, positions of its users in the set) -> row in the batch, and place from 0, of each target."""
 
 
-def places(
+def sampled_hits(
     model: Model,
-    histories: Histories,
-    truth: Jagged,
+    users: EvalSet,
     popularity: Int[np.ndarray, "V"],
     spec: Evaluation,
-    deepest: int,
     device: torch.device | str,
     progress: Progress | None = None,
 ) -> Bool[np.ndarray, "U K"]:
-    """Which of the first `deepest` places of each user's candidates hold a target."""
-    hits = np.zeros((len(histories), deepest), dtype=bool)
+    """Which of the first places of each user's candidates hold a target, under the sampled protocol."""
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
-    block = min(spec.block or BLOCK, model.num_items)
-    runs = answers(
-        model,
-        histories,
-        block=block,
-        batch_size=spec.batch_size,
-        device=device,
-        progress=progress,
-        budget=spec.reasoning,
-    )
-    for at, answer in runs:
-        wanted = truth.take(at)
-        own, targets, forbidden = wanted.row_of(), wanted.flat(), wanted.keys(len(popularity))
+
+    def places(scorer: Scorer, at: Int[np.ndarray, "B"]) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
+        truth = users.truth.take(at)
+        own, targets, forbidden = truth.row_of(), truth.flat(), truth.keys(len(popularity))
         if spec.seen == "exclude":
-            forbidden = np.concatenate([forbidden, histories.items.take(at).keys(len(popularity))])
-        users = at if histories.users is None else histories.users[at]
-        drawn = negatives(users, spec.negatives or 100, weights, np.unique(forbidden), spec.seed)
+            forbidden = np.concatenate([forbidden, users.histories.items.take(at).keys(len(popularity))])
+        drawn = negatives(users.users[at], spec.negatives or 100, weights, np.unique(forbidden), spec.seed)
         pairs = np.concatenate([np.repeat(np.arange(len(at)), drawn.shape[1]), own])
-        scores = pair_scores(answer, pairs, np.concatenate([drawn.ravel(), targets]), block=block)
+        scores = pair_scores(scorer, pairs, np.concatenate([drawn.ravel(), targets]), block=_block(model, spec))
         others = scores[: drawn.size].reshape(drawn.shape)
-        place = target_places(scores[drawn.size :], own, others)
-        inside = place < deepest
-        hits[at[own[inside]], place[inside]] = True
-    return hits
+        return own, target_places(scores[drawn.size :], own, others)
+
+    return _hits(model, users, spec, max(n.k for n in spec.names()), places, device, progress)
 
 
-def target_places(
-    scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"], negatives: Float[np.ndarray, "U n"]
-) -> Int[np.ndarray, "N"]:
-    """The place (from 0) of each target in its user's candidates, ties to the targets. `rows` ascends."""
-    return placed((negatives[rows] > scores[:, None]).sum(1), scores, rows)
+def shared_negative_metrics(
+    model: Model, users: EvalSet, spec: Evaluation, device: torch.device | str, progress: Progress | None = None
+) -> dict[str, Float[np.ndarray, "U"]]:
+    """The accuracy metrics of `spec`, each user's targets ranked among `spec.sampled` shared negatives."""
+    names = [n for n in spec.names() if n.base in ACCURACY]
+
+    def places(scorer: Scorer, at: Int[np.ndarray, "B"]) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
+        truth = users.truth.take(at)
+        own, targets = truth.row_of(), truth.flat()
+        scores = pair_scores(scorer, own, targets, block=_block(model, spec))
+        above = count_higher(
+            scorer, scores, own, users.users[at], spec.sampled or 0, spec.seed, block=_block(model, spec)
+        )
+        return own, _places(above, scores, own)
+
+    hits = _hits(model, users, spec, max((n.k for n in names), default=1), places, device, progress)
+    table = MetricInputs(hits, users.truth.lengths)
+    return {str(n): n(table) for n in names}
 
 
-def placed(
-    above: Int[np.ndarray, "N"], scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"]
-) -> Int[np.ndarray, "N"]:
-    """The same, where it is known how many negatives stand above each target."""
-    order = np.lexsort((-scores, rows))
-    first = np.searchsorted(rows, rows)  # where the user's targets begin
-    place = np.empty_like(above)
-    place[order] = above[order] + np.arange(len(rows)) - first
-    return place
+def shared_negative_protocol(spec: Evaluation, items: int) -> dict[str, Any]:
+    """What the protocol says of shared negatives; nothing without any. A `note` where they outnumber the items."""
+    if spec.sampled is None:
+        return {}
+    draws = {"negatives": spec.sampled, "from": "uniform", "shared_by": SHARED_BY, "seed": spec.seed}
+    found = {**draws, "ties": "target first: place = 1 + negatives scored higher", "removed": "nothing"}
+    if spec.sampled >= items:
+        found["note"] = (
+            f"{spec.sampled:,} negatives were drawn with replacement from {items:,} items, so items count more than "
+            "once and the full metrics say the same better; set evaluation.sampled to fewer than the items, or to null"
+        )
+    return {"sampled": found}
+
+
+def sampled_gaps(full: dict[str, float], sampled: dict[str, Float[np.ndarray, "U"]]) -> dict[str, dict[str, float]]:
+    """Metric -> the mean over all items, among the sampled ones, and the difference."""
+    means = {name: float(values.mean()) for name, values in sampled.items()}
+    return {n: {"full": full[n], "sampled": mean, "gap": mean - full[n]} for n, mean in means.items()}
 
 
 def negatives(
@@ -101,13 +128,103 @@ def negatives(
     found = np.empty(len(rows), dtype=np.int64)
     left = np.arange(len(rows))
     for again in range(ROUNDS):
-        drawn = uniform(seed, place[0][left], place[1][left], np.uint64(again))
+        drawn = uniform_at(seed, place[0][left], place[1][left], np.uint64(again))
         found[left] = np.searchsorted(ends, np.floor(drawn * ends[-1]).astype(np.int64), side="right")
         left = left[_contains(forbidden, rows[left] * size + found[left])]
         if not len(left):
             return found.reshape(len(users), count)
     short = len(np.unique(rows[left]))
-    raise UserError(f"{short} users have too few items left to draw negatives from: use protocol 'full'")
+    raise UserError(
+        f"{short} users have too few items left to draw negatives from: use protocol 'full'", code="too-few-negatives"
+    )
+
+
+def shared_negatives(groups: Int[np.ndarray, "G"], count: int, items: int, seed: int) -> Int[np.ndarray, "G n"]:
+    """The draws of each group of users."""
+    places = np.repeat(groups, count), np.tile(np.arange(count), len(groups))
+    drawn = (uniform_at(seed, places[0], places[1].astype(np.uint64)) * items).astype(np.int64)
+    return drawn.reshape(len(groups), count)
+
+
+def target_places(
+    scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"], negatives: Float[np.ndarray, "U n"]
+) -> Int[np.ndarray, "N"]:
+    """The place (from 0) of each target among its user's negatives, ties to the targets. `rows` ascends."""
+    return _places((negatives[rows] > scores[:, None]).sum(1), scores, rows)
+
+
+def count_higher(
+    scorer: Scorer,
+    scores: Float[np.ndarray, "N"],
+    rows: Int[np.ndarray, "N"],
+    users: Int[np.ndarray, "B"],
+    count: int,
+    seed: int,
+    *,
+    block: int,
+) -> Int[np.ndarray, "N"]:
+    """How many of its user's shared negatives score strictly higher than each target. `rows` says whose target it is.
+
+    Items are scored block by block; an item counts as often as it was drawn.
+    """
+    groups, group = np.unique(users // SHARED_BY, return_inverse=True)
+    drawn = np.sort(shared_negatives(groups, count, scorer.size, seed), axis=1)
+    score, found = block_scorer(scorer, block), np.zeros(len(rows), dtype=np.int64)
+    for low in range(0, scorer.size, block):
+        high = min(low + block, scorer.size)
+        times = torch.from_numpy(_times_drawn(drawn, low, high))
+        block_scores = score(low, high)
+        target_scores = torch.from_numpy(scores).to(block_scores.device)
+        for some in np.array_split(np.arange(len(rows)), max(1, len(rows) // 1024)):  # bounds the [N, block] table
+            higher: Tensor = block_scores[torch.from_numpy(rows[some])].float() > target_scores[some, None]
+            found[some] += (higher.cpu() * times[torch.from_numpy(group[rows[some]])]).sum(1).numpy()
+    return found
+
+
+def _hits(
+    model: Model,
+    users: EvalSet,
+    spec: Evaluation,
+    k: int,
+    places: Places,
+    device: torch.device | str,
+    progress: Progress | None,
+) -> Bool[np.ndarray, "U K"]:
+    """Which of the first k places of each user hold a target, batch by batch."""
+    hits = np.zeros((len(users), k), dtype=bool)
+    batches = score_batches(
+        model, users.histories, block=_block(model, spec), batch_size=spec.batch_size, device=device,
+        progress=progress, budget=spec.reasoning,
+    )  # fmt: skip
+    for at, scorer in batches:
+        own, place = places(scorer, at)
+        inside = place < k
+        hits[at[own[inside]], place[inside]] = True
+    return hits
+
+
+def _block(model: Model, spec: Evaluation) -> int:
+    return min(spec.block or BLOCK, model.num_items)
+
+
+def _places(
+    above: Int[np.ndarray, "N"], scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"]
+) -> Int[np.ndarray, "N"]:
+    """The place of each target, from the number of negatives above it and the scores of the user's other targets."""
+    order = np.lexsort((-scores, rows))
+    first = np.searchsorted(rows, rows)  # where the user's targets begin
+    place = np.empty_like(above)
+    place[order] = above[order] + np.arange(len(rows)) - first
+    return place
+
+
+def _times_drawn(drawn: Int[np.ndarray, "G n"], low: int, high: int) -> Int[np.ndarray, "G k"]:
+    """How often each group drew each item of a block. `drawn` rises in each row."""
+    found = np.zeros((len(drawn), high - low), dtype=np.int64)
+    for row, items in zip(found, drawn, strict=True):
+        first, last = np.searchsorted(items, [low, high])
+        row += np.bincount(items[first:last] - low, minlength=high - low)
+    return found
 
 
 def _contains(table: Int[np.ndarray, "P"], keys: Int[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:

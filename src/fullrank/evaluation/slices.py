@@ -1,4 +1,4 @@
-"""Which users an average hides: the group of each user by kind, by history length and by popularity of the target.
+"""Slices: metrics by kind of user, by history length and by popularity of the target, which an average hides.
 
 The slice `target` is where per-band quality stands: recall of `tail` is the share of tail targets that were found. A
 user with several targets (global-time splits) stands in the band of the most popular one, with all of them. The slice
@@ -27,11 +27,11 @@ LABELS = {
 }
 
 
-def groups(
+def slice_codes(
     lengths: Int[np.ndarray, "U"], new: Bool[np.ndarray, "U"], truth: Jagged, popularity: Int[np.ndarray, "V"]
 ) -> dict[str, Int[np.ndarray, "U"]]:
     """The place of each user's label in `LABELS`. `new`: no event in training. Target: the most popular one."""
-    band, items, first = bands(popularity), truth.flat(), truth.offsets[:-1]
+    band, items, first = popularity_bands(popularity), truth.flat(), truth.offsets[:-1]
     return {
         "users": new.astype(np.int8),
         "history": (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.int8),
@@ -40,7 +40,7 @@ def groups(
     }
 
 
-def bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
+def popularity_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
     """0 head, 1 mid, 2 tail for each item. An item belongs to the band in which its share of events begins."""
     order = np.argsort(-popularity, kind="stable")
     before = (np.cumsum(popularity[order]) - popularity[order]) / max(int(popularity.sum()), 1)
@@ -50,7 +50,7 @@ def bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
     return band
 
 
-def sliced(
+def slice_means(
     values: Mapping[str, Float[np.ndarray, "U"]], codes: Mapping[str, Int[np.ndarray, "U"]]
 ) -> dict[str, dict[str, dict[str, float | int]]]:
     """Slice -> label -> metric -> mean over the label's users, and their `count`; labels without users are left out."""

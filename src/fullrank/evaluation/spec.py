@@ -1,17 +1,23 @@
-"""How a model is evaluated. Every setting that can change a number is named in the result's protocol."""
+"""Evaluation settings: of ranked lists (`Evaluation`) and of click probabilities (`RankingEvaluation`).
+
+Every setting that can change a number is named in the result's protocol.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.inference.decoding import Decoding
+from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
 from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand_metrics, parse_metric
 from fullrank.models.sequential.reasoning.budget import Budget
+
+Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
+"""Metrics of click probabilities that may choose among checkpoints."""
 
 
 class Evaluation(Spec):
@@ -40,7 +46,7 @@ class Evaluation(Spec):
     empty: Literal["skip", "answer"] = "skip"
     """Users without a history: left out and counted, or given to the model, which must be able to answer them."""
     reasoning: Budget = Budget()
-    """How much a reasoner thinks; anything set here is an error for a model without one."""
+    """How many steps and streams a reasoner computes; anything set here is an error for a model without one."""
     decoding: Decoding = Decoding()
     """The search among semantic ids; anything but exact is an error for a model that does not generate them."""
     drop: float = Field(default=0.0, ge=0, lt=1)
@@ -62,42 +68,41 @@ class Evaluation(Spec):
     @classmethod
     def _under_its_own_name(cls, text: str) -> str:
         """`ndcg@010` is `ndcg@10`, as in the results that training looks it up in."""
-        try:
-            return str(parse_metric(text))
-        except UserError as error:
-            raise ValueError(str(error)) from None
+        return str(parse_metric(text))
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Evaluation:
         if self.protocol == "full":
             for setting in ("negatives", "negatives_from"):
                 if getattr(self, setting) is not None:
-                    raise ValueError(f"{setting} has no effect when protocol is 'full': leave it out or use 'sampled'")
+                    raise _idle(f"{setting} has no effect when protocol is 'full': leave it out or use 'sampled'")
         elif self.sampled is not None:
-            raise ValueError("sampled has no effect when protocol is 'sampled', which has negatives of its own")
+            raise _idle("sampled has no effect when protocol is 'sampled', which has negatives of its own")
         elif self._changed("popularity"):
-            raise ValueError(
+            raise _idle(
                 f"popularity={self.popularity!r} has no effect when protocol is 'sampled', whose metrics count no "
                 "popularity: leave it out or use 'full' (negatives_from chooses how negatives are drawn)"
             )
         if self.reasoning.adaptive is not None and (self.drop or self.protocol == "sampled"):
-            raise ValueError(
+            raise UserError(
                 "reasoning.adaptive stops by lists of the whole catalogue and of whole histories: leave it out, or use "
-                "protocol 'full' and drop=0"
+                "protocol 'full' and drop=0",
+                code="adaptive-needs-full-lists",
             )
         if self.sampled is not None and self.metrics is not None:
             if not any(n.base in ACCURACY for n in expand_metrics(self.metrics, self.ks)):
-                raise ValueError(f"sampled needs an accuracy metric ({', '.join(ACCURACY)}) beside it")
+                raise UserError(
+                    f"sampled={self.sampled} needs an accuracy metric among the metrics: name one of "
+                    f"{', '.join(ACCURACY)}, or leave sampled out",
+                    code="no-accuracy-metric",
+                )
         if self.decoding.kind != "exact" and self.protocol == "sampled":
-            raise ValueError("decoding has no effect when protocol is 'sampled': candidates are scored one by one")
+            raise _idle("decoding has no effect when protocol is 'sampled': candidates are scored one by one")
         if self.bootstrap == 0 and self._changed("level"):
-            raise ValueError(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")
+            raise _idle(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")
         if not self.ks or min(self.ks) < 1:
-            raise ValueError(f"ks must be list lengths of at least 1, not {list(self.ks)}")
-        try:
-            self._check_names()
-        except UserError as error:
-            raise ValueError(str(error)) from None
+            raise UserError(f"ks must be list lengths of at least 1, not {list(self.ks)}", code="bad-list-length")
+        self._check_names()
         return self
 
     def _changed(self, setting: str) -> bool:
@@ -106,12 +111,21 @@ class Evaluation(Spec):
     def _check_names(self) -> None:
         if self.metrics is not None:
             if not self.metrics:
-                raise UserError("metrics is an empty list: name at least one, or leave it out for all")
+                raise UserError(
+                    "metrics is an empty list: name at least one, or leave it out for all", code="no-metrics"
+                )
             lists = [n for n in expand_metrics(self.metrics, self.ks) if n.needs_lists]
             if self.protocol == "sampled" and lists:
-                raise UserError(f"the metric {lists[0].base!r} needs full lists, and protocol 'sampled' makes none")
+                raise UserError(
+                    f"the metric {lists[0].base!r} needs full lists, and protocol 'sampled' makes none: leave it out, "
+                    "or use 'full'",
+                    code="metric-needs-lists",
+                )
         if parse_metric(self.selection).base not in ACCURACY:
-            raise UserError(f"selection must be an accuracy metric ({', '.join(ACCURACY)}), not {self.selection!r}")
+            raise UserError(
+                f"selection must be an accuracy metric ({', '.join(ACCURACY)}), not {self.selection!r}",
+                code="selection-not-accuracy",
+            )
 
     def names(self) -> list[Name]:
         """The metrics to compute, in order."""
@@ -123,3 +137,57 @@ class Evaluation(Spec):
     def for_selection(self) -> Evaluation:
         """The same protocol with the selection metric alone: what training computes again and again."""
         return self.model_copy(update={"metrics": (self.selection,), "slices": False, "bootstrap": 0, "sampled": None})
+
+
+class RankingEvaluation(Spec):
+    """Click probabilities against what was clicked. Refuses idle settings."""
+
+    problem: ClassVar[Literal["ranking"]] = "ranking"
+
+    kind: Literal["clicks"] = "clicks"
+    selection: Selection = "auc"
+    """The metric by which training chooses among checkpoints; logloss is better smaller, the others larger."""
+    bins: int = Field(20, ge=1)
+    """Parts of the reliability curve, of equally many rows each."""
+    bootstrap: int = Field(200, ge=0)
+    """Resamplings behind each interval; 0 is none."""
+    level: float = Field(0.95, gt=0, lt=1)
+    """Coverage of the intervals."""
+    unit: Literal["row", "group"] = "row"
+    """What is resampled: rows, or whole groups (rows of one user depend on each other); needs a group column."""
+    batch_size: int = Field(16_384, ge=1)
+    """Rows per batch. Does not change results beyond rounding."""
+    seed: int = Field(0, ge=0)
+    """Of resampling."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> RankingEvaluation:
+        for name in ("level", "unit"):
+            if self.bootstrap == 0 and getattr(self, name) != type(self).model_fields[name].default:
+                raise _idle(f"{name}={getattr(self, name)} has no effect when bootstrap is 0: leave it out")
+        return self
+
+    def for_selection(self) -> RankingEvaluation:
+        """The same without intervals: what training computes again and again."""
+        return RankingEvaluation(selection=self.selection, bins=self.bins, bootstrap=0, batch_size=self.batch_size)
+
+
+def _idle(sentence: str) -> UserError:
+    return UserError(sentence, code="setting-without-effect")
+
+
+def _parse_either(given: Any) -> Any:
+    if given == "clicks":
+        given = {"kind": "clicks"}
+    if isinstance(given, dict):
+        return (RankingEvaluation if given.get("kind") == "clicks" else Evaluation).model_validate(given)
+    return given
+
+
+AnyEvaluation = Annotated[Evaluation | RankingEvaluation, BeforeValidator(_parse_either)]
+"""The evaluation of an experiment: of ranked lists, or (`kind: clicks`) of click probabilities."""
+
+
+def selection_sign(spec: Evaluation | RankingEvaluation) -> int:
+    """1 where a larger value of the selection metric is better, -1 where a smaller one is."""
+    return -1 if spec.selection == "logloss" else 1

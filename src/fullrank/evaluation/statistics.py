@@ -1,4 +1,4 @@
-"""Numbers in, numbers out: bootstrap intervals over users or impressions, and whether a difference is chance.
+"""Statistics: bootstrap intervals over users or impressions, and tests of paired differences.
 
 A bootstrap sample draws units (users, impressions, or whole groups of impressions) with replacement: sample s is a
 vector of how often each unit was drawn, a pure function of (seed, s). Resampled means of all metrics are one matrix
@@ -49,14 +49,14 @@ def summarise(
     level: float = 0.95,
 ) -> Summary:
     """Mean, standard error and percentile interval over users of every name; `items` is the size of the catalogue."""
-    table = np.stack([column(n, values, lists, items) for n in names], 1)
+    table = np.stack([metric_values(n, values, lists, items) for n in names], 1)
     users = len(table)
     drawn = resample(table, samples=samples, seed=seed)
     errors = table.std(0, ddof=1) / np.sqrt(users) if users > 1 else np.full(len(names), np.nan)
     mean, interval = {}, {}
     for place, name in enumerate(names):
         text = str(name)
-        mean[text] = float(table[:, place].mean()) if name.per_user else whole(name, lists, items)
+        mean[text] = float(table[:, place].mean()) if name.per_user else list_metric(name, lists, items)
         low, high = bounds(drawn[:, place], level)
         if not name.per_user:  # linear in the users, so nothing else keeps them between the metric's bounds
             low, high = np.clip([low, high], 0, 1).tolist()
@@ -64,13 +64,13 @@ def summarise(
     return Summary(mean, dict(zip((str(n) for n in names), errors.tolist(), strict=True)), interval)
 
 
-def whole(name: Name, lists: Int[np.ndarray, "U K"] | None, items: int) -> float:
+def list_metric(name: Name, lists: Int[np.ndarray, "U K"] | None, items: int) -> float:
     """A metric of all lists together."""
     assert lists is not None, "this metric reads full lists"
     return float(PER_LIST[name.base](exposures(lists[:, : name.k], items)[None])[0])
 
 
-def column(
+def metric_values(
     name: Name, values: Mapping[str, Float[np.ndarray, "U"]], lists: Int[np.ndarray, "U K"] | None, items: int
 ) -> Float[np.ndarray, "U"]:
     """One number per user whose mean is the metric; `items` is the size of the catalogue."""
@@ -78,7 +78,7 @@ def column(
         return values[str(name)]
     assert lists is not None, "this metric reads full lists"
     without = WITHOUT[name.base](lists[:, : name.k], exposures(lists[:, : name.k], items))
-    return whole(name, lists, items) + (len(lists) - 1) * (without.mean() - without)
+    return list_metric(name, lists, items) + (len(lists) - 1) * (without.mean() - without)
 
 
 def resample(table: Float[np.ndarray, "U M"], *, samples: int, seed: int) -> Float[np.ndarray, "S M"]:

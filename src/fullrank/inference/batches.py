@@ -1,6 +1,6 @@
-"""Histories in length-bucketed batches through a model, and its answers: what ranking, scoring and diagnostics share.
+"""Batches of histories through a model, and the scorers that it returns: shared by ranking, scoring and diagnostics.
 
-A model whose answers need item vectors makes them once for all batches (`index_items`). How much it reasons is an
+A model whose scorers need item vectors makes them once for all batches (`index_items`). How much it reasons is an
 argument (`Budget`). Nothing here changes a model that is in evaluation mode, so many threads may share one.
 """
 
@@ -18,7 +18,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Batch, Model, Scorer
 from fullrank.data.histories import Histories
-from fullrank.inference.exact import scorer
+from fullrank.inference.exact import block_scorer
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
 BLOCK = 8192
@@ -30,19 +30,19 @@ TOKENS = 1 << 15
 
 
 def index_of(model: Model) -> Any | None:
-    """A model's item index (`index_items`), which many answers share; None for a model whose answers need none."""
+    """A model's item index (`index_items`), which all batches share; None for a model without one."""
     make = getattr(model, "index_items", None)
     return None if make is None else make()
 
 
-def answer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
-    """A model's answer to a batch; index and budget are for models that have an index (`batch.Model`)."""
+def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
+    """The scorer of a batch; index and budget are for models that have an index (`batch.Model`)."""
     if index is None:
         return model.answer(batch)
     return model.answer(batch, index=index, budget=budget)  # type: ignore[call-arg]  # of models with index_items
 
 
-def answers(
+def score_batches(
     model: Model,
     histories: Histories,
     *,
@@ -53,7 +53,7 @@ def answers(
     budget: Budget | None = None,
     index: Any | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
-    """The model's answers batch by batch, each with the places (in the order given) of the histories it is for.
+    """A scorer for each batch, with the positions (in the order given) of the histories that it is for.
 
     `index` is what `index_of(model)` gave, made here where it is None. Raises `UserError` as `batches` does, and for a
     budget that the model cannot keep.
@@ -66,10 +66,13 @@ def answers(
             model, histories, block=block, batch_size=batch_size, device=device, progress=progress
         ):
             with torch.inference_mode():
-                answer = answer_of(model, batch, index, budget)
-            if answer.size != model.num_items:
-                raise UserError(f"the model says it has {model.num_items} items but answers for {answer.size}")
-            yield at, answer
+                scorer = scorer_of(model, batch, index, budget)
+            if scorer.size != model.num_items:
+                raise UserError(
+                    f"the model says it has {model.num_items} items but its scorer has {scorer.size}",
+                    code="scorer-size-differs",
+                )
+            yield at, scorer
 
 
 def batches(
@@ -100,7 +103,7 @@ def batches(
             at = order[done : done + count]
             items = read.take(at)
             table = items.padded()
-            _refuse_strangers(table, model.num_items)
+            _check_item_ids(table, model.num_items)
             batch = Batch(
                 items=_padded(table),
                 lengths=torch.from_numpy(lengths[at]),
@@ -115,7 +118,7 @@ def batches(
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """A trained module must not drop out while it answers; one in evaluation mode already is left alone."""
+    """Evaluation mode for a while (no dropout); a module that is in it already is left alone."""
     training = isinstance(model, torch.nn.Module) and model.training
     if training:
         model.eval()
@@ -132,41 +135,49 @@ def _padded(table: np.ndarray) -> torch.Tensor:
 
 def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) -> None:
     if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size must be at least 1 user, not {batch_size}")
+        raise UserError(f"batch_size must be at least 1 user, not {batch_size}", code="batch-size-below-one")
     shortest = int(lengths.min(initial=1))
     if shortest < 0:
-        raise UserError("a history ends before it starts: every end must be at least its start")
+        raise UserError(
+            "a history ends before it starts: every end must be at least its start", code="bad-history-bounds"
+        )
     if shortest == 0 and not getattr(model, "allows_empty", False):
         raise UserError(
-            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot answer without "
-            "one: leave these users out or rank them with a model that can, such as popularity"
+            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot rank without "
+            "one: leave these users out or rank them with a model that can, such as popularity",
+            code="empty-history",
         )
 
 
-def _refuse_strangers(items: Int[np.ndarray, "B T"], num_items: int) -> None:
+def _check_item_ids(items: Int[np.ndarray, "B T"], num_items: int) -> None:
     low, high = int(items.min()), int(items.max())
     if low < 0 or high >= num_items:
         wrong = low if low < 0 else high
-        raise UserError(f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})")
+        raise UserError(
+            f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})",
+            code="item-out-of-range",
+        )
 
 
 @torch.inference_mode()
 def pair_scores(
-    answer: Scorer, rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], *, block: int
+    scorer: Scorer, rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], *, block: int
 ) -> Float[np.ndarray, "P"]:
     """The scores of single (row, item) pairs as float32, by the same streaming over item blocks."""
     order = np.argsort(items, kind="stable")
     pairs_rows, pairs_items = torch.from_numpy(rows[order]), torch.from_numpy(items[order])
     found = np.empty(len(rows), dtype=np.float32)
-    score = scorer(answer, block)
-    edges = np.searchsorted(items[order], np.arange(0, answer.size + block, block))
+    score = block_scorer(scorer, block)
+    edges = np.searchsorted(items[order], np.arange(0, scorer.size + block, block))
     for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         if first == last:
             continue
         low = number * block
-        scores = score(low, min(low + block, answer.size))
+        scores = score(low, min(low + block, scorer.size))
         taken = scores[pairs_rows[first:last].to(scores.device), (pairs_items[first:last] - low).to(scores.device)]
         found[order[first:last]] = taken.float().cpu().numpy()
     if np.isnan(found).any():
-        raise UserError(f"the model gave NaN scores for {int(np.isnan(found).sum())} of {len(found)} candidates")
+        raise UserError(
+            f"the model gave NaN scores for {int(np.isnan(found).sum())} of {len(found)} candidates", code="nan-scores"
+        )
     return found

@@ -28,7 +28,7 @@ LARGEST_BLOCK = 1 << 24
 
 @torch.inference_mode()
 def top_k(
-    answer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
+    scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
 ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
     """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
 
@@ -36,14 +36,14 @@ def top_k(
     the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
     """
     if k < 1:
-        raise UserError(f"k must be at least 1, not {k}")
+        raise UserError(f"k must be at least 1, not {k}", code="bad-list-length")
     if not 1 <= block <= LARGEST_BLOCK:
-        raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}")
+        raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}", code="block-out-of-range")
     best: tuple[Tensor, Tensor] | None = None
     floor: Tensor | None = None
-    score = scorer(answer, block)
-    for low in range(0, answer.size, block):
-        high = min(low + block, answer.size)
+    score = block_scorer(scorer, block)
+    for low in range(0, scorer.size, block):
+        high = min(low + block, scorer.size)
         scores = score(low, high)
         values, ids = _filtered(scores, filters, low, k, floor)
         _refuse_nan(values, low, high)
@@ -51,7 +51,7 @@ def top_k(
         floor = best[0][:, -1:] if best[0].shape[1] == k else None
         del scores  # before the next block is made, so that one block is alive and not two
     if best is None:
-        raise UserError("the model has no items to rank")
+        raise UserError("the model has no items to rank", code="no-items")
     values, ids = best
     ids = ids.masked_fill(values == -torch.inf, -1)
     missing = k - values.shape[1]
@@ -61,20 +61,20 @@ def top_k(
     return values.float(), ids
 
 
-def scorer(answer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
+def block_scorer(scorer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
     """The scores of items low .. high-1, valid until the next call.
 
     A `DenseScorer` is multiplied into one buffer: a fresh table of several MB for each block costs about as much in
     page faults as in arithmetic, and leaves holes in the heap, so that memory would grow with the number of blocks.
     """
-    if type(answer) is not DenseScorer or answer.vectors.dtype != answer.table.dtype:
-        return answer.block
-    vectors = answer.vectors / answer.temperature
-    buffer = vectors.new_empty(len(vectors) * min(block, answer.size))
+    if type(scorer) is not DenseScorer or scorer.vectors.dtype != scorer.table.dtype:
+        return scorer.block
+    vectors = scorer.vectors / scorer.temperature
+    buffer = vectors.new_empty(len(vectors) * min(block, scorer.size))
 
     def multiply(low: int, high: int) -> Tensor:
         out = buffer[: len(vectors) * (high - low)].view(len(vectors), high - low)
-        return torch.mm(vectors, answer.table[low:high].T, out=out)
+        return torch.mm(vectors, scorer.table[low:high].T, out=out)
 
     return multiply
 
@@ -175,5 +175,6 @@ def _refuse_nan(values: Float[Tensor, "B m"], low: int, high: int) -> None:
     if len(rows):
         raise UserError(
             f"the model gave NaN scores for {len(rows)} of {len(values)} users among the items {low} to {high - 1}: "
-            "its weights have probably diverged; lower the learning rate or clip gradients, and train again"
+            "its weights have probably diverged; lower the learning rate or clip gradients, and train again",
+            code="nan-scores",
         )

@@ -1,4 +1,4 @@
-"""New impressions in, their click probabilities out, beside the columns that they came with; in chunks."""
+"""Prediction: click probabilities of new impressions as one more column of their table, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.core.tables import TableWriter
 from fullrank.data.batch import Impressions
-from fullrank.data.chunks import Chunks
-from fullrank.data.frames import Source
-from fullrank.data.impressions.encoding import Encoder
-from fullrank.data.impressions.transform import fresh, require_fields
+from fullrank.data.frames import Chunks, InputTable
+from fullrank.data.impressions.encoding import FieldEncoder, require_fields, transform
 from fullrank.inference.batches import evaluating
 from fullrank.models.ranking.model import RankingModule
 
@@ -29,8 +27,8 @@ ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """What was written."""
+class PredictionFile:
+    """What `predict_file` wrote."""
 
     out: Path
     rows: int
@@ -39,18 +37,23 @@ class Predicted:
 
 
 @torch.inference_mode()
-def probable(model: RankingModule, batch: Impressions, device: torch.device | str = "cpu") -> Float[np.ndarray, "B"]:
-    """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
+def predict_batch(
+    model: RankingModule, batch: Impressions, device: torch.device | str = "cpu"
+) -> Float[np.ndarray, "B"]:
+    """The model's probabilities for a batch. Raises `UserError` where they are not finite."""
     with evaluating(model):
         found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
     if not np.isfinite(found).all():
-        raise UserError("the model gives probabilities that are not finite: its training diverged; lower training.lr")
+        raise UserError(
+            "the model gives probabilities that are not finite: its training diverged; lower training.lr",
+            code="probabilities-not-finite",
+        )
     return found
 
 
 def predict(
     model: RankingModule,
-    encoder: Encoder,
+    encoder: FieldEncoder,
     impressions: Any,
     *,
     column: str = "probability",
@@ -59,48 +62,51 @@ def predict(
 ) -> pl.DataFrame:
     """The table with one more column. Raises `UserError` where a field is missing or the column is there already."""
     with tempfile.TemporaryDirectory() as scratch:
-        chunks = _opened(encoder, impressions, column, Path(scratch))
+        chunks = _open_chunks(encoder, impressions, column, Path(scratch))
         return pl.concat(list(_predicted(model, encoder, chunks, column, device, progress)))
 
 
 def predict_file(
     model: RankingModule,
-    encoder: Encoder,
+    encoder: FieldEncoder,
     impressions: Any,
     out: str | Path,
     *,
     column: str = "probability",
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> Predicted:
+) -> PredictionFile:
     """The same, written to a file (.parquet, .csv or .jsonl) that appears whole or not at all.
 
     Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does, and where the file
     cannot be written; one that was there stays then.
     """
     place = Path(out)
-    growing = TableWriter(place)
+    writer = TableWriter(place)
     total = 0.0
     with tempfile.TemporaryDirectory() as scratch:
-        chunks = _opened(encoder, impressions, column, Path(scratch))
-        with growing:
+        chunks = _open_chunks(encoder, impressions, column, Path(scratch))
+        with writer:
             for frame in _predicted(model, encoder, chunks, column, device, progress):
-                growing.add(frame)
+                writer.add(frame)
                 total += float(frame[column].sum())
-    return Predicted(place, growing.rows, total / growing.rows if growing.rows else None)
+    return PredictionFile(place, writer.rows, total / writer.rows if writer.rows else None)
 
 
-def _opened(encoder: Encoder, impressions: Any, column: str, scratch: Path) -> Chunks:
-    source = Source(impressions, "impressions")
+def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
+    source = InputTable(impressions, "impressions")
     if column in source.columns:
-        raise UserError(f"the impressions have a column {column!r} already: name another one for the probabilities")
+        raise UserError(
+            f"the impressions have a column {column!r} already: name another one for the probabilities",
+            code="column-exists",
+        )
     require_fields(source, encoder.schema)
     return Chunks(source, source.columns, scratch)
 
 
 def _predicted(
     model: RankingModule,
-    encoder: Encoder,
+    encoder: FieldEncoder,
     chunks: Chunks,
     column: str,
     device: torch.device | str,
@@ -115,7 +121,7 @@ def _predicted(
             some = frame.slice(low, ROWS)
             last = start + low + len(some) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(probable(model, fresh(encoder, some, what), device))
+            parts.append(predict_batch(model, transform(encoder, some, what), device))
             if progress is not None:
                 progress(start + low + len(some), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

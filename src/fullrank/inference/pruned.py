@@ -5,7 +5,7 @@ code not yet taken is largest, and their items are scored. No item that is left 
 levels' best codes not yet taken: once that is below the k-th score found, the list is complete.
 
 The sums run in the order of an exact answer's, and rounding keeps order, so the bound holds for the rounded scores too.
-A user for whom more scores were taken than there are items is answered by scoring them all (`scanned` counts these):
+A user for whom more scores were taken than there are items gets the list by scoring them all (`scanned` counts these):
 many levels of like scores leave a bound that nothing reaches. Users go side by side, one step of all at a time.
 """
 
@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.inference.candidates import Candidates, exact_lists
+from fullrank.inference.code_search import Candidates, exact_lists
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
 
 
-class Pruned:
+class PrunedSearch:
     """The items of every code, and the search that stops as soon as it may."""
 
     def __init__(self, items: SemanticItems, *, codes: int):
@@ -34,42 +34,43 @@ class Pruned:
         self.scored = 0
         """Scores taken so far, a list that is scored whole included; users times items is what `exact` takes."""
         self.scanned = 0
-        """Users so far who were answered by scoring every item."""
+        """Users so far for whom every item was scored."""
 
     @torch.inference_mode()
     def __call__(
-        self, answer: CodeScorer, k: int, filters: BatchFilter | None
+        self, scorer: CodeScorer, k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
-        if bool(answer.levels.isnan().any()):
-            return top_k(answer, k, filters=filters)  # which refuses them
-        users = answer.levels.shape[1]
-        scores = answer.levels.new_full((users, k), -torch.inf)
+        if bool(scorer.levels.isnan().any()):
+            return top_k(scorer, k, filters=filters)  # which refuses them
+        users = scorer.levels.shape[1]
+        scores = scorer.levels.new_full((users, k), -torch.inf)
         ids = torch.full((users, k), -1, device=scores.device)
-        search = _Users(answer, self.codes)
-        asking, spent = torch.arange(users, device=ids.device), torch.zeros(users, device=ids.device)
-        while len(asking):
+        search = _ActiveUsers(scorer, self.codes)
+        active, scored = torch.arange(users, device=ids.device), torch.zeros(users, device=ids.device)
+        while len(active):
             bound = search.bound()
-            hopes = (bound >= scores[asking][:, -1]) & (bound > -torch.inf)
-            asking, search = asking[hopes], search.only(hopes)
-            dear = spent[asking] >= answer.size
-            if bool(dear.any()):
-                scores[asking[dear]], ids[asking[dear]] = self._scan(answer, asking[dear], k, filters)
-                asking, search = asking[~dear], search.only(~dear)
-            if not len(asking):
+            # Not `>`: an item at the bound ties with the k-th, and the smaller id has to come first.
+            unfinished = (bound >= scores[active][:, -1]) & (bound > -torch.inf)
+            active, search = active[unfinished], search.only(unfinished)
+            costly = scored[active] >= scorer.size
+            if bool(costly.any()):
+                scores[active[costly]], ids[active[costly]] = self._scan(scorer, active[costly], k, filters)
+                active, search = active[~costly], search.only(~costly)
+            if not len(active):
                 break
             found = self._items_of(search.take())
-            spent[asking] += (found >= 0).sum(1)
+            scored[active] += (found >= 0).sum(1)
             self.scored += int((found >= 0).sum())
-            held = Candidates.of(search.answer, torch.cat([ids[asking], found], 1))
-            scores[asking], ids[asking] = held.best(k, None if filters is None else filters.only(asking, users))
+            held = Candidates.of(search.scorer, torch.cat([ids[active], found], 1))
+            scores[active], ids[active] = held.best(k, None if filters is None else filters.only(active, users))
         return scores, ids
 
     def _scan(
-        self, answer: CodeScorer, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
+        self, scorer: CodeScorer, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"]]:
         self.scanned += len(users)
-        self.scored += len(users) * answer.size
-        return exact_lists(answer, users, k, filters)
+        self.scored += len(users) * scorer.size
+        return exact_lists(scorer, users, k, filters)
 
     def _items_of(self, rows: Int[Tensor, "B n"]) -> Int[Tensor, "B m"]:
         """The items that have any of these codes (-1: none), side by side; empty places hold -1."""
@@ -82,14 +83,14 @@ class Pruned:
         return torch.full(there.shape, -1, device=rows.device).masked_scatter_(there, found)
 
 
-class _Users:
-    """The users who still search: their codes by falling score in each level, and how many of them were taken."""
+class _ActiveUsers:
+    """Users whose lists are not complete: their codes by falling score in each level, and how many were taken."""
 
-    def __init__(self, answer: CodeScorer, step: int):
-        self.answer, self.step = answer, step
-        widest, low = max(answer.sizes) + step, 0
+    def __init__(self, scorer: CodeScorer, step: int):
+        self.scorer, self.step = scorer, step
+        widest, low = max(scorer.sizes) + step, 0
         scores, rows = [], []
-        for level in answer.levels.split(answer.sizes):
+        for level in scorer.levels.split(scorer.sizes):
             ranked, beyond = level.T.sort(dim=1, descending=True, stable=True), (0, widest - len(level))
             scores.append(F.pad(ranked.values, beyond, value=-torch.inf))
             rows.append(F.pad(ranked.indices + low, beyond, value=-1))
@@ -114,11 +115,11 @@ class _Users:
         own = self.rows.gather(1, level[:, :, None].expand(-1, -1, self.rows.shape[2]))[:, 0]
         return own.gather(1, at)
 
-    def only(self, kept: Tensor) -> _Users:
+    def only(self, kept: Tensor) -> _ActiveUsers:
         if bool(kept.all()):
             return self
-        new = object.__new__(_Users)
-        new.answer = CodeScorer(self.answer.levels[:, kept].contiguous(), self.answer.sizes, self.answer.rows)
+        new = object.__new__(_ActiveUsers)
+        new.scorer = CodeScorer(self.scorer.levels[:, kept].contiguous(), self.scorer.sizes, self.scorer.rows)
         new.step, new.scores, new.rows, new.taken = self.step, self.scores[kept], self.rows[kept], self.taken[kept]
         return new
 

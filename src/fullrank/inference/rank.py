@@ -1,23 +1,33 @@
-"""Ranked lists for any number of histories: length-bucketed batches through a model, answers through a search."""
+"""Ranked lists for any number of histories: length-bucketed batches through a model, scores through a search.
+
+With adaptive stopping (early exit), a reasoner's users leave the batch one by one. After each step the users' first
+`adaptive` items are ranked; a user whose items did not change for `patience` steps in a row is done, and the others go
+on without them. The list at step 0 is the encoder's own, so the least is one step. The last list is what is returned:
+looking one list ahead costs a ranking a step, which pays where steps cost more than rankings.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Model
+from fullrank.data.batch import Batch, Model
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import BLOCK, SCORES, answers
-from fullrank.inference.decoding import Decoding
-from fullrank.inference.early_exit import settled
-from fullrank.inference.exact import LARGEST_BLOCK
-from fullrank.inference.filters import Filters, checked
-from fullrank.inference.search import Search, search_of
+from fullrank.inference.batches import BLOCK, SCORES, batches, evaluating, index_of, score_batches
+from fullrank.inference.exact import LARGEST_BLOCK, top_k
+from fullrank.inference.filters import BatchFilter, Filters, seen_policy
+from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.metrics import Ranking
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
+
+TopOfStates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(states, rows of the batch) -> scores and ids of the best items of these rows."""
 
 
 def rank(
@@ -42,30 +52,97 @@ def rank(
     list, and so is what `filters` refuse: before the list is cut, so that it stays full while enough items remain. A
     history may be empty only for a model with the attribute `allows_empty = True`. `batch_size` (users) and `block`
     (items) default to what keeps users x block within `SCORES`; neither changes the result beyond float rounding in
-    the model. `decoding` is the search among semantic ids; None scores every item. `budget` is how much a reasoner
-    thinks; with `adaptive` each user stops when their list has settled, and the ranking tells after how many steps.
-    The model must already be on `device`; it is put in evaluation mode while it is used. `index` and `search` are what
-    `index_of(model)` and `search_of(model, decoding, block)` gave, where a caller keeps them.
+    the model. `decoding` is the search among semantic ids; None scores every item. `budget` is how many steps a
+    reasoner computes; with `adaptive` each user stops when their list no longer changes, and the ranking says after how
+    many steps. The model must already be on `device`; it is put in evaluation mode while it is used. `index` and
+    `search` are what `index_of(model)` and `search_of(model, decoding, block)` gave, where a caller keeps them.
     Raises `UserError` on an unknown policy, an empty history, an id outside the catalogue, a NaN score, and a budget or
     a decoding that the model cannot serve.
     """
-    policy, filters = checked(seen), filters or Filters()
+    policy, filters = seen_policy(seen), filters or Filters()
     # Few users leave room for larger blocks: one product and one selection instead of one for each 8,192 items.
     room = max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK)) if block is None else block
     width = min(room, max(model.num_items, 1))
     ids = np.full((len(histories), k), -1, dtype=np.int64)
     scores = np.full((len(histories), k), -np.inf, dtype=np.float32)
-    hidden = histories.items if policy == "exclude" else None
+    seen_items = histories.items if policy == "exclude" else None
     how: dict[str, Any] = {"block": width, "batch_size": batch_size, "device": device, "progress": progress}
     if budget is not None and budget.adaptive is not None:
         check_budget(model, budget)
         steps = np.zeros(len(histories), dtype=np.int64)
-        for at, *lists, taken in settled(model, histories, budget, k, hidden, filters, index, **how):
+        for at, *lists, taken in _early_exit_lists(model, histories, budget, k, seen_items, filters, index, **how):
             ids[at], scores[at], steps[at] = *lists, taken
         return Ranking(ids, scores, policy, steps)
     search = search_of(model, decoding or Decoding(), width) if search is None else search
-    for at, answer in answers(model, histories, budget=budget, index=index, **how):
-        barrier = filters.take(at).of_batch(None if hidden is None else hidden.take(at), device)
-        best, found = search(answer, k, barrier)
+    for at, scorer in score_batches(model, histories, budget=budget, index=index, **how):
+        best, found = search(scorer, k, _filter_of(filters, seen_items, at, device))
         ids[at], scores[at] = found.cpu().numpy(), best.cpu().numpy()
     return Ranking(ids, scores, policy)
+
+
+def _filter_of(
+    filters: Filters, seen_items: Jagged | None, at: np.ndarray, device: torch.device | str
+) -> BatchFilter | None:
+    """The filter of the users at these places."""
+    return filters.take(at).of_batch(None if seen_items is None else seen_items.take(at), device)
+
+
+def _early_exit_lists(
+    model: Any,
+    histories: Histories,
+    budget: Budget,
+    k: int,
+    seen_items: Jagged | None,
+    filters: Filters,
+    index: Any | None,
+    *,
+    block: int,
+    batch_size: int | None,
+    device: torch.device | str,
+    progress: Progress | None,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """(places of the users, ids [b, k], scores [b, k], steps [b]) batch by batch, as `rank` puts them together.
+
+    The model is a `Recommender` with a reasoner. What a user gets does not depend on who else is in the batch, beyond
+    float rounding.
+    """
+    assert budget.adaptive is not None
+    length, most = budget.adaptive, budget.steps_of(model.reasoner)
+    with evaluating(model):
+        index = index_of(model) if index is None else index
+        for at, batch in batches(
+            model, histories, block=block, batch_size=batch_size, device=device, progress=progress
+        ):
+            batch_filter = _filter_of(filters, seen_items, at, device)
+
+            # Defaults bind this batch's filter and size: the loop's variables change under a closure.
+            def top(states: Tensor, rows: Tensor, among: BatchFilter | None = batch_filter, of: int = len(at)) -> Any:
+                own = None if among is None else among.only(rows, of)
+                return top_k(model.searched(states, index), max(k, length), filters=own, block=block)
+
+            found, best, taken = _until_stable(model, batch, budget, top, length, most)
+            yield at, found[:, :k].cpu().numpy(), best[:, :k].cpu().numpy(), taken.cpu().numpy()
+
+
+@torch.inference_mode()
+def _until_stable(
+    model: Any, batch: Batch, budget: Budget, top: TopOfStates, length: int, most: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, scores and steps of every row of a batch."""
+    state = model.reasoner.begin(*model.task.inference_inputs(model.items, batch), budget)
+    rows = torch.arange(len(batch.lengths), device=batch.lengths.device)  # of the batch: who still computes steps
+    scores, ids = (part.clone() for part in top(model.reasoner.answered(state), rows))
+    taken, unchanged = torch.zeros_like(rows), torch.zeros_like(rows)
+    for step in range(1, most + 1):
+        state = model.reasoner.advance(state)
+        best, found = top(model.reasoner.answered(state), rows)
+        same = (found[:, :length] == ids[rows, :length]).all(1)
+        unchanged[rows] = torch.where(same, unchanged[rows] + 1, 0)
+        scores[rows], ids[rows], taken[rows] = best, found, step
+        going = unchanged[rows] < (budget.patience or 1)
+        if not bool(going.any()):
+            break
+        if not bool(going.all()):
+            kept = going.nonzero()[:, 0]
+            state, rows = model.reasoner.select(state, kept), rows[kept]
+    return ids, scores, taken

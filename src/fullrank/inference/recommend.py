@@ -1,4 +1,4 @@
-"""The best items of each request: a model's lists, the most popular items where it has no answer, and a long frame."""
+"""Recommendations for requests: a model's lists, the most popular items for empty histories, and the long frame."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
 from fullrank.inference.batches import BLOCK, SCORES
-from fullrank.inference.decoding import Decoding
 from fullrank.inference.exact import top_k
-from fullrank.inference.filters import Filters, checked
+from fullrank.inference.filters import Filters, seen_policy
 from fullrank.inference.rank import rank
-from fullrank.inference.requests import RequestBatch, named
-from fullrank.inference.search import Search
+from fullrank.inference.requests import RequestBatch, check_choice
+from fullrank.inference.search import Decoding, Search
 from fullrank.models.sequential.reasoning.budget import Budget
 
 
 @dataclass(frozen=True)
-class Lists:
+class RankedLists:
     """The best items of each user; empty places hold -1 / -inf."""
 
     ids: Int[np.ndarray, "U K"]
@@ -35,15 +34,15 @@ class Lists:
     """Reasoning steps where stopping is adaptive, else 0."""
 
 
-def check(k: Any, seen: str, empty: str) -> None:
-    """Raise `UserError` for policies that there are not."""
+def check_settings(k: Any, seen: str, empty: str) -> None:
+    """Raise `UserError` for a `k`, `seen` or `empty` that is not allowed."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k must be at least 1, a whole number, not {k!r}")
-    checked(seen)
-    named("empty", empty, ("popular", "error"))
+        raise UserError(f"k must be at least 1, a whole number, not {k!r}", code="bad-list-length")
+    seen_policy(seen)
+    check_choice("empty", empty, ("popular", "error"))
 
 
-def lists(
+def rank_requests(
     model: Any,
     catalog: Catalog,
     request: RequestBatch,
@@ -57,48 +56,49 @@ def lists(
     device: torch.device | str = "cpu",
     index: Any | None = None,
     search: Search | None = None,
-) -> Lists:
+) -> RankedLists:
     """The k best items of each user, or as many as there are; policies as in `Predictor.recommend`, the rest as in
     `rank`."""
     filters = filters or Filters()
     histories = request.histories
-    bare = histories.lengths == 0
-    if bare.any() and empty == "error":
+    without_items = histories.lengths == 0
+    if without_items.any() and empty == "error":
         raise UserError(
-            f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows; "
-            "empty='popular' answers them"
+            f"{int(without_items.sum())} of {len(request)} histories hold no item that the model knows; "
+            "empty='popular' gives them the most popular items",
+            code="no-known-items",
         )
     k = min(k, catalog.size)
-    served = ~bare | getattr(model, "allows_empty", False)
-    able, rest = np.flatnonzero(served), np.flatnonzero(~served)
+    served = ~without_items | getattr(model, "allows_empty", False)
+    scored, rest = np.flatnonzero(served), np.flatnonzero(~served)
     how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
     if not len(rest):  # what most requests are
         found = rank(model, histories, k=k, seen=seen, filters=filters, **how)
         none = np.zeros(len(request), dtype=np.int64)
-        return Lists(found.ids, found.scores, none if found.steps is None else found.steps)
+        return RankedLists(found.ids, found.scores, none if found.steps is None else found.steps)
     ids = np.full((len(request), k), -1, dtype=np.int64)
     scores = np.full((len(request), k), -np.inf, dtype=np.float32)
     steps = np.zeros(len(request), dtype=np.int64)
-    if len(able):
-        found = rank(model, histories.take(able), k=k, seen=seen, filters=filters.take(able), **how)
-        ids[able], scores[able] = found.ids, found.scores
-        steps[able] = 0 if found.steps is None else found.steps
+    if len(scored):
+        found = rank(model, histories.take(scored), k=k, seen=seen, filters=filters.take(scored), **how)
+        ids[scored], scores[scored] = found.ids, found.scores
+        steps[scored] = 0 if found.steps is None else found.steps
     for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
-        ids[some], scores[some] = popular(catalog, len(some), k, filters.take(some), histories.take(some))
-    return Lists(ids, scores, steps)
+        ids[some], scores[some] = most_popular(catalog, len(some), k, filters.take(some), histories.take(some))
+    return RankedLists(ids, scores, steps)
 
 
-def popular(
+def most_popular(
     catalog: Catalog, users: int, k: int, filters: Filters, histories: Histories
 ) -> tuple[Int[np.ndarray, "U K"], Float[np.ndarray, "U K"]]:
     """The items with most training events that filters let through, with their counts as scores, for each user."""
     counts = torch.from_numpy(catalog.popularity.astype(np.float32))
-    answer = DenseScorer(torch.ones(users, 1), counts[:, None])
-    scores, ids = top_k(answer, k, filters=filters.of_batch(histories.items))
+    scorer = DenseScorer(torch.ones(users, 1), counts[:, None])
+    scores, ids = top_k(scorer, k, filters=filters.of_batch(histories.items))
     return ids.numpy(), scores.numpy()
 
 
-def long(
+def long_frame(
     users: pl.Series | None,
     ids: Int[np.ndarray, "U K"],
     scores: Float[np.ndarray, "U K"],

@@ -1,56 +1,106 @@
-"""The search that a decoding asks for, made once for a model."""
+"""Search: how the best items are found from a model's scores, and the settings (`Decoding`) that choose it.
+
+`exact` scores every item (the default, and all that most models can do). The others are for items made of semantic ids:
+`graph` is RPG's (Sec. 3.4): from `beams` items, `steps` times to the `edges` most similar items of each. `beam` keeps
+the `beams` best tuples of codes, level by level, and looks up the items that exist. The two need `beams` at least as
+large as the list. `pruned` gives the exact list without scoring every item, `codes` codes at a time (RecJPQPrune), also
+for items that are sums of codes (`items.kind=semantic`) under another task.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
 from fullrank.data.batch import DenseScorer, Scorer
-from fullrank.inference.beam import Beam
-from fullrank.inference.decoding import Decoding
+from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.inference.graph import Graph
-from fullrank.inference.pruned import Pruned
+from fullrank.inference.pruned import PrunedSearch
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
 
+DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 200}, "pruned": {"codes": 8}}
+
 Search = Callable[[Scorer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
-"""(answer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
+"""(scorer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
+
+
+class Decoding(Spec):
+    """The search among items that are made of codes."""
+
+    kind: Literal["exact", "graph", "beam", "pruned"] = "exact"
+    """Score every item; walk a graph of similar items; put tuples together level by level; or score the items of the
+    best codes until no other can be in the list."""
+    beams: int | None = Field(None, ge=1)
+    """Items (graph; null is 100) or tuples of codes (beam; null is 200) kept from step to step."""
+    edges: int | None = Field(None, ge=1)
+    """Graph: neighbours of an item, itself among them; null is 50."""
+    steps: int | None = Field(None, ge=1)
+    """Graph: how often the kept items are replaced by the best of their neighbours; null is 3."""
+    codes: int | None = Field(None, ge=1)
+    """Pruned: codes whose items are scored before the bound is looked at again; null is 8."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> Decoding:
+        own = DEFAULTS.get(self.kind, {})
+        for name in ("beams", "edges", "steps", "codes"):
+            if getattr(self, name) is not None and name not in own:
+                raise UserError(
+                    f"{name} has no effect with kind={self.kind}: leave it out", code="setting-without-effect"
+                )
+        return self
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of this kind, with the defaults of those that were not given."""
+        own = DEFAULTS.get(self.kind, {})
+        return {name: getattr(self, name) or value for name, value in own.items()}
+
+    def described(self) -> dict[str, Any]:
+        """For a result's protocol."""
+        return {"kind": self.kind, **self.settings()}
 
 
 def search_of(model: Any, decoding: Decoding, block: int) -> Search:
-    """Raises `UserError` for a model whose items are not made of codes, where anything but `exact` is asked for."""
+    """The search of a decoding over a model's items; what it needs (a graph of items) is made here, once.
+
+    `block` is items scored at once by the exact search. Raises `UserError` for a model whose items are not made of
+    codes, where anything but `exact` is asked for.
+    """
     if decoding.kind == "exact":
-        return lambda answer, k, filters: top_k(answer, k, filters=filters, block=block)
+        return lambda scorer, k, filters: top_k(scorer, k, filters=filters, block=block)
     items, settings = getattr(model, "items", None), decoding.settings()
     generates = getattr(getattr(model, "task", None), "generates", False)
     if not isinstance(items, SemanticItems) or not (generates or decoding.kind == "pruned"):
         raise UserError(
-            f"decoding.kind={decoding.kind} searches semantic ids and this model answers with vectors: leave it out, "
-            "or train a recipe that generates them (rpg, fair)"
+            f"decoding.kind={decoding.kind} searches semantic ids and this model scores items by vectors: leave it "
+            "out, or train a recipe that generates them (rpg, fair)",
+            code="decoding-needs-codes",
         )
     if decoding.kind == "pruned":
-        pruned = Pruned(items, **settings)
-        return lambda answer, k, filters: pruned(_in_codes(answer, model), k, filters)
-    made = {"graph": Graph, "beam": Beam}[decoding.kind](items, **settings)
-    return lambda answer, k, filters: made(_coded(answer), k, filters)
+        pruned = PrunedSearch(items, **settings)
+        return lambda scorer, k, filters: pruned(_by_codes(scorer, model), k, filters)
+    made = {"graph": GraphSearch, "beam": BeamSearch}[decoding.kind](items, **settings)
+    return lambda scorer, k, filters: made(_code_scorer(scorer), k, filters)
 
 
-def _in_codes(answer: Scorer, model: Any) -> CodeScorer:
-    """The answer, or one that gives the same scores code by code."""
-    if isinstance(answer, DenseScorer):
+def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:
+    """The same scores as sums over codes: an inner product with an item is the sum of those with its codes."""
+    if isinstance(scorer, DenseScorer):
         if model.cosine:
             raise UserError(
                 "decoding.kind=pruned adds up the scores of codes, and a cosine divides by each item's own length: "
-                "leave it out, or train with model.scoring.similarity=dot"
+                "leave it out, or train with model.scoring.similarity=dot",
+                code="decoding-needs-inner-products",
             )
-        return score_by_parts(answer.vectors / answer.temperature, model.items)
-    return _coded(answer)
+        return score_by_parts(scorer.vectors / scorer.temperature, model.items)
+    return _code_scorer(scorer)
 
 
-def _coded(answer: Scorer) -> CodeScorer:
-    assert isinstance(answer, CodeScorer)
-    return answer
+def _code_scorer(scorer: Scorer) -> CodeScorer:
+    assert isinstance(scorer, CodeScorer)  # what a model that generates codes gives
+    return scorer

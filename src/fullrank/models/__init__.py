@@ -1,1 +1,1 @@
-"""Models, plain PyTorch: `sequential/` (histories in, items out), `ranking/` (impressions in, probabilities out)."""
+"""Models, plain PyTorch: sequential recommenders (histories to items), ranking models (impressions to clicks)."""

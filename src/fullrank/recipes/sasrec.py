@@ -11,8 +11,8 @@ of like length share a batch. Cost on amazon-beauty: at most 200 epochs of a few
 
 `sasrec_plus`: SASRec++ (SPRINT, Sec. 5.1 and B.2). RoPE, RMSNorm before each sublayer, SwiGLU of inner width 4d,
 dropout on attention weights alone, binary cross-entropy with 16 negatives per history. Differs: full-catalogue ranking
-leaves the history out by default; the paper ranks it (``--set evaluation.seen=keep``). Cost on amazon-beauty: at most
-100 epochs of about 4 s on one core.
+leaves the history out by default; the paper ranks it (``--set evaluation.seen=keep``). Cost on amazon-beauty: at
+most 100 epochs of about 4 s on one core.
 
 Command: ``fullrank train sasrec --data data/beauty --out runs/sasrec``, and so for the others.
 Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).

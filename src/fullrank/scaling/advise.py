@@ -1,9 +1,10 @@
 """What to train with a number of FLOPs: size N, data T, epochs, and the metric to expect, each with an interval.
 
-N and T are those of the best runs at such a budget (`frontier`), epochs are what is then left of it: F / cost(N, T).
+N and T are those of the best runs at such a budget (`compute_frontier`), epochs are what is then left of it,
+F / cost(N, T).
 The metric is the sigmoid's at F; of a loss, and where there is less data than the best runs had, the law's at N and T.
-Beside it stands what the law of size and data would choose, which may differ: it need not be determined (`Law.doubts`).
-Intervals are over resampled runs.
+Beside it stands what the law of size and data would choose, which may differ: it need not be determined
+(`Law.unidentified`). Intervals are over resampled runs.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ import numpy as np
 
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, SHARE, Law, fit_law
-from fullrank.scaling.frontier import BETWEEN, cost_of, frontier, optimum
-from fullrank.scaling.ladder import Ladder, as_ladder
+from fullrank.scaling.frontier import BETWEEN, compute_frontier, epoch_cost, optimum
+from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.read import as_ladder
 
-Reading = tuple[float, float, float]
+Estimate = tuple[float, float, float]
 """A value and its interval."""
 
 
 @dataclass(frozen=True)
 class Advice:
     flops: float
-    parameters: Reading
-    data: Reading
-    epochs: Reading
-    metric: Reading
+    parameters: Estimate
+    data: Estimate
+    epochs: Estimate
+    metric: Estimate
     """To expect, of the best run at these FLOPs."""
-    by_law: dict[str, Reading]
+    by_law: dict[str, Estimate]
     """The same, as the law of size and data chooses at these epochs."""
     law: Law
     notes: tuple[str, ...]
@@ -55,21 +57,23 @@ def advise(
     Raises `UserError` where the runs lack FLOPs, epochs, parameters or data, or cannot be fitted.
     """
     if form not in ("power", "loss"):
-        raise UserError(f"advice needs a law of size and data: form is 'power' or 'loss', not {form!r}")
+        raise UserError(
+            f"advice needs a law of size and data: form is 'power' or 'loss', not {form!r}", code="unknown-form"
+        )
     for name, value in (("flops", flops), ("data", data)):
         if value is not None and not (np.isfinite(value) and value > 0):
-            raise UserError(f"{name} is {value:g}; give a number above 0, such as 1e15")
+            raise UserError(f"{name} is {value:g}; give a number above 0, such as 1e15", code="not-positive")
     if data is not None and data < 1:
-        raise UserError(f"data is {data:g} interactions; give how many there are, at least 1")
+        raise UserError(f"data is {data:g} interactions; give how many there are, at least 1", code="not-positive")
     ladder = as_ladder(runs)
     law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tell)
     lower = law.form.lower
-    lines, _ = frontier(ladder, lower=lower)
+    lines, _ = compute_frontier(ladder, lower=lower)
     drawn = []
     for r in range(resamples):
         places = np.random.default_rng([seed, r]).integers(len(ladder), size=len(ladder)).tolist()
         try:
-            drawn.append(_choice(ladder.some(places), flops, data, lower))
+            drawn.append(_choice(ladder.subset(places), flops, data, lower))
         except UserError:
             continue  # the same run over and over
     chosen = _choice(ladder, flops, data, lower)
@@ -82,7 +86,7 @@ def advise(
         seen = float(reach.min()), float(reach.max())
     else:
         curve = fit_law(ladder, "sigmoid", resamples=resamples, seed=seed, tell=tell)
-        metric, seen = _at(curve, flops=flops), curve.reach["flops"]
+        metric, seen = _at(curve, flops=flops), curve.observed["flops"]
     notes = _notes(ladder, law, flops, epochs[0], seen, float(lines["data"](flops)[0]) if short else None)
     if not BETWEEN[0] * 1.01 < by_law["parameters"][0] < BETWEEN[1] / 1.01:
         notes.append(
@@ -91,20 +95,23 @@ def advise(
     return Advice(flops, n, t, epochs, metric, by_law, law, tuple(notes))
 
 
-def _choice(ladder: Ladder, flops: float, data: float | None, lower: bool) -> Reading:
+def _choice(ladder: Ladder, flops: float, data: float | None, lower: bool) -> Estimate:
     """N, T and epochs of the best runs at a budget."""
-    lines, _ = frontier(ladder, lower=lower)
+    lines, _ = compute_frontier(ladder, lower=lower)
     n, t = float(lines["parameters"](flops)[0]), float(lines["data"](flops)[0])
-    cost = cost_of(ladder)
+    cost = epoch_cost(ladder)
     seen = flops / float(cost(np.array([n]), np.ones(1))[0])
     if seen < 1:
-        raise UserError(f"{flops:.3g} FLOPs do not pay for one interaction with the size that such a budget asks for")
+        raise UserError(
+            f"{flops:.3g} FLOPs do not pay for one interaction with the size that such a budget asks for",
+            code="budget-too-small",
+        )
     t = min(t, seen, np.inf if data is None else data)  # less than one epoch: less data
     return n, t, seen / t
 
 
-def _by_law(ladder: Ladder, law: Law, flops: float, data: float | None, epochs: float) -> dict[str, Reading]:
-    cost = cost_of(ladder)
+def _by_law(ladder: Ladder, law: Law, flops: float, data: float | None, epochs: float) -> dict[str, Estimate]:
+    cost = epoch_cost(ladder)
 
     def spent(n: np.ndarray, t: np.ndarray) -> np.ndarray:
         return epochs * cost(n, t)
@@ -131,24 +138,24 @@ def _notes(
             f"the best runs had more data at such a budget ({wanted:.3g} interactions), so the metric is what the law "
             "of size and data expects of these"
         )
-    scatter = cost_of(ladder).scatter
+    scatter = epoch_cost(ladder).scatter
     if scatter > 1.5:
         found.append(f"runs of one size differ in cost by a factor of {scatter:.2g}: epochs are as uncertain as that")
-    if law.doubts:
-        names = ", ".join(sorted({name for doubt in law.doubts for name in doubt.parameters}))
+    if law.unidentified:
+        names = ", ".join(sorted({name for one in law.unidentified for name in one.parameters}))
         found.append(f"the law of size and data is not determined in {names}, so its choice is a hint")
     return found
 
 
-def _at(law: Law, **at: Any) -> Reading:
+def _at(law: Law, **at: Any) -> Estimate:
     low, high = law.interval(**at)
     return float(law.predict(**at)[0]), float(low[0]), float(high[0])
 
 
-def _reading(value: float, draws: np.ndarray) -> Reading:
+def _reading(value: float, draws: np.ndarray) -> Estimate:
     low, high = np.quantile(draws, [(1 - SHARE) / 2, (1 + SHARE) / 2])
     return float(value), float(low), float(high)
 
 
-def _dump(reading: Reading) -> dict[str, Any]:
+def _dump(reading: Estimate) -> dict[str, Any]:
     return {"value": reading[0], "interval": [reading[1], reading[2]]}

@@ -1,4 +1,4 @@
-"""A law of a ladder: least squares, intervals over resampled runs, and what they leave open.
+"""A law of a ladder: least squares, intervals over resampled runs, and what they leave open; the paper's own constants.
 
 Runs are drawn anew with replacement, their envelope or their best points are made again and the form is fitted again;
 an interval holds the middle 95 % of what comes out. Resample r of seed s is drawn from (s, r) alone.
@@ -18,12 +18,11 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.scaling.forms import FORMS, Form
-from fullrank.scaling.identifiability import Doubt, doubts
-from fullrank.scaling.ladder import Ladder, as_ladder
-from fullrank.scaling.points import check, points_of
-from fullrank.scaling.profile import end_range
-from fullrank.scaling.solve import centre_of, solve
+from fullrank.scaling.forms import FORMS, LawForm, centre_of, solve
+from fullrank.scaling.identifiability import Unidentified, end_range, unidentified
+from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.points import form_points, require_points
+from fullrank.scaling.read import as_ladder
 
 RESAMPLES = 200
 SHARE = 0.95
@@ -36,7 +35,7 @@ Values = Float[np.ndarray, "P"]
 class Law:
     """A form with its parameters."""
 
-    form: Form
+    form: LawForm
     metric: str
     theta: Float[np.ndarray, "Q"]
     draws: Float[np.ndarray, "R Q"]
@@ -45,8 +44,8 @@ class Law:
     """What the law leaves of each point."""
     rmse: float
     runs: int
-    doubts: tuple[Doubt, ...]
-    reach: Mapping[str, tuple[float, float]]
+    unidentified: tuple[Unidentified, ...]
+    observed: Mapping[str, tuple[float, float]]
     """Axis -> the smallest and the largest value fitted."""
     at_bound: tuple[str, ...]
     end_range: tuple[float, float] | None = None
@@ -86,37 +85,44 @@ class Law:
             "form": self.form.name, "metric": self.metric, "parameters": self.parameters, "derived": self.derived,
             "intervals": {name: list(pair) for name, pair in self.intervals.items()},
             "rmse": self.rmse, "runs": self.runs, "points": len(self.residuals), "resamples": len(self.draws),
-            "observed": {axis: list(pair) for axis, pair in self.reach.items()},
+            "observed": {axis: list(pair) for axis, pair in self.observed.items()},
             "end_fits_between": self.end_range,
-            "not_determined": sorted({name for doubt in self.doubts for name in doubt.parameters}),
-            "warnings": [{"parameters": list(d.parameters), "ground": d.ground, "text": d.text} for d in self.doubts],
+            "not_determined": sorted({name for one in self.unidentified for name in one.parameters}),
+            "warnings": [
+                {"parameters": list(one.parameters), "ground": one.ground, "text": one.text}
+                for one in self.unidentified
+            ],
         }  # fmt: skip
 
     def _logs(self, at: Mapping[str, Any]) -> Float[np.ndarray, "P X"]:
         if set(at) != set(self.form.axes):
             raise UserError(
                 f"a law of the form {self.form.name!r} is asked at {' and '.join(self.form.axes)}, "
-                f"not at {' and '.join(at) or 'nothing'}"
+                f"not at {' and '.join(at) or 'nothing'}",
+                code="wrong-axes",
             )
         columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in self.form.axes))
         if any((column <= 0).any() for column in columns):
-            raise UserError(f"{' and '.join(self.form.axes)} must be above 0 where a law is asked")
+            raise UserError(f"{' and '.join(self.form.axes)} must be above 0 where a law is asked", code="not-positive")
         return np.log(np.stack(columns, 1))
 
 
 def fit_law(
     runs: Ladder | str | Path, form: str = "sigmoid", *, resamples: int = RESAMPLES, seed: int = 0, tell: Any = None
 ) -> Law:
-    """The law of some runs: `sigmoid`, `linear`, `power` or `loss`. Needs the extra `scale`.
+    """The law of some runs: `sigmoid`, `linear`, `power` or `loss`.
 
     Raises `UserError` where the runs cannot be fitted. `tell` is called with (resamples done, in all).
     """
     if form not in FORMS:
         raise unknown("form", form, FORMS)
     if resamples < 20:
-        raise UserError(f"resamples is {resamples}; an interval needs at least 20, and {RESAMPLES} are the default")
+        raise UserError(
+            f"resamples is {resamples}; an interval needs at least 20, and {RESAMPLES} are the default",
+            code="too-few-resamples",
+        )
     ladder, shape = as_ladder(runs), FORMS[form]
-    points = check(shape, ladder)
+    points = require_points(shape, ladder)
     centre = centre_of(points.x)
     best = solve(shape, points.x, points.y, centre)
     drawn = []
@@ -128,7 +134,8 @@ def fit_law(
     if len(drawn) < resamples / 2:
         raise UserError(
             f"{ladder.source}: of {resamples} resamples of the runs only {len(drawn)} could be fitted, so no interval "
-            "can be given: add runs that differ"
+            "can be given: add runs that differ",
+            code="resamples-too-alike",
         )
     draws = np.stack(drawn)
     ends = [(float(np.exp(c.min())), float(np.exp(c.max()))) for c in points.x.T]
@@ -137,15 +144,15 @@ def fit_law(
         shape, ladder.metric, best.theta, draws, left, best.rmse, len(ladder), (),
         dict(zip(shape.axes, ends, strict=True)), best.at_bound,
     )  # fmt: skip
-    found = doubts(shape, best, bare.intervals, points.x)
-    return replace(bare, doubts=found, end_range=end_range(shape, points, best))
+    found = unidentified(shape, best, bare.intervals, points.x)
+    return replace(bare, unidentified=found, end_range=end_range(shape, points, best))
 
 
 def _again(
-    form: Form, ladder: Ladder, centre: np.ndarray, known: np.ndarray, draw: np.random.Generator
+    form: LawForm, ladder: Ladder, centre: np.ndarray, known: np.ndarray, draw: np.random.Generator
 ) -> np.ndarray | None:
     """The parameters of resampled runs; None where they are too alike to be fitted."""
-    points = points_of(form, ladder.some(draw.integers(len(ladder), size=len(ladder)).tolist()))
+    points = form_points(form, ladder.subset(draw.integers(len(ladder), size=len(ladder)).tolist()))
     levels = min(len(np.unique(column)) for column in points.x.T)
     if len(points.y) < len(form.parameters) or levels < 2 or np.ptp(points.y) == 0:
         return None
@@ -155,3 +162,26 @@ def _again(
 def _middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:
     low, high = np.quantile(values, [(1 - SHARE) / 2, (1 + SHARE) / 2])
     return float(low), float(high)
+
+
+SRT: dict[str, dict[str, float]] = {
+    "sigmoid": {"a": 0.396, "k": 0.18, "x0": 24.44, "c": -0.247},
+    "power": {"E": 0.163, "A": 18.56, "alpha": 0.376, "B": 2.9, "beta": 0.364},
+}
+"""Form -> the paper's parameters."""
+
+
+def srt_value(form: str, **at: Any) -> np.ndarray:
+    """The paper's law at some place, as `Law.predict`."""
+    if form not in SRT:
+        raise UserError(f"SRT gives no constants of the form {form!r} (allowed: {', '.join(SRT)})", code="unknown-form")
+    shape = FORMS[form]
+    x = np.log(np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in shape.axes)), 1))
+    return shape.value(np.array(list(SRT[form].values())), x)
+
+
+def srt_distance(law: Law, points: int = 400) -> float:
+    """The largest distance of a law from the paper's on the range that the law was fitted on."""
+    axes = [np.geomspace(*law.observed[axis], points if len(law.form.axes) == 1 else 40) for axis in law.form.axes]
+    at = dict(zip(law.form.axes, (grid.ravel() for grid in np.meshgrid(*axes)), strict=True))
+    return float(abs(law.predict(**at) - srt_value(law.form.name, **at)).max())

@@ -8,6 +8,10 @@
 Each is solved around the middle of the points (F, N and T over their geometric means), where its parameters are of the
 size of the metric, and then written as above. ln is natural: the paper's "30.7" is the ln of its 2.15e13 FLOPs.
 
+`solve` is bounded least squares from many starts: the grid of a form's starts is ranked by what is left of the metric,
+the best few are polished (trust region, scipy), and the best of those counts. Nothing is drawn, so the same points give
+the same law.
+
 Differs: a sigmoid's asymptote a + c is at most 1 and its a at most 2, since the metrics lie between 0 and 1; the paper
 names no bounds for Eq. 3 and E >= 0 for Eq. 4. Exponents stay between 0.001 and 3.
 """
@@ -26,7 +30,7 @@ Vector = Float[np.ndarray, "Q"]
 
 
 @dataclass(frozen=True)
-class Form(ABC):
+class LawForm(ABC):
     """A family of curves. `u` are parameters around a centre, `theta` those that are reported."""
 
     name: str
@@ -48,7 +52,7 @@ class Form(ABC):
         """The same from parameters around a centre, at points less that centre."""
 
     @abstractmethod
-    def slopes(self, u: Vector, x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "P Q"]:
+    def jacobian(self, u: Vector, x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "P Q"]:
         """Derivatives of `local` by `u`."""
 
     @abstractmethod
@@ -68,14 +72,14 @@ class Form(ABC):
         return {}
 
 
-class Linear(Form):
+class Linear(LawForm):
     def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         return theta[..., :1] * x[:, 0] + theta[..., 1:]
 
     def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         return self.value(u, x)
 
-    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.stack([x[:, 0], np.ones(len(x))], 1)
 
     def reported(self, u: np.ndarray, centre: np.ndarray) -> np.ndarray:
@@ -85,10 +89,10 @@ class Linear(Form):
         return np.full(2, -np.inf), np.full(2, np.inf)
 
     def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
-        yield np.linalg.lstsq(self.slopes(np.zeros(2), x), y, rcond=None)[0]
+        yield np.linalg.lstsq(self.jacobian(np.zeros(2), x), y, rcond=None)[0]
 
 
-class Sigmoid(Form):
+class Sigmoid(LawForm):
     """u = asymptote, a, k, x0."""
 
     def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -98,7 +102,7 @@ class Sigmoid(Form):
     def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         return u[0] - u[1] * _logistic(-u[2] * (x[:, 0] - u[3]))
 
-    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         at = x[:, 0] - u[3]
         below = _logistic(-u[2] * at)
         bend = u[1] * below * (1 - below)
@@ -123,7 +127,7 @@ class Sigmoid(Form):
         return {"asymptote": theta[..., 0] + theta[..., 3]}
 
 
-class Power(Form):
+class Power(LawForm):
     """u = E, A / N0^alpha, alpha, B / T0^beta, beta; N0 and T0 are the centre."""
 
     def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -134,7 +138,7 @@ class Power(Form):
     def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         return self.value(u, x)
 
-    def slopes(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
         n, t = np.exp(-u[2] * x[:, 0]), np.exp(-u[4] * x[:, 1])
         lost = np.stack([n, -u[1] * x[:, 0] * n, t, -u[3] * x[:, 1] * t], 1)
         return np.concatenate([np.ones((len(x), 1)), lost if self.lower else -lost], 1)
@@ -149,7 +153,7 @@ class Power(Form):
     def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
         for alpha in EXPONENTS:
             for beta in EXPONENTS:
-                columns = self.slopes(np.array([0, 0, alpha, 0, beta]), x)[:, [0, 1, 3]]
+                columns = self.jacobian(np.array([0, 0, alpha, 0, beta]), x)[:, [0, 1, 3]]
                 e, a, b = np.linalg.lstsq(columns, y, rcond=None)[0]
                 yield np.array([e, a, alpha, b, beta])
 
@@ -157,7 +161,7 @@ class Power(Form):
 EXPONENTS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5)
 LAW = ("E", "A", "alpha", "B", "beta")
 SCALES = frozenset(LAW[1:])
-FORMS: dict[str, Form] = {
+FORMS: dict[str, LawForm] = {
     "sigmoid": Sigmoid("sigmoid", ("a", "k", "x0", "c"), ("flops",), positive=frozenset({"a", "k"})),
     "linear": Linear("linear", ("slope", "intercept"), ("flops",)),
     "power": Power("power", LAW, ("parameters", "data"), positive=SCALES),
@@ -167,3 +171,67 @@ FORMS: dict[str, Form] = {
 
 def _logistic(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+STARTS = 12
+"""Polished in a fit."""
+AGAIN = 3
+"""Polished in each resample, beside the fit's own solution."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    u: Float[np.ndarray, "Q"]
+    """Around the centre."""
+    theta: Float[np.ndarray, "Q"]
+    """As reported."""
+    rmse: float
+    at_bound: tuple[str, ...]
+    """Which of `u` ended at a bound: a name of the form's, `asymptote` of a sigmoid."""
+
+
+def centre_of(x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "X"]:
+    """The middle of the points; those of a fit serve its resamples, so that their parameters compare."""
+    return x.mean(0)
+
+
+def solve(
+    form: LawForm,
+    x: Float[np.ndarray, "P X"],
+    y: Float[np.ndarray, "P"],
+    centre: Float[np.ndarray, "X"],
+    *,
+    known: Float[np.ndarray, "Q"] | None = None,
+    end: float | None = None,
+) -> Solution:
+    """The least squares law of points; `known` is a solution nearby, which saves starts. `end` holds the first of `u`
+    (E, or a sigmoid's asymptote) at a value."""
+    from scipy.optimize import least_squares
+
+    at = x - centre
+    low, high = form.bounds(at, y)
+    if end is not None:
+        low[0], high[0] = end - 1e-9, end + 1e-9
+    inside = [np.clip(u, low, high) for u in form.starts(at, y)]
+    left = [float(np.square(form.local(u, at) - y).sum()) for u in inside]
+    chosen = [inside[i] for i in np.argsort(left, kind="stable")[: STARTS if known is None else AGAIN]]
+    if known is not None:
+        chosen.append(np.clip(known, low, high))
+    scale = max(float(np.ptp(y)), 1e-12)  # the tolerances of scipy know nothing of a metric's size
+    found = [
+        least_squares(
+            lambda u: (form.local(u, at) - y) / scale, u, jac=lambda u: form.jacobian(u, at) / scale,
+            bounds=(low, high),
+            method="trf", x_scale="jac", ftol=1e-9, xtol=1e-9, gtol=1e-9, max_nfev=400,
+        )
+        for u in chosen
+    ]  # fmt: skip
+    best = min(found, key=lambda one: one.cost)
+    rmse = scale * float(np.sqrt(2 * best.cost / len(y)))
+    return Solution(best.x, form.reported(best.x, centre), rmse, _at_bound(form, best.x, low, high))
+
+
+def _at_bound(form: LawForm, u: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[str, ...]:
+    names = ("asymptote", "a", "k", "x0") if form.name == "sigmoid" else form.parameters
+    near = 1e-6 * np.maximum(1e-3, np.abs(u))
+    return tuple(name for name, v, lo, hi, e in zip(names, u, low, high, near, strict=True) if v - lo < e or hi - v < e)

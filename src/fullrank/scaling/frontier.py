@@ -2,7 +2,7 @@
 
 Of the best runs: straight lines in logarithms through the records of the envelope, for parameters N, for interactions T
 of the data set and for interactions seen (T times epochs). Under a law of N and T: the best metric among all N and T
-that cost the budget, for FLOPs given as a function of both (`C = k N T`, or `Cost`, which is read from the runs).
+that cost the budget, for FLOPs given as a function of both (`C = k N T`, or `EpochCost`, which is read from the runs).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.core.errors import UserError
-from fullrank.scaling.envelope import envelope
-from fullrank.scaling.forms import Form
+from fullrank.scaling.forms import LawForm
 from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.points import envelope
 
 Values = Float[np.ndarray, "P"]
 Spent = Callable[[Values, Values], Values]
@@ -40,7 +40,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Cost:
+class EpochCost:
     """FLOPs of an epoch as factor N^power T, by least squares in logarithms over the runs."""
 
     factor: float
@@ -52,9 +52,9 @@ class Cost:
         return self.factor * parameters**self.power * data
 
 
-def frontier(ladder: Ladder, *, lower: bool = False) -> tuple[dict[str, Line], dict[str, Values]]:
+def compute_frontier(ladder: Ladder, *, lower: bool = False) -> tuple[dict[str, Line], dict[str, Values]]:
     """The lines through the best runs, and their points: `flops`, `metric`, `parameters`, `data`, `seen`."""
-    ladder.need("flops", "epochs", "parameters", "data")
+    ladder.require("flops", "epochs", "parameters", "data")
     best = envelope(ladder, lower=lower)
     assert best.epochs is not None
     own = {
@@ -63,24 +63,25 @@ def frontier(ladder: Ladder, *, lower: bool = False) -> tuple[dict[str, Line], d
     points = {"flops": best.flops, "metric": best.metric, **own, "seen": own["data"] * best.epochs}
     if len(np.unique(best.flops)) < 2:
         raise UserError(
-            f"{ladder.source}: one number of FLOPs alone, through which no line goes; add runs of other cost"
+            f"{ladder.source}: one number of FLOPs alone, through which no line goes; add runs of other cost",
+            code="one-budget",
         )
     lines = {name: _line(best.flops, points[name]) for name in ("parameters", "data", "seen")}
     return lines, points
 
 
-def cost_of(ladder: Ladder) -> Cost:
+def epoch_cost(ladder: Ladder) -> EpochCost:
     """What an epoch costs, from the runs."""
-    ladder.need("flops", "epochs", "parameters", "data")
+    ladder.require("flops", "epochs", "parameters", "data")
     n, t = (np.array([getattr(trace, name) for trace in ladder.traces], float) for name in ("parameters", "data"))
     c = np.array([x.flops[-1] / x.epochs[-1] for x in ladder.traces if x.flops is not None and x.epochs is not None])
     line = _line(n, c / t)
     off = np.log(c / t) - np.log(line(n))
-    return Cost(float(np.exp(line.level)), line.slope, float(np.exp(off.std())))
+    return EpochCost(float(np.exp(line.level)), line.slope, float(np.exp(off.std())))
 
 
 def optimum(
-    form: Form, theta: Float[np.ndarray, "Q"], flops: float, spent: Spent, *,
+    form: LawForm, theta: Float[np.ndarray, "Q"], flops: float, spent: Spent, *,
     data: float | None = None, between: tuple[float, float] = BETWEEN,
 ) -> tuple[float, float, float]:  # fmt: skip
     """Parameters, interactions and metric of the best split of a budget under a law; `data` is all there is.
@@ -93,7 +94,9 @@ def optimum(
         t = _data_for(np.exp(n), flops, spent, data)
         values = form.value(theta, np.stack([n, np.log(t)], 1))
         if np.isnan(values).all():
-            raise UserError(f"{flops:.3g} FLOPs pay for no interaction with a model of any size; give more")
+            raise UserError(
+                f"{flops:.3g} FLOPs pay for no interaction with a model of any size; give more", code="budget-too-small"
+            )
         values = np.where(np.isnan(values), np.inf if form.lower else -np.inf, values)
         at = int(values.argmin() if form.lower else values.argmax())
         low, high = n[max(0, at - 2)], n[min(200, at + 2)]

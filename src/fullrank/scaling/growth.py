@@ -14,13 +14,44 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
-from fullrank.data.events.manifest import is_store
 from fullrank.data.events.store import Store
-from fullrank.data.events.subset import drawn, gini
-from fullrank.scaling.heaps import Heaps, heaps
+from fullrank.data.events.subset import draw_order, popularity_gini
+from fullrank.data.manifest import is_store
+
+LEAST = 3
+"""Points that a law is fitted to; two always lie on one."""
+
+
+@dataclass(frozen=True)
+class HeapsLaw:
+    """items = coefficient * interactions^exponent, least squares in logarithms."""
+
+    coefficient: float
+    exponent: float
+    r_squared: float
+    """Of the logarithms; NaN where the number of items is the same at all points."""
+    points: int
+
+    def predict(self, interactions: Int[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+        """Items at numbers of interactions. It describes the points; beyond them nothing supports it."""
+        return self.coefficient * interactions.astype(float) ** self.exponent
+
+
+def fit_heaps(interactions: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"]) -> HeapsLaw | None:
+    """The line through the logarithms; None for fewer than `LEAST` different numbers of interactions."""
+    if len(np.unique(interactions)) < LEAST:
+        return None
+    x, y = np.log(interactions), np.log(items)
+    away = x - x.mean()
+    exponent = float(away @ y / (away @ away))
+    constant = float(y.mean() - exponent * x.mean())
+    spread = float(((y - y.mean()) ** 2).sum())
+    left = float(((y - constant - exponent * x) ** 2).sum())
+    return HeapsLaw(math.exp(constant), exponent, 1 - left / spread if np.ptp(items) else math.nan, len(x))
+
 
 POINTS = 20
 """Numbers of users that are looked at, at even distances in logarithms."""
@@ -51,9 +82,9 @@ class Growth:
     """Different items among the interactions."""
     per_item: Int[np.ndarray, "V"]
     """Events of every item that has some, ascending."""
-    law: Heaps | None
+    law: HeapsLaw | None
     """Over all points; None where they are too few."""
-    late: Heaps | None
+    late: HeapsLaw | None
     """Over the last tenfold of interactions: where the exponent is smaller, growth is slowing down."""
 
     @property
@@ -70,7 +101,7 @@ class Growth:
     @property
     def gini(self) -> float:
         """Inequality of events among items: 0 all have as many, near 1 one has all."""
-        return gini(self.per_item)
+        return popularity_gini(self.per_item)
 
     @property
     def rare(self) -> tuple[float, float]:
@@ -122,24 +153,26 @@ def catalogue_growth(
     """
     for name, value, least in (("seed", seed, 0), ("dim", dim, 1), *(("others", other, 0) for other in others)):
         if value < least:
-            raise UserError(f"{name}={value} must be at least {least}")
+            raise UserError(f"{name}={value} must be at least {least}", code="setting-out-of-range")
     source = store if isinstance(store, Store) else _open(Path(store))
     if source.num_events == 0:
-        raise UserError(f"{str(source.path)!r} has no events, so nothing grows; give a store with histories")
-    order = drawn(source.num_users, seed)
+        raise UserError(
+            f"{str(source.path)!r} has no events, so nothing grows; give a store with histories", code="no-events"
+        )
+    order = draw_order(source.num_users, seed)
     order = order[np.diff(source.offsets)[order] > 0]
     at = np.unique(np.geomspace(1, len(order), POINTS).round().astype(np.int64))
     items = np.asarray(source.items)
-    interactions, found = seen(items, np.asarray(source.offsets), order, at)
+    interactions, found = distinct_items(items, np.asarray(source.offsets), order, at)
     per_item = np.bincount(items)
     late = interactions >= interactions[-1] / 10
     return Growth(
         str(source.path), source.fingerprint, seed, dim, tuple(others), source.num_items, at, interactions, found,
-        np.sort(per_item[per_item > 0]), heaps(interactions, found), heaps(interactions[late], found[late]),
+        np.sort(per_item[per_item > 0]), fit_heaps(interactions, found), fit_heaps(interactions[late], found[late]),
     )  # fmt: skip
 
 
-def seen(
+def distinct_items(
     items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Int[np.ndarray, "P"]
 ) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """(interactions, different items) of the first at[p] users of an order, at least one each.
@@ -155,10 +188,10 @@ def seen(
     return np.cumsum(lengths[order])[at - 1], np.cumsum(new)[at - 1]
 
 
-def seen_reference(
+def distinct_items_reference(
     items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Int[np.ndarray, "P"]
 ) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
-    """`seen` as it is said: a set of items that each user adds to."""
+    """`distinct_items` as it is said: a set of items that each user adds to."""
     count, known, counts = 0, set[int](), [(0, 0)]
     for user in order.tolist():
         own = items[offsets[user] : offsets[user + 1]].tolist()
@@ -169,7 +202,7 @@ def seen_reference(
     return picked[:, 0], picked[:, 1]
 
 
-def told(grown: Growth) -> Iterator[str]:
+def growth_sentences(grown: Growth) -> Iterator[str]:
     """What was found, in sentences, with what it does not say."""
     if grown.law is None:
         yield f"No power law was fitted: {len(grown.users)} points are too few."
@@ -182,7 +215,7 @@ def told(grown: Growth) -> Iterator[str]:
     if grown.late is not None and grown.law is not None and grown.late.points < grown.law.points:
         yield f"Over the last tenfold of interactions the exponent is {grown.late.exponent:.3f}."
     table = grown.dim * int(grown.items[-1])
-    half = ", ".join(f"{short(other)} at {round(other / grown.dim):,} items" for other in grown.others)
+    half = ", ".join(f"{short_number(other)} at {round(other / grown.dim):,} items" for other in grown.others)
     yield (
         f"A table of {grown.dim} numbers for each item has {table:,} parameters in the end. It weighs as much as the "
         f"rest of a model of {half}. A model of text items has the rest alone, whatever the catalogue."
@@ -200,7 +233,7 @@ def told(grown: Growth) -> Iterator[str]:
         )
 
 
-def short(number: int) -> str:
+def short_number(number: int) -> str:
     """33K, 4M, 1B."""
     power, letter = next((p, s) for p, s in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1, "")) if number >= p or p == 1)
     return f"{number / power:g}{letter}"
@@ -210,6 +243,7 @@ def _open(folder: Path) -> Store:
     if is_store(folder, "ranking"):
         raise UserError(
             f"{str(folder)!r} is a store of impressions, whose users have no histories; give a store of events "
-            "(fullrank prepare makes one)"
+            "(fullrank prepare makes one)",
+            code="store-of-other-problem",
         )
     return Store.open(folder)

@@ -17,8 +17,9 @@ from jaxtyping import Float
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, Law, fit_law
 from fullrank.scaling.forms import FORMS
-from fullrank.scaling.ladder import Ladder, as_ladder
-from fullrank.scaling.points import points_of
+from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.points import form_points
+from fullrank.scaling.read import as_ladder
 
 By = Literal["data", "size"]
 
@@ -72,18 +73,23 @@ def hold_out(
 ) -> HeldOut:
     """Fit without the largest runs and predict them. Raises `UserError` where nothing is left to fit or to predict."""
     ladder = as_ladder(runs)
-    ladder.need(by)
+    ladder.require(by)
     levels = np.array([float(getattr(trace, by)) for trace in ladder.traces])
     largest = float(levels.max())
     kept = [int(place) for place in np.flatnonzero(levels < largest)]
     if not kept:
-        raise UserError(f"{ladder.source}: all runs have {by} {largest:g}, so there is none to hold out")
-    rest = ladder.some(kept)
+        raise UserError(
+            f"{ladder.source}: all runs have {by} {largest:g}, so there is none to hold out", code="nothing-held-out"
+        )
+    rest = ladder.subset(kept)
     law = fit_law(rest, form, resamples=resamples, seed=seed, tell=tell)
-    points, seen = points_of(FORMS[form], ladder), points_of(FORMS[form], rest)
+    points, seen = form_points(FORMS[form], ladder), form_points(FORMS[form], rest)
     held = np.isin(points.run, np.flatnonzero(levels == largest))
     if not held.any():
-        raise UserError(f"{ladder.source}: the runs of {by} {largest:g} hold no record, so there is none to predict")
+        raise UserError(
+            f"{ladder.source}: the runs of {by} {largest:g} hold no record, so there is none to predict",
+            code="no-held-out-record",
+        )
     x, measured = points.x[held], points.y[held]
     at = dict(zip(law.form.axes, np.exp(x).T, strict=True))
     low, high = law.interval(one_run=True, **at)

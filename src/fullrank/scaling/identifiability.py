@@ -7,6 +7,10 @@
   the smallest singular value of the curve's derivatives by the logarithms of the parameters.
 - levels: an axis takes fewer than six values, on which three parameters rest.
 
+`end_range` says how far the upper end of a law (E of size and data, a sigmoid's asymptote) can be moved with next to no
+loss of fit: the end is held at a value and everything else is fitted again. Resampling does not show this, since at a
+bound of the search all resamples may agree.
+
 A law can predict well between its runs and have no determined parameter: curves are to be compared, not constants.
 """
 
@@ -18,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from fullrank.scaling.forms import Form
-from fullrank.scaling.solve import Solution
+from fullrank.scaling.forms import LawForm, Solution, centre_of, solve
+from fullrank.scaling.points import FitPoints
 
 RATIO = 3.0
 """Ends of an interval that still count as one value."""
@@ -32,19 +36,21 @@ LEVELS = 6
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Unidentified:
     parameters: tuple[str, ...]
     ground: str
     """`bound`, `interval`, `condition` or `levels`."""
     text: str
 
 
-def doubts(
-    form: Form, found: Solution, intervals: Mapping[str, tuple[float, float]], x: Float[np.ndarray, "P X"]
-) -> tuple[Doubt, ...]:
+def unidentified(
+    form: LawForm, found: Solution, intervals: Mapping[str, tuple[float, float]], x: Float[np.ndarray, "P X"]
+) -> tuple[Unidentified, ...]:
     """What is not determined."""
     made = [
-        Doubt((name,), "bound", f"{name} ended at a bound of the search: its value is the bound's, not the data's")
+        Unidentified(
+            (name,), "bound", f"{name} ended at a bound of the search: its value is the bound's, not the data's"
+        )
         for name in found.at_bound
     ]
     for name, value in zip(form.parameters, found.theta, strict=True):
@@ -62,17 +68,19 @@ def doubts(
             f"{', '.join(together)} can move together with next to no change of the curve (condition {number:.2g}): "
             "compare curves, not these constants"
         )
-        made.append(Doubt(together, "condition", text))
+        made.append(Unidentified(together, "condition", text))
     if len(form.axes) > 1:
         for place, axis in enumerate(form.axes):
             levels, on = len(np.unique(x[:, place])), ("E", *(("A", "alpha"), ("B", "beta"))[place])
             if levels < LEVELS:
                 text = f"{axis} takes {levels} values, on which {', '.join(on)} rest"
-                made.append(Doubt(on, "levels", text))
+                made.append(Unidentified(on, "levels", text))
     return tuple(made)
 
 
-def condition(form: Form, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P X"]) -> tuple[float, tuple[str, ...]]:
+def condition(
+    form: LawForm, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P X"]
+) -> tuple[float, tuple[str, ...]]:
     """How much less the curve tells of the least determined direction than of the best, and who takes part in it."""
     step = 1e-6
     columns = []
@@ -86,5 +94,32 @@ def condition(form: Form, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P
     return float(s[0] / s[-1]) if s[-1] > 0 else float("inf"), names
 
 
-def _wide(name: str, low: float, high: float, why: str) -> Doubt:
-    return Doubt((name,), "interval", f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}")
+def _wide(name: str, low: float, high: float, why: str) -> Unidentified:
+    return Unidentified((name,), "interval", f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}")
+
+
+RISE = 1.1
+"""Of the rmse, that counts as next to none."""
+HALVINGS = 14
+
+
+def end_range(form: LawForm, points: FitPoints, found: Solution) -> tuple[float, float] | None:
+    """Between which values the end may lie; None for a form without one. `found` is the law's own solution."""
+    if form.name == "linear":
+        return None
+    centre, best = centre_of(points.x), float(found.u[0])
+    low, high = form.bounds(points.x - centre, points.y)
+
+    def fits(end: float) -> bool:
+        return solve(form, points.x, points.y, centre, known=found.u, end=end).rmse <= RISE * found.rmse
+
+    def edge(outside: float) -> float:
+        if fits(outside):
+            return outside
+        inside = best
+        for _ in range(HALVINGS):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if fits(middle) else (inside, middle)
+        return inside
+
+    return edge(float(low[0])), edge(float(high[0]))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
@@ -57,48 +56,55 @@ class Ladder:
         for trace in self.traces:
             self._check(trace)
 
-    def need(self, *names: str) -> None:
+    def require(self, *names: str) -> None:
         """Raises `UserError` where a run does not have one of these."""
         for name in names:
             without = [trace.run for trace in self.traces if getattr(trace, name) is None]
             if without:
                 raise UserError(
                     f"{self.source}: {len(without)} of {len(self)} runs have no {name} (the first is {without[0]!r}); "
-                    + (self.missing or f"give them as `{name}` of each trace")
+                    + (self.missing or f"give them as `{name}` of each trace"),
+                    code="missing-sizes",
                 )
 
-    def some(self, places: Sequence[int]) -> Ladder:
+    def subset(self, places: Sequence[int]) -> Ladder:
         """The runs at these places; a place may stand several times."""
         return Ladder(tuple(self.traces[i] for i in places), self.metric, self.source, self.missing)
 
     def _check(self, trace: Trace) -> None:
         where = f"{self.source}, run {trace.run!r}"
         if not len(trace.metric):
-            raise UserError(f"{where}: no value of {self.metric}; leave the run out, or evaluate it")
+            raise UserError(f"{where}: no value of {self.metric}; leave the run out, or evaluate it", code="no-values")
         if not np.isfinite(trace.metric).all():
             raise UserError(
                 f"{where}: {self.metric} holds {trace.metric[~np.isfinite(trace.metric)][0]}, and a number is needed; "
-                "leave the run out, or evaluate it again"
+                "leave the run out, or evaluate it again",
+                code="not-finite",
             )
         for name in ("flops", "epochs"):
             values = getattr(trace, name)
             if values is None:
                 continue
             if len(values) != len(trace.metric):
-                raise UserError(f"{where}: {len(values)} {name} for {len(trace.metric)} values of {self.metric}")
+                raise UserError(
+                    f"{where}: {len(values)} {name} for {len(trace.metric)} values of {self.metric}",
+                    code="wrong-length",
+                )
             if not (np.isfinite(values).all() and (values > 0).all()):
                 bad = values[~(np.isfinite(values) & (values > 0))][0]
-                raise UserError(f"{where}: {name} is {bad:g}; it must be a number above 0: correct it in the file")
+                raise UserError(
+                    f"{where}: {name} is {bad:g}; it must be a number above 0: correct it in the file",
+                    code="not-positive",
+                )
             if (np.diff(values) <= 0).any():
-                raise UserError(f"{where}: {name} must rise from moment to moment; give those spent since the start")
+                raise UserError(
+                    f"{where}: {name} must rise from moment to moment; give those spent since the start",
+                    code="not-rising",
+                )
         for name in ("parameters", "data", "size"):
             value = getattr(trace, name)
             if value is not None and not (np.isfinite(value) and value > 0):
-                raise UserError(f"{where}: {name} is {value:g}; it must be a number above 0: correct it in the file")
-
-
-def as_ladder(source: Ladder | str | Path) -> Ladder:
-    """A ladder, or the file that holds one."""
-    from fullrank.scaling.read import read_ladder
-
-    return source if isinstance(source, Ladder) else read_ladder(source)
+                raise UserError(
+                    f"{where}: {name} is {value:g}; it must be a number above 0: correct it in the file",
+                    code="not-positive",
+                )

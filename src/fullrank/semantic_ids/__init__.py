@@ -1,9 +1,9 @@
 """Vectors -> semantic ids: K small numbers for each item, like items with like numbers.
 
 The room's contract: a `CodesSpec` whose ``fit(x, seed, tick)`` gives a `Quantiser`, and whose ``restore(tensors)``
-gives it back from a file. A learner sees vectors alone: where they come from is `items.vectors`, what is done about
-items with the same codes is `collisions.py`, what a good code is says `measure.py`, and the folder on disk is
-`folder.py`. `Codes` (`reader.py`) is what the rest of the library reads.
+gives it back from a file. A learner sees vectors alone: where they come from is `vectors/`, what is done about items
+with the same codes is `collisions.py`, what a good code is says `measure.py`, and the folder on disk is `folder.py`.
+`Codes` (`reader.py`) is what the rest of the library reads.
 
 RQ-VAE (TIGER, arXiv:2305.05065) and LETTER (arXiv:2405.07314) are learners too: they come as `rqvae.py` and
 `letter.py` and give a residual quantiser (`quantisers.py`) behind their encoder.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell, quiet
-from fullrank.data.events import manifest as manifests
+from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import Quantiser, folder, measure
@@ -45,7 +45,7 @@ def encode(
     counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
     """
     place, spec = Path(out), spec.override(*set)
-    folder.require_replaceable(place)
+    folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
     found = spec.vectors.read(catalog, Path(cache), tell)
     raw = fill_unknown(found)

@@ -14,29 +14,30 @@ from torch import Tensor
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
-from fullrank.core.files import replaceable, whole_folder, write_json
+from fullrank.core.files import jsonable, require_replaceable, whole_folder, write_json
 from fullrank.core.tables import write_table
 from fullrank.core.tensor_files import write_tensors
-from fullrank.data.events import manifest as manifests
+from fullrank.data import manifest as manifests
 from fullrank.data.frames import unreadable
-from fullrank.ops.plain import plain
 
 FORMAT, VERSION = "fullrank.codes", 1
 TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
 AGAIN = "encode the items again"
-FORM = manifests.Form("folder of codes", "codes of items", "make one with fullrank encode", FORMAT, VERSION, AGAIN)
+FORM = manifests.FolderFormat(
+    "folder of codes", "codes of items", "make one with fullrank encode", FORMAT, VERSION, AGAIN
+)
 MOST_CODES = 65536
 
 
-def require_replaceable(out: Path) -> None:
+def require_replaceable_codes(out: Path) -> None:
     """Raise `UserError` unless codes may be written at `out`: nothing there, an empty folder, or codes."""
-    replaceable(out, "folder of codes", is_codes, {manifests.NAME, TABLE, BOOKS}.__contains__)
+    require_replaceable(out, "folder of codes", is_codes, {manifests.NAME, TABLE, BOOKS}.__contains__)
 
 
 def is_codes(folder: Path) -> bool:
     """Whether a folder says that it holds codes (of any version)."""
     try:
-        return bool(manifests.load(folder).get("format") == FORMAT)
+        return bool(manifests.load_manifest(folder).get("format") == FORMAT)
     except UserError:
         return False
 
@@ -49,9 +50,9 @@ def write_folder(
         table = pl.DataFrame({"item_id": item_ids, "codes": codes_column(codes)})
         write_table(table, folder / TABLE)
         write_tensors(folder / BOOKS, dict(tensors))
-        files = manifests.describe(folder)
+        files = manifests.describe_files(folder)
         header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__}
-        whole = header | plain(facts) | {"content": manifests.content(files), "files": files}
+        whole = header | jsonable(facts) | {"content": manifests.content(files), "files": files}
         write_json(folder / manifests.NAME, whole, indent=1, ensure_ascii=False)
 
 
@@ -62,7 +63,7 @@ def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
 
 def read_folder(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
     """(manifest, item ids, codes), all of it checked. Raises `UserError` for what is no codes, newer, or damaged."""
-    manifest = manifests.header(folder, FORM)
+    manifest = manifests.read_header(folder, FORM)
     where = f"{manifests.NAME} of {str(folder)!r}"
     sizes, files = manifest.get("sizes"), manifest.get("files")
     if (
@@ -78,10 +79,10 @@ def read_folder(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, 
         raise UserError(f"{where} lacks 'files'; {AGAIN}", code="manifest-incomplete")
     manifests.check_files(folder, files, {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
     if verify:
-        manifests.verify(folder, manifest, AGAIN)
+        manifests.verify_hashes(folder, manifest, AGAIN)
     ids, codes = _table(folder / TABLE, tuple(sizes))
     if manifest["counts"].get("items") != len(ids):
-        raise manifests.damaged(folder / TABLE, f"it has {len(ids):,} items, the manifest another number", AGAIN)
+        raise manifests.damaged_file(folder / TABLE, f"it has {len(ids):,} items, the manifest another number", AGAIN)
     return manifest, ids, codes
 
 
@@ -92,15 +93,17 @@ def _table(path: Path, sizes: tuple[int, ...]) -> tuple[pl.Series, Int64[Tensor,
         raise unreadable(f"the table of codes {str(path)!r}", error) from None
     wanted = pl.Array(pl.UInt16, len(sizes))
     if frame.columns != ["item_id", "codes"] or frame["codes"].dtype != wanted:
-        raise manifests.damaged(path, f"it must hold the columns item_id and codes ({len(sizes)} small numbers)", AGAIN)
+        raise manifests.damaged_file(
+            path, f"it must hold the columns item_id and codes ({len(sizes)} small numbers)", AGAIN
+        )
     ids, cells = frame["item_id"], frame["codes"]
     if frame.is_empty() or not (ids.dtype == pl.String or ids.dtype.is_integer()):
-        raise manifests.damaged(path, "its item ids must be whole numbers or strings of at least one item", AGAIN)
+        raise manifests.damaged_file(path, "its item ids must be whole numbers or strings of at least one item", AGAIN)
     if ids.null_count() or ids.n_unique() < len(ids):
-        raise manifests.damaged(path, "an item is missing its id or stands there twice", AGAIN)
+        raise manifests.damaged_file(path, "an item is missing its id or stands there twice", AGAIN)
     if cells.null_count() or cells.explode().null_count():
-        raise manifests.damaged(path, "an item lacks codes", AGAIN)
+        raise manifests.damaged_file(path, "an item lacks codes", AGAIN)
     codes = torch.from_numpy(cells.to_numpy().astype(np.int64).reshape(len(ids), len(sizes)))
     if bool((codes >= torch.tensor(sizes)).any()):
-        raise manifests.damaged(path, "it holds codes beyond the sizes of the levels", AGAIN)
+        raise manifests.damaged_file(path, "it holds codes beyond the sizes of the levels", AGAIN)
     return ids, codes

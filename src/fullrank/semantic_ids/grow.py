@@ -45,7 +45,7 @@ def grow_codes(
     """
     old = codes if isinstance(codes, Codes) else Codes.open(codes)
     place, source = Path(out), _source(old, vectors)
-    folder.require_replaceable(place)
+    folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
     rows = old.rows(catalog)
     order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)

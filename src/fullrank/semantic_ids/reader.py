@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
-from fullrank.data.events import manifest as manifests
+from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import Quantiser, folder
@@ -144,9 +144,11 @@ class Codes:
         try:
             found = self.spec.learner.restore(self.tensors)
         except UserError as error:
-            raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+            raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         if tuple(found.sizes) != self.sizes[: len(found.sizes)] or self.levels - len(found.sizes) not in (0, 1):
-            raise manifests.damaged(self.path / folder.BOOKS, f"it has levels of {found.sizes} codes", folder.AGAIN)
+            raise manifests.damaged_file(
+                self.path / folder.BOOKS, f"it has levels of {found.sizes} codes", folder.AGAIN
+            )
         return found
 
     @property
@@ -165,7 +167,7 @@ class Codes:
                     code="codebooks-damaged",
                 )
         except UserError as error:
-            raise manifests.damaged(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+            raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         return found
 
     def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:

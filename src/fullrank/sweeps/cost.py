@@ -1,7 +1,7 @@
-"""What a job will cost, measured before it runs: a few real optimizer steps, and the evaluation of some users.
+"""What a job will cost, measured before it runs: some steps of the real training loop, the evaluation of some users.
 
-The estimate is for all epochs, so patience can only make a run shorter. Not in it: reading the store and what Lightning
-adds to a step (about a millisecond). Only the validation split is read.
+The estimate is for all epochs, so patience can only make a run shorter. Not in it: reading the store, log rows and
+checkpoints. Only the validation split is read.
 """
 
 from __future__ import annotations
@@ -17,26 +17,22 @@ from torch import nn
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.data.open import AnyStore
-from fullrank.experiment import Training
+from fullrank.data.impressions.store import AnyStore
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import build_model
 from fullrank.sweeps.jobs import Job
-from fullrank.training.data_module import Batches, DataModule, data_module_of
-from fullrank.training.module import make_optimizer
-from fullrank.training.optim import clip
+from fullrank.training.data_module import DataModule, data_module_of
+from fullrank.training.fit import profile_step
 
 SECONDS = 3.0
 """Time spent on measuring one cell's steps; as much again at most on its evaluation."""
-LEAST = 3
-"""Steps timed, however long they take."""
 SHARES = (64, 16, 4, 1)
 """One in so many users is evaluated, more while time is left."""
 
 
 @dataclass(frozen=True)
-class Cost:
+class JobCost:
     """Seconds on this machine."""
 
     fit: float
@@ -68,10 +64,10 @@ class Cost:
         left = 1.0 - min(steps_done, steps) / steps if steps else 1.0
         return self.train * left + self.evaluation * self.evaluations
 
-    def scaled(self, train_seconds_per_epoch: float) -> Cost:
+    def scaled(self, train_seconds_per_epoch: float) -> JobCost:
         """The same job at the pace that another seed of it really had, validation included."""
         step = train_seconds_per_epoch / max(1, self.steps_per_epoch)
-        return Cost(0.0, step, self.steps_per_epoch, self.epochs, 0.0, 0, self.evaluation, self.evaluations)
+        return JobCost(0.0, step, self.steps_per_epoch, self.epochs, 0.0, 0, self.evaluation, self.evaluations)
 
     def dump(self) -> dict[str, Any]:
         return {**asdict(self), "train": self.train, "total": self.total}
@@ -82,29 +78,29 @@ def measure_costs(
     store: AnyStore,
     *,
     seconds: float = SECONDS,
-    told: Callable[[Job], None] | None = None,
+    on_job: Callable[[Job], None] | None = None,
     device: str = "auto",
-) -> dict[str, Cost | None]:
+) -> dict[str, JobCost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
     Raises `UserError` where a model cannot be built or trained on this store, so that it is found before any job runs.
     """
-    found: dict[str, Cost | None] = {}
+    found: dict[str, JobCost | None] = {}
     for job in jobs:
         if job.cost_key in found:
             continue
-        if told is not None:
-            told(job)
+        if on_job is not None:
+            on_job(job)
         try:
             found[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
         except UserError as error:
-            raise UserError(f"cell {job.cell!r}: {error}") from None
+            raise UserError(f"cell {job.cell!r}: {error}", code=error.code) from None
         except Exception:  # the job will fail by itself, with a row and a traceback, and the others go on
             found[job.cost_key] = None
     return found
 
 
-def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device: str = "auto") -> Cost:
+def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device: str = "auto") -> JobCost:
     """Time a job's steps and evaluation for about `seconds` each. A baseline's fit is timed whole."""
     torch.manual_seed(0)
     place = resolve_device(device)
@@ -113,46 +109,19 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
     model: Any = build_model(experiment, data.known)
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
     if isinstance(model, RecommenderModel | RankingModule):
-        model = model.to(place)
         loader = data.loader(model)
-        step, steps, epochs = time_step(model, loader, training, seconds), loader.steps_per_epoch, training.max_epochs
+        step = profile_step(model, loader, experiment, seconds, place)
+        steps, epochs = loader.steps_per_epoch, training.max_epochs
     else:
         begun = time.perf_counter()
         model.fit(store)
         fit = time.perf_counter() - begun
-        model = model.to(place)
+    model = model.to(place)
     full = not job.selection_only
     once = time_evaluation(model, data, seconds / 2, all_metrics=full) if job.splits else 0.0
     often = math.ceil(epochs / training.evaluate_every)
     again = time_evaluation(model, data, seconds / 2, all_metrics=False) if often else 0.0
-    return Cost(fit, step, steps, epochs, again, often, once, len(job.splits))
-
-
-def time_step(model: nn.Module, loader: Batches, training: Training, seconds: float) -> float:
-    """Mean seconds of an optimizer step over the first batches of an epoch (they are in random order)."""
-    optimizer = make_optimizer(model, training)
-    model.train()
-    device = next(model.parameters()).device
-    times: list[float] = []
-    warm, limit = min(2, loader.steps_per_epoch), time.perf_counter() + seconds
-    for k in range(loader.steps_per_epoch + warm):
-        begun = time.perf_counter()
-        if len(times) >= LEAST and begun > limit:
-            break
-        optimizer.zero_grad()
-        for shard in range(training.accumulate):
-            batch = loader.batch(k, shard).to(device)
-            with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16"):
-                loss = sum(model(batch).values())
-            assert isinstance(loss, torch.Tensor)
-            loss.backward()
-        if training.clip_norm is not None:
-            clip(model.parameters(), training.clip_norm)
-        optimizer.step()
-        _finish(device)
-        if k >= warm:
-            times.append(time.perf_counter() - begun)
-    return sum(times) / len(times)
+    return JobCost(fit, step, steps, epochs, again, often, once, len(job.splits))
 
 
 def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_metrics: bool) -> float:
@@ -172,6 +141,6 @@ def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_m
 
 
 def _finish(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has done what it was on_job."""
     if device.type == "cuda":
         torch.cuda.synchronize()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -19,11 +19,7 @@ from rich.table import Table
 from fullrank.core.progress import clock
 from fullrank.run import Run
 from fullrank.sweeps.jobs import Job
-from fullrank.sweeps.records import Row
-
-if TYPE_CHECKING:
-    from fullrank.sweeps.runner import Outcome
-
+from fullrank.sweeps.records import Outcome, Row
 
 TOO_LONG = "less is left of the time allowed"
 
@@ -35,7 +31,7 @@ class _Line:
     row: Row | None = None
 
 
-class Board:
+class Display:
     """A view of an `Outcome` while it grows."""
 
     def __init__(self, jobs: Sequence[Job], out: Path, outcome: Outcome, *, enabled: bool):
@@ -92,7 +88,7 @@ class Board:
         if max_hours is not None and total > max_hours:
             self.say(f"the limit is {max_hours:g} hours: runs that do not fit what is left of it will not be started")
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> Display:
         if self.live is not None:
             self.live.start()
         return self
@@ -108,7 +104,7 @@ class Board:
     def ended(self, job: Job, row: Row) -> None:
         self.shown[job.folder] = _Line("failed" if row.get("error") else "finished", row=row)
         done = sum(line.row is not None for line in self.shown.values())
-        text = f"failed: {row['error']}" if row.get("error") else score(row, job)
+        text = f"failed: {row['error']}" if row.get("error") else selection_scores(row, job)
         self._line(f"{job.folder}: {text}  [{clock(_spent(row))}, {done} of {len(self.jobs)} done]")
 
     def refused(self, jobs: Sequence[Job], seconds: Sequence[float], why: str = TOO_LONG) -> None:
@@ -172,7 +168,7 @@ class Board:
         return ["running", at, f"{max(scores):.4f}" if scores else "", spent]
 
 
-def score(row: Row, job: Job) -> str:
+def selection_scores(row: Row, job: Job) -> str:
     """The selection metric on each split evaluated: `test ndcg@10 0.0541`."""
     if row.get("error"):
         return "error"

@@ -1,24 +1,173 @@
-"""Where the jobs of a sweep run: an engine is handed work and gives rows back as they end, in whatever order.
+"""One job from its start (or from where it was cut off) to its row, and the engines that run jobs.
 
-Which jobs there are, what is finished already, the time limit, the rows on disk and the display belong to the runner.
-`Local` is the one engine so far: this process, one job after another.
+An engine is handed work and gives rows back as they end, in whatever order. Which jobs there are, what is finished
+already, the time limit, the rows on disk and the display belong to the runner. `Local` is the one engine so far: this
+process, one job after another.
 """
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from fullrank.core.device import resolve_device
+from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
-from fullrank.data.open import AnyStore
-from fullrank.sweeps.cost import Cost
+from fullrank.core.readers import read_json
+from fullrank.data.impressions.store import AnyStore
+from fullrank.evaluation import EVALUATE
+from fullrank.evaluation.spec import selection_sign
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.run import Run
+from fullrank.scaling.sequence_size import sequence_size
+from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
-from fullrank.sweeps.records import Row
-from fullrank.sweeps.run_job import CELLS, failed_row, run_job
+from fullrank.sweeps.records import Row, code_version, environment
+from fullrank.training.data_module import data_module_of
+from fullrank.training.fit import fit
+from fullrank.training.state import clear_run, first_difference
+
+CELLS = "cells"
+"""Folder of the run folders."""
+
+
+def run_job(
+    job: Job,
+    store: AnyStore,
+    out: Path,
+    *,
+    cost: JobCost | None = None,
+    progress: bool = False,
+    device: str = "auto",
+) -> Row:
+    """Train, evaluate, and say so in one row. A run folder that was cut off is continued from its last checkpoint."""
+    folder = out / CELLS / job.folder
+    resume = (folder / "manifest.json").is_file()
+    first, earlier = steps_done(folder), logged_seconds(folder) if resume else 0.0
+    if not resume:
+        clear_run(folder)  # a process killed before the manifest was written leaves files that make no run
+    begun = time.perf_counter()
+    run = fit(job.experiment, store, folder, resume=resume, overwrite=not resume, device=device, progress=progress)
+    trained = time.perf_counter()
+    spec = job.experiment.evaluation
+    spec = spec.for_selection() if job.selection_only else spec
+    place = resolve_device(device)
+    model: Any = run.model().to(place)
+    evaluate = EVALUATE[job.experiment.problem]
+    found = {split: evaluate(model, store, split, spec, device=place).dump() for split in job.splits}
+    seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
+    return {
+        **job_fields(job, store),
+        "metrics": {split: result["metrics"] for split, result in found.items()},
+        "stderr": {split: result["stderr"] for split, result in found.items()},
+        **_beside(found),
+        **training_figures(run, job),
+        "parameters": run.manifest["parameters"],
+        **_size(run, model, job, store),
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "estimated_seconds": None if cost is None else round(cost.total, 2),
+        "resumed_at_step": first if resume else None,
+        "protocol": {split: result["protocol"] for split, result in found.items()},
+        **_stamp(),
+    }
+
+
+def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> Row:
+    """The row of a job that ended with an error."""
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    spent = {"train": round(seconds, 2), "evaluate": 0.0}
+    return {**job_fields(job, store), "error": text, "metrics": {}, "seconds": spent, **_stamp()}
+
+
+def job_fields(job: Job, store: AnyStore) -> Row:
+    """What a row is about."""
+    return {
+        "cell": job.cell,
+        "recipe": job.recipe,
+        "set": dict(job.settings),
+        "seed": job.seed,
+        "spec_hash": job.spec_hash,
+        "data_fingerprint": store.fingerprint,
+        "data": store.path.name,
+    }
+
+
+def training_figures(run: Run, job: Job) -> Row:
+    """Epochs run, validation scores by epoch and the best of them; None where the model has no epochs."""
+    metric = job.experiment.evaluation.selection
+    rows = [row for row in run.rows() if row.get("event") == "epoch"]
+    scored = [(row[f"validation/{metric}"], row["epoch"]) for row in rows if f"validation/{metric}" in row]
+    better = selection_sign(job.experiment.evaluation)
+    best = max(scored, key=lambda pair: (better * pair[0], -pair[1]), default=None)
+    return {
+        "validation_best": None if best is None else {"metric": metric, "value": best[0], "epoch": best[1]},
+        "validation_curve": [[epoch, value] for value, epoch in scored],
+        "epochs": rows[-1]["epoch"] if rows else 0,
+        "tokens_per_s": rows[-1].get("tokens_per_s") if rows else None,
+    }
+
+
+def _beside(found: Mapping[Any, dict[str, Any]]) -> Row:
+    """Metrics among sampled negatives beside the full ones, and their gaps, where they were asked for."""
+    some = {split: result["sampled"] for split, result in found.items() if "sampled" in result}
+    return {"sampled": some} if some else {}
+
+
+def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
+    """How large the model is and what it costs, where that is counted."""
+    if "size" in run.manifest:
+        return {"size": run.manifest["size"]}
+    if not isinstance(model, RecommenderModel) or store.problem != "retrieval":
+        return {}
+    loader = data_module_of(job.experiment, store).loader(model)
+    return {"size": sequence_size(model.cpu(), loader, store).dump()}
+
+
+def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
+    """Raises `UserError` where the job's folder holds a run of another spec or other data."""
+    folder = out / CELLS / job.folder
+    if not (folder / "manifest.json").is_file():
+        return
+    old = Run.open(folder)
+    if old.spec.dump() != job.experiment.dump():
+        raise UserError(
+            f"{folder} holds a run of another spec ({first_difference(old.spec.dump(), job.experiment.dump())}); "
+            "rename the cell, choose another --out, or delete that folder",
+            code="other-spec",
+        )
+    if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
+        raise UserError(
+            f"{folder} holds a run on other data (the split fingerprints differ); choose another --out",
+            code="other-data",
+        )
+
+
+def steps_done(folder: Path) -> int:
+    """Optimizer steps in a run folder's last checkpoint."""
+    pointer = folder / "checkpoints" / "last.json"
+    if not pointer.is_file():
+        return 0
+    digits = str(read_json(pointer).get("folder", "")).removeprefix("step-")
+    return int(digits) if digits.isdigit() else 0
+
+
+def logged_seconds(folder: Path) -> float:
+    """Seconds of the whole epochs that a run folder has behind it."""
+    rows = Run.open(folder).rows()
+    done = [row for row in rows if row.get("event") == "epoch" and row.get("step", 0) <= steps_done(folder)]
+    return float(sum(row.get("seconds", 0.0) + row.get("validation_seconds", 0.0) for row in done))
+
+
+def _stamp() -> Row:
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"machine": environment(), "load_average": load, "code": code_version(), "finished": finished}
 
 
 @dataclass(frozen=True)
@@ -29,7 +178,7 @@ class Work:
     store: AnyStore
     out: Path
     """Folder of the sweep, which the process that runs the job must see too: the run folder is made in it."""
-    cost: Cost | None = None
+    cost: JobCost | None = None
     """What the job was expected to take; None where it was not measured."""
     progress: bool = False
     """Print the progress of the training to stderr."""

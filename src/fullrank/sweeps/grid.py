@@ -13,7 +13,16 @@ from pydantic import Field, model_validator
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
-from fullrank.sweeps.jobs import Cell, Job, Split, called, check_folders, check_name, check_seeds, make_jobs
+from fullrank.sweeps.jobs import (
+    Cell,
+    Job,
+    Split,
+    check_distinct_folders,
+    check_name,
+    check_seeds,
+    make_jobs,
+    recipe_label,
+)
 
 Zipped = tuple[dict[str, Any], ...]
 """Settings that go together: one mapping per place on the axis, with an optional `name`."""
@@ -46,21 +55,23 @@ class Grid(Spec):
         try:
             return cls.from_text(read_text(path))
         except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+            raise UserError(f"{path}: {error}", code=error.code) from None
 
     @model_validator(mode="after")
     def _has_cells(self) -> Grid:
         check_name(self.name)
         check_seeds(self.seeds)
         if len(set(self.evaluate)) < len(self.evaluate):
-            raise ValueError(f"evaluate: each split once, given {list(self.evaluate)}")
+            raise UserError(f"evaluate: each split once, given {list(self.evaluate)}", code="repeated-split")
         if not self.cells and self.base is None:
-            raise ValueError("a grid needs 'cells', or a 'base' recipe with 'axes'")
+            raise UserError("a grid needs 'cells', or a 'base' recipe with 'axes'", code="no-cells")
         if self.axes and self.base is None:
-            raise ValueError("'axes' change a 'base' recipe: name it, or write the cells out in 'cells'")
+            raise UserError(
+                "'axes' change a 'base' recipe: name it, or write the cells out in 'cells'", code="axes-without-base"
+            )
         for axis in self._axes():
             if not axis:
-                raise ValueError("an axis of the grid has no values")
+                raise UserError("an axis of the grid has no values", code="empty-axis")
         return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Grid:
@@ -86,7 +97,7 @@ class Grid(Spec):
         else:
             rounds = itertools.zip_longest(*made)
             jobs = [job for some in rounds for job in some if job is not None]
-        check_folders(jobs)
+        check_distinct_folders(jobs)
         return jobs
 
     def _axes(self) -> list[list[tuple[str, dict[str, Any]]]]:
@@ -130,7 +141,7 @@ def _cell(base: str, common: Mapping[str, Any], place: Sequence[tuple[str, dict[
     settings = dict(common)
     for _, some in place:
         settings |= some
-    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([called(base), *(label for label, _ in place)]))[:90]
+    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([recipe_label(base), *(label for label, _ in place)]))[:90]
     name = next(n for n in _numbered(label) if n not in taken)
     taken.add(name)
     return Cell(name=name, recipe=base, set=settings)

@@ -16,15 +16,30 @@ from pydantic import Field, model_validator
 from fullrank.core.errors import UserError
 from fullrank.core.overrides import read_setting
 from fullrank.core.registry import kinds
-from fullrank.core.spec import Spec
-from fullrank.experiment import Experiment, named
+from fullrank.core.spec import BEFORE, Spec
+from fullrank.experiment import Experiment, find_experiment
 
 Split = Literal["validation", "test"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """Names of cells are names of folders."""
 
+ADDED: tuple[dict[tuple[str, str], Any], ...] = (
+    {("evaluation", "sampled"): None},
+    {("exact", "codes"): None},
+    {("evaluation", "decoding"): {"kind": "exact", "beams": None, "edges": None, "steps": None}},
+    {
+        ("evaluation", "drop"): 0.0,
+        ("evaluation", "reasoning"): {"steps": None, "streams": None, "adaptive": None, "patience": None},
+        ("recommender", "reasoner"): None,
+        ("sprint", "exact_bound"): False,
+    },
+    {("transformer", "norm_affine"): True},
+)
+"""Fields of today's hashes that joined their Specs when rows were already kept, newest first: (kind, field) -> the
+value that changes nothing. Closed: a field added from now on is declared where it stands, with `core.spec.later`."""
 
-def called(recipe: str) -> str:
+
+def recipe_label(recipe: str) -> str:
     """A recipe's name in tables: of a function its own name, of a file that of the file."""
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
 
@@ -47,7 +62,7 @@ class Cell(Spec):
         if isinstance(given, str):
             given = {"recipe": given}
         if isinstance(given, dict) and isinstance(given.get("recipe"), str):
-            return {"name": called(given["recipe"]), **given}
+            return {"name": recipe_label(given["recipe"]), **given}
         return given
 
     @model_validator(mode="after")
@@ -80,12 +95,25 @@ class Job:
 
     @cached_property
     def spec_hash(self) -> str:
-        return digest(self.experiment.dump())
+        """What rows know the experiment by; equal on every machine and in every later version (`spec_tree`)."""
+        return tree_hash(spec_tree(self.experiment))
+
+    @cached_property
+    def earlier_hashes(self) -> frozenset[str]:
+        """What `spec_hash` was before the fields in `ADDED` existed, back to the first that stands elsewhere."""
+        found, without = set(), dict[tuple[str, str], Any]()
+        for step in ADDED:
+            without |= step
+            tree = spec_tree(self.experiment, without)
+            if tree is None:
+                break
+            found.add(tree_hash(tree))
+        return frozenset(found)
 
     @cached_property
     def cost_key(self) -> str:
         """Equal for jobs that differ in the seed alone."""
-        return digest(self.experiment.model_copy(update={"seed": 0}).dump())
+        return tree_hash(spec_tree(self.experiment.model_copy(update={"seed": 0})))
 
 
 def make_jobs(
@@ -100,13 +128,15 @@ def make_jobs(
 
     Raises `UserError` naming the cell where its recipe is unknown or a setting does not fit.
     """
-    settings = numbers(cell.set)
+    settings = parse_exponents(cell.set)
     try:
-        experiment = named(cell.recipe).override(*as_settings(settings))
+        experiment = find_experiment(cell.recipe).override(*as_settings(settings))
     except UserError as error:
-        raise UserError(f"cell {cell.name!r}: {error}") from None
+        raise UserError(f"cell {cell.name!r}: {error}", code=error.code) from None
     if "seed" in cell.set:
-        raise UserError(f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'")
+        raise UserError(
+            f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings"
+        )
     chosen = list(cell.seeds or seeds)
     if experiment.model.kind_of() in kinds("baselines"):
         chosen = chosen[:1]
@@ -123,7 +153,7 @@ def as_settings(settings: Mapping[str, Any]) -> list[str]:
     return [f"{path}={json.dumps(value)}" for path, value in settings.items()]
 
 
-def numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
+def parse_exponents(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same settings with `1e-3`, which YAML reads as text, as the number that was meant."""
     meant = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
     return {k: float(v) if isinstance(v, str) and meant.fullmatch(v) else v for k, v in settings.items()}
@@ -136,24 +166,58 @@ def from_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 def check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise ValueError(f"the name {name!r} is no folder name: use letters, digits and . _ + - (at most 100)")
+        raise UserError(
+            f"the name {name!r} is no folder name: use letters, digits and . _ + - (at most 100)",
+            code="not-a-folder-name",
+        )
 
 
 def check_seeds(seeds: Iterable[int]) -> None:
     given = list(seeds)
     if len(set(given)) < len(given) or any(s < 0 for s in given):
-        raise ValueError(f"seeds must be different numbers of at least 0, not {given}")
+        raise UserError(f"seeds must be different numbers of at least 0, not {given}", code="bad-seeds")
 
 
-def check_folders(jobs: Iterable[Job]) -> None:
+def check_distinct_folders(jobs: Iterable[Job]) -> None:
     """Raises `UserError` where two jobs would share a run folder (also on disks that ignore case)."""
     seen: set[str] = set()
     for job in jobs:
         if job.folder.lower() in seen:
-            raise UserError(f"two cells share the run folder {job.folder!r}; give each cell its own name")
+            raise UserError(
+                f"two cells share the run folder {job.folder!r}; give each cell its own name", code="same-run-folder"
+            )
         seen.add(job.folder.lower())
 
 
-def digest(tree: Any) -> str:
+def spec_tree(spec: Spec, without: Mapping[tuple[str, str], Any] | None = None) -> Any:
+    """A spec as its hash sees it: plain data in which fields of `core.spec.later` are left out at their old value.
+
+    `without` names further fields, (kind, field) -> old value, that must stand there and are left out: the spec as it
+    was before they existed. None where one of them stands elsewhere, for then there was no such spec.
+    """
+    try:
+        return _without(spec, spec.dump(), without or {})
+    except LookupError:
+        return None
+
+
+def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_without(one, plain, without) for one, plain in zip(value, dumped, strict=True)]
+    if not isinstance(value, Spec):
+        return dumped
+    tree = {}
+    for name, field in type(value).model_fields.items():
+        inner, key = _without(getattr(value, name), dumped[name], without), (type(value).kind_of(), name)
+        if key in without and inner != without[key]:
+            raise LookupError(name)
+        extra = field.json_schema_extra
+        at_old_value = isinstance(extra, dict) and BEFORE in extra and inner == extra[BEFORE]
+        if key not in without and not at_old_value:
+            tree[name] = inner
+    return tree
+
+
+def tree_hash(tree: Any) -> str:
     """A hash of plain data that does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,23 +1,81 @@
-"""Rows of finished jobs: rows.jsonl in the folder of a sweep, summaries over seeds, and one JSON file to keep."""
+"""Rows of finished jobs: rows.jsonl in the folder of a sweep, means over seeds, and one JSON file to keep.
+
+Each row says what it was measured on and with: hardware, versions, the commit of this code.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import platform
 import statistics
-from collections.abc import Iterable, Mapping
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fullrank import __version__
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json, write_jsonl
+from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.readers import read_jsonl
-from fullrank.ops.plain import plain
+from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
+
+
+def environment() -> dict[str, Any]:
+    """Processor, cores this process may use, threads, accelerator, torch."""
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+@cache
+def code_version() -> dict[str, Any]:
+    """Version of fullrank; where it runs from a git checkout, the commit and whether its source was edited since.
+
+    As it was at the first call: what a process has loaded does not change with the files.
+    """
+    here = Path(__file__).resolve().parents[1]
+    if _git(here, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return {"fullrank": __version__, "commit": None, "edited": None}
+    edited = _git(here, "status", "--porcelain", "--", ".")
+    return {"fullrank": __version__, "commit": _git(here, "rev-parse", "HEAD"), "edited": bool(edited)}
+
+
+def cpu_model() -> str:
+    """`AMD EPYC 7763 64-Core Processor` where the system tells, else the architecture."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says, or None where it is absent, fails or hangs."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
 
 Row = dict[str, Any]
 
 
-class Rows:
+class RowsFile:
     """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts."""
 
     def __init__(self, out: Path):
@@ -26,21 +84,24 @@ class Rows:
         try:
             found = read_jsonl(self.path, torn=False) if self.path.exists() else []
         except UserError as error:
-            raise UserError(f"{error}; the file is damaged or not ours") from None
+            raise UserError(f"{error}; the file is damaged or not ours", code=error.code) from None
         for number, row in enumerate(found, 1):
             if not {"cell", "seed", "spec_hash", "data_fingerprint"} <= row.keys():
-                raise UserError(f"line {number} of {self.path} is no row of a sweep; the file is damaged or not ours")
+                raise UserError(
+                    f"line {number} of {self.path} is no row of a sweep; the file is damaged or not ours",
+                    code="file-damaged",
+                )
             self.all.append(row)
 
     def add(self, row: Row) -> None:
         """Append one row; the file is replaced whole, so that it never ends in half a line."""
-        write_jsonl(self.path, (plain(r) for r in [*self.all, row]))
+        write_jsonl(self.path, (jsonable(r) for r in [*self.all, row]))
         self.all.append(row)
 
     def last(self, job: Job, fingerprint: str) -> Row | None:
         """The newest row of this job on these data: same cell, seed and spec."""
         for row in reversed(self.all):
-            if matches(row, job, fingerprint):
+            if is_row_of(row, job, fingerprint):
                 return row
         return None
 
@@ -52,9 +113,39 @@ class Rows:
         return row
 
 
-def matches(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
-    mine = (job.cell, job.seed, job.spec_hash, fingerprint)
-    return (row["cell"], row["seed"], row["spec_hash"], row["data_fingerprint"]) == mine
+def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
+    """Whether a row is of this job on these data, also by a hash that the job had in an earlier version."""
+    mine = (job.cell, job.seed, fingerprint)
+    if (row["cell"], row["seed"], row["data_fingerprint"]) != mine:
+        return False
+    return row["spec_hash"] == job.spec_hash or row["spec_hash"] in job.earlier_hashes
+
+
+@dataclass
+class Outcome:
+    """What became of the jobs, so far or at the end."""
+
+    jobs: Sequence[Job]
+    fingerprint: str
+    rows: RowsFile
+    costs: dict[str, JobCost | None] = field(default_factory=dict)
+    """By `Job.cost_key`; jobs that were finished before are not in it."""
+    estimate: list[dict[str, Any]] = field(default_factory=list)
+    """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
+    not_run: list[dict[str, Any]] = field(default_factory=list)
+    """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
+    hours: float = 0.0
+    """Spent by this call, the measurement included."""
+
+    @property
+    def newest(self) -> list[Row]:
+        """The row of each job that has one, in the order of the jobs."""
+        found = [self.rows.last(job, self.fingerprint) for job in self.jobs]
+        return [row for row in found if row is not None]
+
+    @property
+    def failed(self) -> list[Row]:
+        return [row for row in self.newest if row.get("error")]
 
 
 def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
@@ -83,10 +174,10 @@ def results_file(results: str | Path | None) -> Path | None:
     """Where results are to be kept. Raises `UserError` for a folder, before anything runs."""
     place = None if results is None else Path(results)
     if place is not None and place.is_dir():
-        raise UserError(f"{place} is a folder; give the name of a JSON file for the results")
+        raise UserError(f"{place} is a folder; give the name of a JSON file for the results", code="not-a-file")
     return place
 
 
 def write_results(path: Path, tree: Mapping[str, Any]) -> None:
     """A JSON file that is replaced whole."""
-    write_json(path, plain(tree))
+    write_json(path, jsonable(tree))

@@ -6,49 +6,22 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.data.open import AnyStore
-from fullrank.sweeps.cost import Cost, measure_costs
-from fullrank.sweeps.display import TOO_LONG, Board
-from fullrank.sweeps.engine import Engine, Local, Work
+from fullrank.data.impressions.store import AnyStore
+from fullrank.sweeps.cost import measure_costs
+from fullrank.sweeps.display import TOO_LONG, Display
+from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_job_folder, steps_done
 from fullrank.sweeps.jobs import Job
-from fullrank.sweeps.records import Row, Rows
-from fullrank.sweeps.run_job import CELLS, check_run_folder, steps_done
+from fullrank.sweeps.records import Outcome, RowsFile
 
 HOUR = 3600.0
-
-
-@dataclass
-class Outcome:
-    """What became of the jobs, so far or at the end."""
-
-    jobs: Sequence[Job]
-    fingerprint: str
-    rows: Rows
-    costs: dict[str, Cost | None] = field(default_factory=dict)
-    """By `Job.cost_key`; jobs that were finished before are not in it."""
-    estimate: list[dict[str, Any]] = field(default_factory=list)
-    """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
-    not_run: list[dict[str, Any]] = field(default_factory=list)
-    """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
-    hours: float = 0.0
-    """Spent by this call, the measurement included."""
-
-    @property
-    def newest(self) -> list[Row]:
-        """The row of each job that has one, in the order of the jobs."""
-        found = [self.rows.last(job, self.fingerprint) for job in self.jobs]
-        return [row for row in found if row is not None]
-
-    @property
-    def failed(self) -> list[Row]:
-        return [row for row in self.newest if row.get("error")]
+NO_TIME = 1e-9
+"""Hours in which nothing starts, but everything is priced."""
 
 
 def run_jobs(
@@ -75,34 +48,34 @@ def run_jobs(
     begun = time.perf_counter()
     folder = Path(out)
     _make(folder)
-    with only_one(folder):
-        outcome = Outcome(jobs, store.fingerprint, Rows(folder))
+    with locked(folder):
+        outcome = Outcome(jobs, store.fingerprint, RowsFile(folder))
         left = [job for job in jobs if outcome.rows.finished(job, store.fingerprint) is None]
         for job in left:
-            check_run_folder(job, store, folder)
-        board = Board(jobs, folder, outcome, enabled=progress)
-        board.begin(left)
-        outcome.costs = measure_costs(left, store, seconds=measure_seconds, told=board.measuring, device=device)
+            check_job_folder(job, store, folder)
+        display = Display(jobs, folder, outcome, enabled=progress)
+        display.begin(left)
+        outcome.costs = measure_costs(left, store, seconds=measure_seconds, on_job=display.measuring, device=device)
         outcome.estimate = [_priced(job, _seconds(job, outcome, folder)) for job in left]
-        board.show_costs(max_hours)
+        display.show_costs(max_hours)
         if dry_run:
-            _plan(left, folder, outcome, board, max_hours)
+            _plan(left, folder, outcome, display, max_hours)
         else:
-            with board:
-                _run_all(left, store, folder, outcome, board, begun, max_hours, kept, engine)
+            with display:
+                _run_all(left, store, folder, outcome, display, begun, max_hours, kept, engine)
         outcome.hours = (time.perf_counter() - begun) / HOUR
         if kept is not None and not dry_run:
             kept(outcome)
-        board.close()
+        display.close()
     return outcome
 
 
-def _plan(left: list[Job], out: Path, outcome: Outcome, board: Board, max_hours: float | None) -> None:
+def _plan(left: list[Job], out: Path, outcome: Outcome, display: Display, max_hours: float | None) -> None:
     """What would not be started if every run took as long as it may."""
     spent, limit = 0.0, float("inf") if max_hours is None else max_hours * HOUR
     for group, needed in _groups(left, outcome, out):
         if spent + sum(needed) > limit:
-            _refuse(group, needed, outcome, board)
+            _refuse(group, needed, outcome, display)
         else:
             spent += sum(needed)
 
@@ -112,7 +85,7 @@ def _run_all(
     store: AnyStore,
     out: Path,
     outcome: Outcome,
-    board: Board,
+    display: Display,
     begun: float,
     max_hours: float | None,
     kept: Callable[[Outcome], None] | None,
@@ -124,14 +97,14 @@ def _run_all(
     def work() -> Iterator[Work]:
         for group, needed in _groups(left, outcome, out):
             if time.perf_counter() - begun + sum(needed) > limit:
-                _refuse(group, needed, outcome, board)
+                _refuse(group, needed, outcome, display)
                 for job in group:
                     del waiting[job.folder]
                 continue
             for job in group:
                 del waiting[job.folder]
-                board.started(job)
-                yield Work(job, store, out, outcome.costs.get(job.cost_key), board.lines)
+                display.started(job)
+                yield Work(job, store, out, outcome.costs.get(job.cost_key), display.lines)
 
     handed: dict[str, Job] = {}
     rows = engine.run(_noted(work(), handed))
@@ -141,7 +114,7 @@ def _run_all(
                 raise RuntimeError(f"the engine gave a row for {done.job.folder}, which it was not asked for, or twice")
             outcome.rows.add(row)
             outcome.hours = (time.perf_counter() - begun) / HOUR
-            board.ended(done.job, row)
+            display.ended(done.job, row)
             if kept is not None:
                 kept(outcome)
     finally:
@@ -152,7 +125,7 @@ def _run_all(
     if waiting:  # the engine has asked for no more
         rest = list(waiting.values())
         needed = [_seconds(job, outcome, out) for job in rest]
-        _refuse(rest, needed, outcome, board, "the engine did not ask for it")
+        _refuse(rest, needed, outcome, display, "the engine did not ask for it")
 
 
 def _noted(work: Iterator[Work], handed: dict[str, Job]) -> Iterator[Work]:
@@ -169,9 +142,9 @@ def _groups(left: list[Job], outcome: Outcome, out: Path) -> Iterator[tuple[list
         yield group, [_seconds(job, outcome, out) for job in group]
 
 
-def _refuse(group: list[Job], needed: list[float], outcome: Outcome, board: Board, why: str = TOO_LONG) -> None:
+def _refuse(group: list[Job], needed: list[float], outcome: Outcome, display: Display, why: str = TOO_LONG) -> None:
     outcome.not_run += [_priced(job, seconds) for job, seconds in zip(group, needed, strict=True)]
-    board.refused(group, needed, why)
+    display.refused(group, needed, why)
 
 
 def _seconds(job: Job, outcome: Outcome, out: Path) -> float:
@@ -193,22 +166,26 @@ def _priced(job: Job, seconds: float) -> dict[str, Any]:
 
 def _check_call(max_hours: float | None) -> None:
     if max_hours is not None and not max_hours > 0:
-        raise UserError(f"max_hours must be above 0, not {max_hours}; leave it out for no limit")
+        raise UserError(
+            f"max_hours must be above 0, not {max_hours}; leave it out for no limit", code="hours-not-positive"
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("sweep and tune run in one process; start them without torchrun")
+        raise UserError("sweep and tune run in one process; start them without torchrun", code="one-process-only")
 
 
 def _make(out: Path) -> None:
     if (out / "manifest.json").exists():
-        raise UserError(f"{out} holds a run or a store; choose another folder for the sweep")
+        raise UserError(f"{out} holds a run or a store; choose another folder for the sweep", code="folder-of-others")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {out}: {error.strerror or error}") from None
+        raise UserError(
+            f"cannot make the folder {out}: {error.strerror or error}", code="folder-not-writable"
+        ) from None
 
 
 @contextmanager
-def only_one(out: Path) -> Iterator[None]:
+def locked(out: Path) -> Iterator[None]:
     """Holds the folder while a sweep writes to it, until the process ends. Raises `UserError` where another has it."""
     try:
         import fcntl
@@ -219,5 +196,7 @@ def only_one(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"another process runs a sweep in {out}; wait for it or choose another --out") from None
+            raise UserError(
+                f"another process runs a sweep in {out}; wait for it or choose another --out", code="folder-in-use"
+            ) from None
         yield

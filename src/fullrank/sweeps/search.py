@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
-from fullrank.sweeps.jobs import Cell, Job, check_folders, check_name, check_seeds, make_jobs
+from fullrank.sweeps.jobs import Cell, Job, check_distinct_folders, check_name, check_seeds, make_jobs
+from fullrank.sweeps.samplers import halton
 
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
-"""Bases of the Halton sequence: at most so many settings are searched at once."""
+MOST = 12
+"""Settings that are searched at once: Halton's points in more dimensions lie on lines for too long."""
+
+Plan = dict[str, list[dict[str, Any]]]
+"""Name of a cell -> the settings of each of its trials."""
 
 
 class Range(Spec):
@@ -36,13 +39,19 @@ class Range(Spec):
     def _is_one_range(self) -> Range:
         given = {name: getattr(self, name) for name in type(self).model_fields if getattr(self, name) is not None}
         if len(given) != 1:
-            raise ValueError(f"a range is one of log, uniform, integer, choice; given: {', '.join(given) or 'none'}")
+            raise UserError(
+                f"a range is one of log, uniform, integer, choice; given: {', '.join(given) or 'none'}",
+                code="not-one-range",
+            )
         name, values = next(iter(given.items()))
         if name == "choice":
             if len(values) < 2:
-                raise ValueError("choice: at least two values, or there is nothing to choose")
+                raise UserError("choice: at least two values, or there is nothing to choose", code="too-few-choices")
         elif not (all(map(math.isfinite, values)) and values[0] < values[1]) or (name == "log" and values[0] <= 0):
-            raise ValueError(f"{name}: the lower end, then the upper one{', both above 0' * (name == 'log')}")
+            raise UserError(
+                f"{name}: the lower end, then the upper one{', both above 0' * (name == 'log')}; given: {list(values)}",
+                code="bad-range",
+            )
         return self
 
     def at(self, place: float) -> Any:
@@ -57,10 +66,23 @@ class Range(Spec):
         else:
             low, high = self.uniform or (0.0, 1.0)
             value = low + (high - low) * place
+        return self.tidy(value)
+
+    def tidy(self, value: Any) -> Any:
+        """A value as it is tried: of a choice the one at this place, a number to 3 significant digits in the range."""
+        if self.choice is not None:
+            return self.choice[value]
+        if self.integer is not None:
+            return value
+        low, high = self.log or self.uniform or (0.0, 1.0)
         return min(max(float(f"{value:.3g}"), low), high)
 
+    def place_of(self, value: Any) -> Any:
+        """The inverse of `tidy`: of a choice its place, else the value."""
+        return value if self.choice is None else self.choice.index(value)
 
-class Searched(Cell):
+
+class SearchCell(Cell):
     """A cell with its own search space."""
 
     space: dict[str, Range] = Field(default_factory=dict)
@@ -75,7 +97,7 @@ class Search(Spec):
 
     name: str = "tune"
     """Name of the search in its records."""
-    cells: tuple[Searched, ...] = Field(min_length=1)
+    cells: tuple[SearchCell, ...] = Field(min_length=1)
     """What is tuned."""
     space: dict[str, Range] = Field(default_factory=dict)
     """Search space of the cells that bring none of their own."""
@@ -96,24 +118,34 @@ class Search(Spec):
         try:
             return cls.from_text(read_text(path))
         except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+            raise UserError(f"{path}: {error}", code=error.code) from None
 
     @model_validator(mode="after")
     def _every_cell_has_a_space(self) -> Search:
         check_name(self.name)
         check_seeds(self.seeds)
         for cell in self.cells:
-            space = cell.space or self.space
+            space = self.space_of(cell)
             if not space:
-                raise ValueError(f"cell {cell.name!r} has nothing to search: give it a 'space', or one for all cells")
-            if len(space) > len(PRIMES):
-                raise ValueError(f"cell {cell.name!r} searches {len(space)} settings; the most is {len(PRIMES)}")
+                raise UserError(
+                    f"cell {cell.name!r} has nothing to search: give it a 'space', or one for all cells",
+                    code="no-search-space",
+                )
+            if len(space) > MOST:
+                raise UserError(
+                    f"cell {cell.name!r} searches {len(space)} settings; the most is {MOST}", code="too-many-settings"
+                )
             if cell.seeds is not None:
-                raise ValueError(f"cell {cell.name!r}: 'seeds' must be those of all cells, or the budgets would differ")
+                raise UserError(
+                    f"cell {cell.name!r}: 'seeds' must be those of all cells, or the budgets would differ",
+                    code="cell-has-seeds",
+                )
             for path in ("training.max_epochs", "seed"):
                 if path in space:
                     instead = "'epochs_share' decides the epochs of a trial" if "." in path else "use 'seeds'"
-                    raise ValueError(f"cell {cell.name!r}: {path} cannot be searched; {instead}")
+                    raise UserError(
+                        f"cell {cell.name!r}: {path} cannot be searched; {instead}", code="setting-not-searchable"
+                    )
         return self
 
     def with_settings(self, settings: dict[str, Any]) -> Search:
@@ -121,12 +153,12 @@ class Search(Spec):
         made = [c.model_copy(update={"set": {**self.set, **c.set, **settings}}) for c in self.cells]
         return self.model_copy(update={"cells": tuple(made), "set": {}})
 
-    def trial_settings(self, cell: Searched) -> list[dict[str, Any]]:
+    def trial_settings(self, cell: SearchCell) -> list[dict[str, Any]]:
         """The settings of each trial of a cell, different from one another; trial 0 changes nothing.
 
         Raises `UserError` where the space holds fewer settings than there are trials.
         """
-        space = cell.space or self.space
+        space = self.space_of(cell)
         tried: list[dict[str, Any]] = [{}]
         for point in itertools.islice(halton(len(space), self.seed), 200 + 20 * self.trials):
             if len(tried) == self.trials:
@@ -137,55 +169,37 @@ class Search(Spec):
         if len(tried) < self.trials:
             raise UserError(
                 f"cell {cell.name!r}: the space holds too few different settings for {self.trials} trials; "
-                f"ask for at most {len(tried)}"
+                f"ask for at most {len(tried)}",
+                code="space-exhausted",
             )
         return tried
 
-    def jobs(self) -> list[Job]:
+    def space_of(self, cell: SearchCell) -> dict[str, Range]:
+        """What is searched in a cell."""
+        return cell.space or self.space
+
+    def plan(self, trials: int | None = None) -> Plan:
+        """The first trials of every cell by Halton's points, or all of them."""
+        return {cell.name: self.trial_settings(cell)[:trials] for cell in self.cells}
+
+    def jobs(self, plan: Plan | None = None) -> list[Job]:
         """Trial by trial, all cells in each. Every experiment is built here: a bad setting is found before any runs."""
         made: list[Job] = []
-        plans = [(cell, self.trial_settings(cell)) for cell in self.cells]
-        for trial in range(self.trials):
-            for cell, tried in plans:
-                name, settings = trial_name(cell.name, trial), {**self.set, **cell.set, **tried[trial]}
+        plan = self.plan() if plan is None else plan
+        for trial in range(len(plan[self.cells[0].name])):
+            for cell in self.cells:
+                settings = {**self.set, **cell.set, **plan[cell.name][trial]}
+                name = trial_name(cell.name, trial)
                 plain = Cell(name=name, recipe=cell.recipe, set=settings)
                 jobs = make_jobs(plain, self.seeds, ("validation",), group=f"trial {trial}", selection_only=True)
                 made += [self._shortened(job) for job in jobs]
-        check_folders(made)
+        check_distinct_folders(made)
         return made
 
     def _shortened(self, job: Job) -> Job:
-        from dataclasses import replace
-
         epochs = max(1, round(job.experiment.training.max_epochs * self.epochs_share))
         return replace(job, experiment=job.experiment.override(f"training.max_epochs={epochs}"))
 
 
 def trial_name(cell: str, trial: int) -> str:
     return f"{cell}-trial{trial}"
-
-
-def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
-    """Points in the unit cube that fill it evenly; point n does not depend on how many follow.
-
-    Halton's sequence with each base's digits passed through random permutations (as in Owen 2017, arXiv:1706.02808), so
-    that few points in many dimensions are not on a line.
-    """
-    digits = [_permutations(base, np.random.default_rng([seed, base])) for base in PRIMES[:dimensions]]
-    for n in itertools.count():
-        yield [_inverse(n, tables) for tables in digits]
-
-
-def _permutations(base: int, rng: np.random.Generator) -> list[list[int]]:
-    """One permutation per digit, as many digits as a float can tell apart."""
-    return [rng.permutation(base).tolist() for _ in range(math.ceil(52 / math.log2(base)))]
-
-
-def _inverse(n: int, tables: list[list[int]]) -> float:
-    """n's digits, permuted and mirrored at the point."""
-    base, value, scale = len(tables[0]), 0.0, 1.0
-    for table in tables:
-        n, digit = divmod(n, base)
-        scale /= base
-        value += table[digit] * scale
-    return min(value, 1 - 2.0**-53)

@@ -1,17 +1,35 @@
-"""sweep: every cell of a grid with every seed, one row of JSON each."""
+"""sweep: every cell of a grid with every seed, one row of JSON each; a ladder: one grid on several stores.
+
+The stores of a ladder are for example nested shares of one (`fullrank subset`). Each has a sweep of its own in
+FOLDER/STORE, resumable by itself; FOLDER/rows.jsonl holds the rows of all, which is what scaling laws are fitted to. It
+is replaced after each row and keeps what earlier calls left of stores to come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fullrank.data.open import AnyStore
+from fullrank.core.errors import UserError
+from fullrank.core.files import jsonable, write_jsonl
+from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.engine import Engine, Local
-from fullrank.sweeps.environment import code, machine
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.records import Row, results_file, summarise_seeds, write_results
-from fullrank.sweeps.runner import Outcome, run_jobs
+from fullrank.sweeps.records import (
+    Outcome,
+    Row,
+    RowsFile,
+    code_version,
+    environment,
+    results_file,
+    summarise_seeds,
+    write_results,
+)
+from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 
 
 def sweep(
@@ -73,8 +91,8 @@ def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | 
         "name": grid.name,
         "command": command,
         "data": describe_data(store),
-        "machine": machine(),
-        "code": code(),
+        "machine": environment(),
+        "code": code_version(),
         "summary": summarise_seeds(outcome.newest),
         "failed": [f"{row['cell']}-seed{row['seed']}" for row in outcome.failed],
         "not_run": outcome.not_run,
@@ -88,3 +106,78 @@ def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | 
 def describe_data(store: AnyStore) -> dict[str, Any]:
     """Which data, without where they lie."""
     return {"name": store.path.name, "split_fingerprint": store.fingerprint, **store.sizes}
+
+
+@dataclass
+class Rung:
+    """A store and what became of the grid on it."""
+
+    store: AnyStore
+    outcome: Outcome
+
+
+def run_ladder(
+    grid: Grid,
+    stores: Sequence[AnyStore],
+    out: str | Path,
+    *,
+    max_hours: float | None = None,
+    dry_run: bool = False,
+    results: str | Path | None = None,
+    command: str | None = None,
+    progress: bool = True,
+    on_store: Callable[[AnyStore], None] | None = None,
+    engine: Engine = Local(),
+) -> list[Rung]:
+    """Run the grid on each store in turn, within `max_hours` for all of them; `results` and `engine` as in `sweep`.
+
+    Raises `UserError` where two stores have one name, and for what `sweep` refuses.
+    """
+    names = [store.path.name.lower() for store in stores]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"two of the stores are called {name!r}, and each has a folder of its name: rename one",
+                code="same-store-name",
+            )
+    folder, begun, place = Path(out), time.perf_counter(), results_file(results)
+    jobs = grid.jobs()
+    rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]
+
+    def keep(rung: Rung, outcome: Outcome) -> None:
+        rung.outcome = outcome
+        write_jsonl(folder / "rows.jsonl", (jsonable(row) for row in ladder_rows(rungs)))
+        if place is not None:
+            write_results(place, _results(grid, rungs, command))
+
+    for rung in rungs:
+        if on_store is not None:
+            on_store(rung.store)
+        left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
+        rung.outcome = run_sweep(
+            grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
+            engine=engine, kept=partial(keep, rung),
+        )  # fmt: skip
+    return rungs
+
+
+def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
+    """The newest rows of all stores, one store after another."""
+    return [row for rung in rungs for row in rung.outcome.newest]
+
+
+def summarise_rungs(rungs: Sequence[Rung]) -> dict[str, Any]:
+    """`summarise_seeds` with a cell's name behind its store's."""
+    return {
+        f"{rung.store.path.name}/{cell}": splits
+        for rung in rungs
+        for cell, splits in summarise_seeds(rung.outcome.newest).items()
+    }
+
+
+def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str, Any]:
+    each = [sweep_results(grid, rung.store, rung.outcome, None) for rung in rungs]
+    same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
+    own = ("data", "failed", "not_run", "hours_this_call", "estimate")
+    stores = [{key: one[key] for key in own} for one in each]
+    return {**same, "command": command, "stores": stores, "summary": summarise_rungs(rungs), "rows": ladder_rows(rungs)}

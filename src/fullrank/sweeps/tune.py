@@ -1,21 +1,29 @@
-"""tune: the best settings on validation, every cell with the same number of trials and share of its epochs."""
+"""tune: the best settings on validation, every cell with the same number of trials and share of its epochs.
+
+By Halton's points every trial is known before the first one runs. TPE is asked trial by trial, for all cells at a time,
+and told the scores of the trials before: folders, costs, the time limit and going on after a stop are the runner's in
+both.
+"""
 
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.errors import unknown
 from fullrank.core.files import write_text
-from fullrank.data.open import AnyStore
-from fullrank.evaluation.ranking_spec import sign
+from fullrank.data.impressions.store import AnyStore
+from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
-from fullrank.sweeps.environment import code, machine
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell
-from fullrank.sweeps.records import write_results
-from fullrank.sweeps.runner import Outcome, run_jobs
-from fullrank.sweeps.search import Search, trial_name
+from fullrank.sweeps.records import Outcome, code_version, environment, write_results
+from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
+from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
+from fullrank.sweeps.search import Plan, Search, trial_name
 from fullrank.sweeps.sweep import describe_data
 
 
@@ -29,31 +37,67 @@ def tune(
     command: str | None = None,
     progress: bool = True,
     engine: Engine = Local(),
+    sampler: str = "halton",
 ) -> dict[str, Any]:
     """Search a space on the validation split; returns what is written to `out`/tuned.json.
 
     Trial by trial through all cells: where `max_hours` ends the search early, every cell still has had the same number
     of trials, and only those count. `out`/grid.yaml holds the best settings, ready for `sweep`.
-    `engine`: where the trials are run, by default here.
+    `engine`: where the trials are run, by default here. `sampler`: `halton` spreads the trials evenly; `tpe` (Optuna,
+    the extra `tune`) chooses those after the first few from the scores so far, so a dry run prices the first alone.
     Raises `UserError` for what is wrong in the space, its settings or the folders, before anything runs.
     """
-    folder = Path(out)
+    if sampler not in SAMPLERS:
+        raise unknown("sampler", sampler, SAMPLERS)
+    folder, begun = Path(out), time.perf_counter()
+    plan = space.plan() if sampler == "halton" else space.plan(min(STARTUP, space.trials))
+
+    def state(outcome: Outcome) -> dict[str, Any]:
+        return {"sampler": sampler, **tuned(space, plan, store, outcome, command)}
 
     def keep(outcome: Outcome) -> None:
-        found = tuned(space, store, outcome, command)
+        found = state(outcome)
         write_results(folder / "tuned.json", found)
         write_text(folder / "grid.yaml", best_grid(space, found).to_yaml())
 
-    outcome = run_jobs(
-        space.jobs(), store, folder, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep,
-        engine=engine,
-    )  # fmt: skip
-    return tuned(space, store, outcome, command)
+    def run(hours: float | None) -> Outcome:
+        return run_jobs(
+            space.jobs(plan), store, folder, max_hours=hours, dry_run=dry_run, progress=progress, kept=keep,
+            engine=engine,
+        )  # fmt: skip
+
+    outcome = run(max_hours)
+    if sampler == "tpe" and not dry_run:
+        outcome = _by_tpe(space, plan, outcome, run, begun, max_hours)
+    return state(outcome)
 
 
-def tuned(space: Search, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
+def _by_tpe(
+    space: Search,
+    plan: Plan,
+    outcome: Outcome,
+    run: Callable[[float | None], Outcome],
+    begun: float,
+    max_hours: float | None,
+) -> Outcome:
+    """Ask for one trial of every cell, run them, tell their scores; `plan` grows. Ends where the time allowed does."""
+    estimate, hours = list(outcome.estimate), outcome.hours
+    while not outcome.not_run and len(plan[space.cells[0].name]) < space.trials:
+        for number, cell in enumerate(space.cells):
+            told = _trials(space, plan, number, outcome)
+            better = -1.0 if told[0]["better"] == "smaller" else 1.0
+            scores = [None if trial["score"] is None else better * trial["score"] for trial in told]
+            plan[cell.name].append(tpe(space.space_of(cell), plan[cell.name], scores, space.seed))
+        left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
+        outcome = run(left)
+        estimate, hours = estimate + outcome.estimate, hours + outcome.hours
+    outcome.estimate, outcome.hours = estimate, hours
+    return outcome
+
+
+def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
     """The state of a search: best settings and scores per cell, the budget, and every trial."""
-    trials = {cell.name: _trials(space, index, outcome) for index, cell in enumerate(space.cells)}
+    trials = {cell.name: _trials(space, plan, number, outcome) for number, cell in enumerate(space.cells)}
     rounds = min(_complete(some) for some in trials.values())
     best = {name: _best(some[:rounds]) for name, some in trials.items()}
     return {
@@ -63,8 +107,8 @@ def tuned(space: Search, store: AnyStore, outcome: Outcome, command: str | None)
         "best": best,
         "budget": _budget(space, trials, rounds, outcome),
         "data": describe_data(store),
-        "machine": machine(),
-        "code": code(),
+        "machine": environment(),
+        "code": code_version(),
         "search": space.dump(),
         "trials": trials,
         "estimate": outcome.estimate,
@@ -81,10 +125,10 @@ def best_grid(space: Search, found: dict[str, Any]) -> Grid:
     return Grid(name=space.name, cells=tuple(cells), seeds=(0, 1, 2))
 
 
-def _trials(space: Search, index: int, outcome: Outcome) -> list[dict[str, Any]]:
+def _trials(space: Search, plan: Plan, number: int, outcome: Outcome) -> list[dict[str, Any]]:
     """Every trial of a cell: its settings, its score (None where it failed or did not run) and its rows' figures."""
-    cell, found = space.cells[index], []
-    for trial, settings in enumerate(space.trial_settings(cell)):
+    cell, found = space.cells[number], []
+    for trial, settings in enumerate(plan[cell.name]):
         name = trial_name(cell.name, trial)
         rows = [row for row in outcome.newest if row["cell"] == name]
         errors = [row["error"] for row in rows if row.get("error")]
@@ -97,7 +141,7 @@ def _trials(space: Search, index: int, outcome: Outcome) -> list[dict[str, Any]]
                 "trial": trial,
                 "set": settings,
                 "metric": metric,
-                "better": "larger" if sign(jobs[0].experiment.evaluation) > 0 else "smaller",
+                "better": "larger" if selection_sign(jobs[0].experiment.evaluation) > 0 else "smaller",
                 "score": statistics.fmean(scores) if scores else None,
                 "seeds": [row["seed"] for row in rows],
                 "epochs_allowed": jobs[0].experiment.training.max_epochs,

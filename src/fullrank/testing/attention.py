@@ -16,7 +16,7 @@ from torch import nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import AttentionColumns, Captures
+from fullrank.data.batch import Captures, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, mask
 from fullrank.models.sequential.attention.positions import Places
 from fullrank.ops.flop_count import counted
@@ -151,7 +151,7 @@ def check_columns(attention: Attention) -> None:
     An attention with `column_weights` of its own keeps sums of those; they are at least the absolute weights.
     """
     x, batch = sequences(DIM, module_device(attention), extra=2)
-    plain_y, kept = attention(x, batch), list[AttentionColumns]()
+    plain_y, kept = attention(x, batch), list[ColumnSums]()
     assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
     (noted,) = kept
     absolute = attention.weights(x, batch).abs()

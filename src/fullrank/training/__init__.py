@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,6 @@ class Callback(Protocol):
     `every`, optimizer steps between rows `watch` inside an epoch, whose figures `on_epoch` gives too (None is none).
     """
 
-    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+    def on_epoch(self, state: TrainState) -> dict[str, Any]:
         """Figures for this epoch's row of metrics.jsonl; called after validation, on the first process."""
         ...

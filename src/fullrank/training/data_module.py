@@ -1,6 +1,6 @@
-"""What training needs of the data: one `DataModule` for each problem, in `of_histories.py` and `of_impressions.py`.
+"""What training needs of the data: one `DataModule` for each problem, in `retrieval_data.py` and `ranking_data.py`.
 
-Everything else of this room (steps, checkpoints, journal, patience) is one for both problems.
+Everything else of this room (steps, checkpoints, log, patience) is one for both problems.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Impressions
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment
 from fullrank.problem import Problem
-from fullrank.run import Known, Run
-from fullrank.training.distributed import Place
-from fullrank.training.ranking_data import Shown
-from fullrank.training.retrieval_data import Histories
+from fullrank.run import CatalogOrEncoder, Run
+from fullrank.training.distributed import ProcessRank
+from fullrank.training.ranking_data import RankingData
+from fullrank.training.retrieval_data import RetrievalData
 
 AnyBatch = Batch | Impressions
 
@@ -42,7 +42,7 @@ class DataModule(Protocol):
     @property
     def store(self) -> AnyStore: ...
     @property
-    def known(self) -> Known:
+    def known(self) -> CatalogOrEncoder:
         """What models are built on, kept in the run folder."""
         ...
 
@@ -59,7 +59,7 @@ class DataModule(Protocol):
         """Fill a model from an earlier run."""
         ...
 
-    def score(self, model: Any, device: torch.device, place: Place) -> float:
+    def score(self, model: Any, device: torch.device, place: ProcessRank) -> float:
         """The selection metric on the validation split, over all processes."""
         ...
 
@@ -67,24 +67,27 @@ class DataModule(Protocol):
         """Evaluate one in `share` of the validation split, for its cost alone."""
         ...
 
-    def pace(self, batch: Any) -> tuple[int, int]:
+    def batch_sizes(self, batch: Any) -> tuple[int, int]:
         """What a batch holds, and the places computed for it (with padding)."""
         ...
 
-    def figures(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
-        """An epoch's pace, from the sums of `pace`."""
+    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+        """An epoch's throughput, from the sums of `batch_sizes`."""
         ...
 
-    def counts(self) -> dict[str, Any]:
+    def sizes(self) -> dict[str, Any]:
         """The sizes of the data, and of impressions when training ends, for the manifest."""
         ...
 
 
-DATA: Mapping[Problem, Callable[[Experiment, Any], DataModule]] = {"retrieval": Histories.of, "ranking": Shown}
+DATA_MODULES: Mapping[Problem, Callable[[Experiment, Any], DataModule]] = {
+    "retrieval": RetrievalData.of,
+    "ranking": RankingData,
+}
 
-_ANOTHER: Mapping[Problem, str] = {
+_WRONG_STORE: Mapping[Problem, str] = {
     "retrieval": (
-        "{recipe} recommends items from histories and {store} holds impressions: choose a click model "
+        "{recipe} recommends items from histories and {store} holds impressions: choose a ranking model "
         "(`fullrank list rankers`), or a store that `fullrank prepare` wrote"
     ),
     "ranking": (
@@ -97,12 +100,15 @@ _ANOTHER: Mapping[Problem, str] = {
 def data_module_of(experiment: Experiment, store: AnyStore) -> DataModule:
     """The store as this experiment trains on it. Raises `UserError` where it is for another problem."""
     if store.problem != experiment.problem:
-        raise UserError(_ANOTHER[experiment.problem].format(recipe=experiment.recipe, store=store.path))
-    return DATA[experiment.problem](experiment, store)
+        raise UserError(
+            _WRONG_STORE[experiment.problem].format(recipe=experiment.recipe, store=store.path),
+            code="store-of-other-problem",
+        )
+    return DATA_MODULES[experiment.problem](experiment, store)
 
 
-def describe(data: DataModule) -> dict[str, Any]:
+def data_manifest(data: DataModule) -> dict[str, Any]:
     """The data in a run's manifest."""
     store = data.store
     place = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
-    return {**place, **data.counts()}
+    return {**place, **data.sizes()}

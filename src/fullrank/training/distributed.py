@@ -1,7 +1,8 @@
-"""Numbers over all processes."""
+"""Which process this is, and numbers over all processes (torchrun)."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -12,27 +13,32 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessRank:
     """Which process this is, of how many."""
 
     rank: int = 0
     world: int = 1
 
 
-def running() -> bool:
+def launched() -> ProcessRank:
+    """This process among those that torchrun started, known before they form a group; one of one without torchrun."""
+    return ProcessRank(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def sum_over_ranks(value: Tensor) -> float:
-    if running():
+    if is_distributed():
         value = value.clone()
         torch.distributed.all_reduce(value)
     return float(value)
 
 
-def gather(value: Float[Tensor, "n"]) -> Float[Tensor, "N"]:
+def gather_ranks(value: Float[Tensor, "n"]) -> Float[Tensor, "N"]:
     """The numbers of every process behind each other."""
-    if not running():
+    if not is_distributed():
         return value
     count = torch.tensor([len(value)], device=value.device)
     counts = [torch.zeros_like(count) for _ in range(torch.distributed.get_world_size())]

@@ -16,22 +16,25 @@ from torch import nn
 from fullrank import __version__
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.data.open import AnyStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
-from fullrank.training.checkpoint import Checkpoint, read_checkpoint
-from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_module_of, describe
-from fullrank.training.folder import check, clear, first_source
-from fullrank.training.loop import TrainingLoop
-from fullrank.training.metrics_log import MetricsLog, make_loggers
-from fullrank.training.module import FitModule
-from fullrank.training.progress import TrainingProgress
+from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
+from fullrank.training.distributed import launched, sum_over_ranks
+from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
+from fullrank.training.loop import FitModule, TrainingLoop
+from fullrank.training.state import Checkpoint, check_folder, clear_run, initial_run, read_checkpoint
+
+WARM = 2
+"""Steps that are not timed: the first ones allocate."""
+LEAST = 3
+"""Steps timed, however long they take."""
 
 
-def train(
+def fit(
     experiment: Experiment,
     store: AnyStore,
     out: str | Path,
@@ -47,12 +50,12 @@ def train(
     """Train `experiment` on `store` and return the run folder `out`, opened.
 
     `resume` continues a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU,
-    with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a click
+    with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a ranking
     model's fields, are matched by external id.
     """
     folder, where = Path(out), resolve_device(device)
-    if _rank() == 0:  # the others may come when it has begun to write
-        check(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
+    if launched().rank == 0:  # the others may come when it has begun to write
+        check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
     resume = resume and is_run(folder)
     data = data_module_of(experiment, store)
     if not data.validates:
@@ -61,18 +64,21 @@ def train(
     model: Any = build_model(experiment, data.known)
     gradient = isinstance(model, RecommenderModel | RankingModule)
     if not gradient and (loggers or callbacks or init_from is not None):
-        raise UserError("a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from")
+        raise UserError(
+            "a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from",
+            code="baseline-without-training",
+        )
     for callback in callbacks:
         if callable(getattr(callback, "check", None)):
             callback.check(model, store)  # type: ignore[attr-defined]
     kept = read_checkpoint(folder) if resume else None
-    source = first_source(folder) if resume else init_from
+    source = initial_run(folder) if resume else init_from
     if source is not None and kept is None:
         data.warm_start(model, source)
-    loader = data.loader(model, _world()) if gradient else None
-    tools = make_loggers(loggers, folder) if _rank() == 0 else ()
-    if _rank() == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
-        clear(folder)
+    loader = data.loader(model, launched().world) if gradient else None
+    tools = make_loggers(loggers, folder) if launched().rank == 0 else ()
+    if launched().rank == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
+        clear_run(folder)
         write_run(folder, experiment, data.known, _manifest(model, data, init_from))
     if loader is None:
         begun = time.perf_counter()
@@ -91,7 +97,7 @@ def _fit(
     loader: Batches,
     out: Path,
     kept: Checkpoint | None,
-    journal: MetricsLog,
+    log: MetricsLog,
     callbacks: tuple[Callback, ...],
     progress: bool,
     device: torch.device,
@@ -107,19 +113,71 @@ def _fit(
     first = state.get("step", 0)
     module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.get("cuts", 0))
     module.optimizer_state = None if kept is None else kept[1]
-    if _rank() == 0:
-        journal.keep_until(first)
-    shown = TrainingProgress(progress and _rank() == 0, total, first)
-    conductor = TrainingLoop(experiment, data, loader, out, journal, shown, callbacks, state)
-    stream = _Stream(loader, first, total, range(_rank(), loader.shards, _world()))
+    if launched().rank == 0:
+        log.keep_until(first)
+    progress_bar = TrainingProgress(progress and launched().rank == 0, total, first)
+    loop = TrainingLoop(experiment, data, loader, out, log, progress_bar, callbacks, state)
     try:
-        _trainer(training, _world(), total - first, conductor, device).fit(module, stream)
+        _run_steps(module, loader, first, total, loop, device)
+    finally:
+        progress_bar.close()
+    for logger in log.loggers:
+        logger.finalize("success")
+
+
+def profile_step(
+    model: RecommenderModel | RankingModule,
+    loader: Batches,
+    experiment: Experiment,
+    seconds: float,
+    device: torch.device,
+) -> float:
+    """Mean seconds of an optimizer step of the real training loop, over the first batches of an epoch.
+
+    Those are in random order, so they stand for all. Takes about `seconds`; writes nothing, but trains the model. Not
+    in it: validation, log rows and checkpoints.
+    """
+    total = loader.steps_per_epoch * experiment.training.max_epochs
+    module = FitModule(model, experiment.training, experiment.seed, first=0, total=total)
+    timer = _StepTimer(min(WARM, loader.steps_per_epoch), seconds)
+    _run_steps(module, loader, 0, loader.steps_per_epoch + timer.warm, timer, device)
+    return sum(timer.times) / len(timer.times)
+
+
+class _StepTimer(lightning.Callback):
+    """Times optimizer steps, and ends training when it has enough of them."""
+
+    def __init__(self, warm: int, seconds: float):
+        self.warm, self.seconds = warm, seconds
+        self.steps, self.times = 0, list[float]()
+        self.begun = self.limit = 0.0
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.begun = time.perf_counter()
+        self.limit = self.begun + self.seconds
+
+    def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
+        if module.micro:  # a step is all of its micro-batches
+            return
+        for value in module.take_terms().values():
+            sum_over_ranks(value)  # as the loop does for its rows: waits for the device
+        now, self.steps = time.perf_counter(), self.steps + 1
+        if self.steps > self.warm:
+            self.times.append(now - self.begun)
+        self.begun = now
+        trainer.should_stop = len(self.times) >= LEAST and now > self.limit
+
+
+def _run_steps(
+    module: FitModule, loader: Batches, first: int, stop: int, callback: lightning.Callback, device: torch.device
+) -> None:
+    """Let Lightning take the optimizer steps from `first` to `stop`."""
+    here = launched()
+    stream = _Stream(loader, first, stop, range(here.rank, loader.shards, here.world))
+    try:
+        _trainer(module.training_spec, here.world, stop - first, callback, device).fit(module, stream)
     except SystemExit:  # Lightning turns an interrupt into one
         raise KeyboardInterrupt from None
-    finally:
-        shown.close()
-    for logger in journal.loggers:
-        logger.finalize("success")
 
 
 class _Stream:
@@ -133,7 +191,7 @@ class _Stream:
 
 
 def _trainer(
-    training: Training, world: int, steps: int, conductor: TrainingLoop, device: torch.device
+    training: Training, world: int, steps: int, callback: lightning.Callback, device: torch.device
 ) -> lightning.Trainer:
     import logging
 
@@ -151,7 +209,7 @@ def _trainer(
         max_epochs=-1,
         accumulate_grad_batches=training.accumulate,
         gradient_clip_val=training.clip_norm,
-        callbacks=[conductor],
+        callbacks=[callback],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -162,9 +220,15 @@ def _trainer(
 
 def _without_validation(training: Training) -> None:
     if training.patience is not None:
-        raise UserError("the store has no validation targets to stop by: set training.patience=null to run all epochs")
+        raise UserError(
+            "the store has no validation targets to stop by: set training.patience=null to run all epochs",
+            code="no-validation-targets",
+        )
     if training.schedule == "plateau":
-        raise UserError("the store has no validation targets to see a plateau in: choose another training.schedule")
+        raise UserError(
+            "the store has no validation targets to see a plateau in: choose another training.schedule",
+            code="no-validation-targets",
+        )
 
 
 def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict[str, Any]:
@@ -175,13 +239,5 @@ def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict
         "parameters": sum(p.numel() for p in model.parameters()),
         **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
         "init_from": None if init_from is None else str(init_from.path.resolve()),
-        "data": describe(data),
+        "data": data_manifest(data),
     }
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
-
-
-def _world() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,4 +1,9 @@
-"""What happens between optimizer steps: rows in the journal, validation, best weights, patience, checkpoints."""
+"""One optimizer step, and what happens between steps: log rows, validation, best weights, patience, checkpoints.
+
+`FitModule` is the LightningModule: one forward of named terms, AdamW, and the place that randomness is a function of.
+`TrainingLoop` is the Lightning callback around it. Epochs are ours, not Lightning's: the batches are one stream from
+the first step to the last.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,97 @@ from typing import Any
 
 import lightning
 import torch
+from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.evaluation.ranking_spec import sign
-from fullrank.experiment import Experiment
+from fullrank.evaluation.spec import selection_sign
+from fullrank.experiment import Experiment, Training
+from fullrank.models.ranking.model import RankingModule
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import write_weights
 from fullrank.training import Callback, TrainState
-from fullrank.training.checkpoint import write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
-from fullrank.training.distributed import Place, sum_over_ranks
-from fullrank.training.metrics_log import MetricsLog
-from fullrank.training.module import FitModule, dump_optimizer
-from fullrank.training.progress import TrainingProgress
+from fullrank.training.distributed import ProcessRank, sum_over_ranks
+from fullrank.training.log import MetricsLog, TrainingProgress
+from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimizer, make_optimizer
+from fullrank.training.schedule import lr_factor, plateau_factor
+from fullrank.training.state import write_checkpoint
+
+_STRIDE = 1_000_003
+
+
+class FitModule(lightning.LightningModule):
+    """Holds a model while it is trained. `first` is the optimizer step that this process starts at."""
+
+    def __init__(
+        self,
+        model: RecommenderModel | RankingModule,
+        training: Training,
+        seed: int,
+        *,
+        first: int,
+        total: int,
+        cuts: int = 0,
+    ):
+        super().__init__()
+        self.model, self.training_spec, self.seed = model, training, seed
+        self.first, self.total, self.penalties = first, total, set(model.penalties)
+        self.cuts = cuts
+        """How often the learning rate was cut (schedule `plateau`)."""
+        self.optimizer_state: dict[str, Tensor] | None = None
+        self.terms: dict[str, Tensor] = {}
+        self.micro = 0
+
+    def training_step(self, batch: AnyBatch, index: int) -> Tensor:
+        shards = self.training_spec.accumulate * self.trainer.world_size
+        place = (batch.step * self.training_spec.accumulate + self.micro) * self.trainer.world_size
+        torch.manual_seed((self.seed * _STRIDE + place + self.global_rank) % 2**63)
+        total: Tensor | float = 0.0
+        for name, value in self.model(batch).items():
+            value = value * 0.0 if batch.empty_shard else value
+            value = value / shards if name in self.penalties else value
+            self.terms[name] = self.terms.get(name, torch.zeros((), device=value.device)) + value.detach()
+            total = total + value
+        self.micro = (self.micro + 1) % self.training_spec.accumulate
+        # DDP averages over processes and Lightning over micro-batches; the terms are shares of one sum
+        assert isinstance(total, Tensor)
+        return total * shards
+
+    def take_terms(self) -> dict[str, Tensor]:
+        """The terms summed over micro-batches since they were last taken."""
+        taken, self.terms = self.terms, {}
+        return taken
+
+    def transfer_batch_to_device(self, batch: AnyBatch, device: torch.device, dataloader_idx: int) -> AnyBatch:
+        return batch.to(device)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = make_optimizer(self.model, self.training_spec)
+        if self.optimizer_state is not None:
+            load_optimizer(optimizer, self.optimizer_state)
+        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._factor(self.first + step))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """By norm. Lightning's own refuses fused optimizers under bf16, for the sake of a scaler that bf16 has not."""
+        if gradient_clip_val is not None:
+            clip_gradients(self.model.parameters(), float(gradient_clip_val))
+
+    def cut(self, step: int) -> None:
+        """Cut the learning rate, from optimizer step `step` on."""
+        self.cuts += 1
+        optimizer: Any = self.trainer.optimizers[0]
+        for group in optimizer.param_groups:
+            group["lr"] = self.training_spec.lr * self._factor(step)
+
+    def _factor(self, step: int) -> float:
+        return lr_factor(self.training_spec, step, self.total) * plateau_factor(self.training_spec, self.cuts)
+
 
 LOG_EVERY = 50
 """Optimizer steps between step rows."""
@@ -35,13 +119,13 @@ class TrainingLoop(lightning.Callback):
         data: DataModule,
         loader: Batches,
         out: Path,
-        journal: MetricsLog,
+        log: MetricsLog,
         progress: TrainingProgress,
         callbacks: tuple[Callback, ...],
         state: dict[str, Any],
     ):
         self.experiment, self.data, self.loader, self.out = experiment, data, loader, out
-        self.journal, self.progress, self.callbacks = journal, progress, callbacks
+        self.metrics_log, self.progress, self.callbacks = log, progress, callbacks
         self.validates = data.validates
         self.best: float | None = state.get("best")
         self.best_epoch: int | None = state.get("best_epoch")
@@ -56,7 +140,7 @@ class TrainingLoop(lightning.Callback):
     def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
         now = time.perf_counter()
         self.spent, self.begun = self.spent + now - self.begun, now
-        held, computed = self.data.pace(batch)
+        held, computed = self.data.batch_sizes(batch)
         self.held += 0 if batch.empty_shard else held
         self.computed += computed
         if module.micro:
@@ -68,15 +152,16 @@ class TrainingLoop(lightning.Callback):
         loss, penalty = _objective(terms, module.penalties)
         if not math.isfinite(loss + penalty):
             raise UserError(
-                f"the loss is {loss + penalty} at step {step}: lower training.lr or set training.clip_norm=1"
+                f"the loss is {loss + penalty} at step {step}: lower training.lr or set training.clip_norm=1",
+                code="loss-not-finite",
             )
         epoch, inside = divmod(step, self.loader.steps_per_epoch)
         if trainer.is_global_zero:
-            self.progress.advance(step, f"epoch {epoch + 1}  {_told(loss, penalty, module.penalties)}")
+            self.progress.advance(step, f"epoch {epoch + 1}  {_loss_text(loss, penalty, module.penalties)}")
             if step % LOG_EVERY == 0:
                 rate = trainer.optimizers[0].param_groups[0]["lr"]
                 figures = {"loss": loss, **terms, "lr": rate}
-                self.journal.add("step", step, step / self.loader.steps_per_epoch, figures)
+                self.metrics_log.add("step", step, step / self.loader.steps_per_epoch, figures)
             if inside:  # an epoch's end has a row of its own
                 self._watch(module, step, epoch)
         if inside == 0:
@@ -96,7 +181,7 @@ class TrainingLoop(lightning.Callback):
         held, computed = (
             sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.held, self.computed)
         )
-        pace = self.data.figures(held, computed, self.spent)
+        pace = self.data.throughput(held, computed, self.spent)
         figures |= {**pace, "seconds": round(self.spent, 3)}
         self.sums, self.held, self.computed, self.spent = {}, 0, 0, 0.0
         final = step >= module.total
@@ -104,16 +189,16 @@ class TrainingLoop(lightning.Callback):
             figures |= self._validate(module, step, epoch)
         trainer.should_stop = training.patience is not None and self.stale >= training.patience
         if trainer.is_global_zero:
-            moment = TrainState(module.model, self.data.store, self.out, step, epoch)
+            state = TrainState(module.model, self.data.store, self.out, step, epoch)
             for callback in self.callbacks:
-                figures |= callback.on_epoch(moment)
-            self.journal.add("epoch", step, epoch, figures)
+                figures |= callback.on_epoch(state)
+            self.metrics_log.add("epoch", step, epoch, figures)
             selection = self.experiment.evaluation.selection
             score = figures.get(f"validation/{selection}")
             shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
             rate = ", ".join(_paced(name, value) for name, value in pace.items())
             shown += "".join(_headline(callback, figures) for callback in self.callbacks)
-            told = f"epoch {epoch}/{training.max_epochs}  {_told(loss, penalty, module.penalties)}"
+            told = f"epoch {epoch}/{training.max_epochs}  {_loss_text(loss, penalty, module.penalties)}"
             self.progress.epoch(step, f"{told}{shown}  {rate}")
             if final and self.best is None:
                 write_weights(self.out, module.model)
@@ -121,19 +206,19 @@ class TrainingLoop(lightning.Callback):
 
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
         """A row for each callback whose turn it is inside an epoch."""
-        moment = TrainState(module.model, self.data.store, self.out, step, epoch)
+        state = TrainState(module.model, self.data.store, self.out, step, epoch)
         for callback in self.callbacks:
             every = getattr(callback, "every", None)
             if every is not None and step % every == 0:
-                self.journal.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(moment))
+                self.metrics_log.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(state))
                 self.begun = time.perf_counter()  # watching is not training
 
     def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
         """Validation metrics; the best weights so far are written as the run's weights."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
-        place = Place(module.global_rank, module.trainer.world_size)
+        place = ProcessRank(module.global_rank, module.trainer.world_size)
         score = self.data.score(module.model, module.device, place)
-        if self.best is None or sign(spec) * score > sign(spec) * self.best:
+        if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.stale = score, epoch, 0
             if module.global_rank == 0:
                 write_weights(self.out, module.model)
@@ -176,5 +261,5 @@ def _paced(name: str, value: float) -> str:
     return f"{value:,.0f} {name.removesuffix('_per_s')}/s" if name.endswith("_per_s") else f"{name} {value:g}"
 
 
-def _told(loss: float, penalty: float, penalties: set[str]) -> str:
+def _loss_text(loss: float, penalty: float, penalties: set[str]) -> str:
     return f"loss {loss:.4f}" + (f"  penalty {penalty:.4f}" if penalties else "")

@@ -14,7 +14,43 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fullrank.experiment import Training
+from fullrank.models.ranking.model import RankingModule
+
 EPS = 1e-8
+
+
+def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """AdamW; vectors (norms, biases) are not decayed. Tables with sparse gradients are updated row by row."""
+    update = model.embedding.spec.update if isinstance(model, RankingModule) else None
+    rows = model.row_parameters() if isinstance(model, RankingModule) else []
+    own = {id(p) for p in rows}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
+    matrices, vectors = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if rows:
+        tables = {"params": rows, "weight_decay": training.weight_decay, "rows": update}
+        return RowOptimizer([*groups, tables], lr=training.lr, betas=training.betas)
+    return torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, fused=True)
+
+
+def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Its moments and counts, by parameter number."""
+    state = optimizer.state_dict()["state"]
+    return {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """The inverse of `dump_optimizer`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -58,7 +94,7 @@ class RowOptimizer(torch.optim.Optimizer):
         rows, values = grad.indices()[0], grad.values()
         if group["weight_decay"]:
             table[rows] *= 1 - group["lr"] * group["weight_decay"]
-        move = adagrad if group["rows"] == "rowwise_adagrad" else lazy_adam
+        move = rowwise_adagrad if group["rows"] == "rowwise_adagrad" else lazy_adam
         table.index_add_(0, rows, move(self.state[table], table, rows, values, group), alpha=-group["lr"])
 
 
@@ -76,7 +112,9 @@ def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Ten
     return mean / (1 - low**steps) / ((square / (1 - high**steps)).sqrt() + EPS)
 
 
-def adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]) -> Tensor:
+def rowwise_adagrad(
+    state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]
+) -> Tensor:
     """What the rows move by, at rate 1."""
     if not state:
         state["sum"] = table.new_zeros(len(table))
@@ -84,7 +122,7 @@ def adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tenso
     return values / (state["sum"][rows].sqrt() + EPS)[:, None]
 
 
-def clip(parameters: Iterable[nn.Parameter], largest: float) -> None:
+def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
     """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by row first."""
     some = [p for p in parameters if p.grad is not None]
     if not any(p.grad.is_sparse for p in some if p.grad is not None):

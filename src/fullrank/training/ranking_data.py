@@ -12,26 +12,28 @@ from jaxtyping import Int
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.evaluation.ranking import rows_of, score, selected, summarised
-from fullrank.evaluation.ranking_spec import RankingEvaluation
+from fullrank.evaluation.ranking import predict_rows, ranking_result, selection_value, split_rows
 from fullrank.evaluation.result import PerImpression
+from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run
 from fullrank.training.cold_start.warm_start_ranking import copy_ranking_weights
-from fullrank.training.distributed import Place, gather
+from fullrank.training.distributed import ProcessRank, gather_ranks
 
 
-class Shuffled:
+class ImpressionLoader:
     """Batches of a store's training rows, about `size` rows each: every epoch all of them once, in a random order."""
 
     def __init__(self, store: ImpressionStore, size: int, seed: int, shards: int = 1):
         self.store, self.seed, self.shards = store, seed, shards
         self.rows = store.split("train")
         if not len(self.rows):
-            raise UserError(f"the store {store.path} has no training impressions: prepare it with another split")
+            raise UserError(
+                f"the store {store.path} has no training impressions: prepare it with another split", code="empty-split"
+            )
         self.steps_per_epoch = -(-len(self.rows) // size)
         self._epoch: tuple[int, Int[np.ndarray, "N"]] | None = None
 
@@ -60,12 +62,12 @@ class Shuffled:
 
 
 @dataclass(frozen=True)
-class Shown:
+class RankingData:
     experiment: Experiment
     store: ImpressionStore
 
     @property
-    def known(self) -> Encoder:
+    def known(self) -> FieldEncoder:
         return self.store.encoder
 
     @property
@@ -77,39 +79,44 @@ class Shown:
         assert isinstance(self.experiment.evaluation, RankingEvaluation)
         return self.experiment.evaluation
 
-    def loader(self, model: RankingModule, world: int = 1) -> Shuffled:
+    def loader(self, model: RankingModule, world: int = 1) -> ImpressionLoader:
         if world > 1 and model.row_parameters():
             raise UserError(
-                "sparse gradients need one process: set model.embedding.update=adamw, or leave out torchrun"
+                "sparse gradients need one process: set model.embedding.update=adamw, or leave out torchrun",
+                code="one-process-only",
             )
         training = self.experiment.training
-        return Shuffled(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)
+        return ImpressionLoader(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)
 
     def warm_start(self, model: RankingModule, source: Run) -> None:
         copy_ranking_weights(model, self.store, source)
 
-    def score(self, model: Any, device: torch.device, place: Place) -> float:
-        rows = rows_of(self.store, "validation")[place.rank :: place.world]
-        found = score(model, self.store, rows, self._spec.batch_size, device=device)
+    def score(self, model: Any, device: torch.device, place: ProcessRank) -> float:
+        rows = split_rows(self.store, "validation")[place.rank :: place.world]
+        found = predict_rows(model, self.store, rows, self._spec.batch_size, device=device)
         parts = [found.probabilities, found.labels, found.groups]
-        whole = [None if p is None else gather(torch.from_numpy(p).double().to(device)).cpu().numpy() for p in parts]
+        whole = [
+            None if p is None else gather_ranks(torch.from_numpy(p).double().to(device)).cpu().numpy() for p in parts
+        ]
         probabilities, labels, groups = whole
         assert probabilities is not None and labels is not None
         whose = None if groups is None else groups.astype(np.int64)
-        return selected(PerImpression(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection)
+        return selection_value(
+            PerImpression(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection
+        )
 
     def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
-        rows = score(
-            model, self.store, rows_of(self.store, "validation")[::share], self._spec.batch_size, device=device
+        rows = predict_rows(
+            model, self.store, split_rows(self.store, "validation")[::share], self._spec.batch_size, device=device
         )
         spec = self._spec if all_metrics else self._spec.for_selection()
-        summarised(rows, spec, "validation", self.store.fingerprint)
+        ranking_result(rows, spec, "validation", self.store.fingerprint)
 
-    def pace(self, batch: Impressions) -> tuple[int, int]:
+    def batch_sizes(self, batch: Impressions) -> tuple[int, int]:
         return len(batch), len(batch)
 
-    def figures(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
         return {"rows_per_s": round(held / max(1e-9, seconds), 1)}
 
-    def counts(self) -> dict[str, Any]:
+    def sizes(self) -> dict[str, Any]:
         return self.store.sizes | {"trained_until": self.store.trained_until}

@@ -19,18 +19,18 @@ from fullrank.models.sequential.items import ItemsSpec
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 from fullrank.training.cold_start.warm_start import copy_weights
-from fullrank.training.distributed import Place, sum_over_ranks
+from fullrank.training.distributed import ProcessRank, sum_over_ranks
 
 
 @dataclass(frozen=True)
-class Histories:
+class RetrievalData:
     experiment: Experiment
     store: Store
     known: Catalog
     """The store's items, with what the model's items add to them."""
 
     @classmethod
-    def of(cls, experiment: Experiment, store: Store) -> Histories:
+    def of(cls, experiment: Experiment, store: Store) -> RetrievalData:
         """Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`)."""
         items = getattr(experiment.model, "items", None)
         return cls(
@@ -46,7 +46,8 @@ class Histories:
             raise UserError(
                 f"this model reads when events happened and the store {self.store.path} was prepared without a time "
                 "column: prepare it with one, or choose a model that reads none (hstu: "
-                "model.encoder.attention.rel_bias=positions)"
+                "model.encoder.attention.rel_bias=positions)",
+                code="times-missing",
             )
         training = self.experiment.training
         return Loader(
@@ -63,7 +64,7 @@ class Histories:
     def warm_start(self, model: RecommenderModel, source: Run) -> None:
         copy_weights(model, self.known, source)
 
-    def score(self, model: Any, device: torch.device, place: Place) -> float:
+    def score(self, model: Any, device: torch.device, place: ProcessRank) -> float:
         spec = self.experiment.lists.for_selection()
         found = measure(model, self.store, "validation", spec, shard=(place.rank, place.world), device=device)
         values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
@@ -77,12 +78,12 @@ class Histories:
             items = len(self.store.catalog.popularity)
             summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
 
-    def pace(self, batch: Batch) -> tuple[int, int]:
+    def batch_sizes(self, batch: Batch) -> tuple[int, int]:
         return int(batch.lengths.sum()), batch.items.numel()
 
-    def figures(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
         pace = round(held / max(1e-9, seconds), 1)
         return {"tokens_per_s": pace, "padding_share": round(1 - held / max(1, computed), 4)}
 
-    def counts(self) -> dict[str, Any]:
+    def sizes(self) -> dict[str, Any]:
         return self.store.sizes

@@ -10,7 +10,7 @@ import math
 from fullrank.experiment import Training
 
 
-def factor(training: Training, step: int, total: int) -> float:
+def lr_factor(training: Training, step: int, total: int) -> float:
     """Multiple of the peak learning rate at optimizer step `step` (from 0) of `total`."""
     rise = round(training.warmup * total)
     if training.schedule == "one_cycle":
@@ -29,7 +29,7 @@ CUT, FLOOR = 0.1, 1e-6
 """Of the schedule `plateau`: what each cut multiplies the rate by, and the rate that cuts do not go below."""
 
 
-def after_cuts(training: Training, cuts: int) -> float:
+def plateau_factor(training: Training, cuts: int) -> float:
     """Multiple of the learning rate that is left after some cuts; 1 for the other schedules."""
     if training.schedule != "plateau":
         return 1.0

@@ -60,9 +60,9 @@ def make(store: Store, path: Path, *settings: str, recipe: str = "sasrec", watch
 
 
 def _recipe(name: str) -> Any:
-    from fullrank.experiment import named
+    from fullrank.experiment import find_experiment
 
-    return named(name).dump()
+    return find_experiment(name).dump()
 
 
 @pytest.fixture(scope="session")

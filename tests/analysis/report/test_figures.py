@@ -7,22 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.analysis.attention_share import bands as banded
-from fullrank.analysis.figures.compare import bands, depth, front, pareto
-from fullrank.analysis.figures.curves import curves
-from fullrank.analysis.figures.inside import bound, layers, spectrum
-from fullrank.analysis.figures.single import ablation, attention
+from fullrank.analysis.diagnostics.ablation import Ablation
+from fullrank.analysis.diagnostics.attention_share import AttentionShare, popularity_bands
+from fullrank.analysis.diagnostics.bound import Bound
+from fullrank.analysis.diagnostics.curves import RetrievalCurves
+from fullrank.analysis.diagnostics.evaluation import Pareto, PopularityBands, pareto_front
+from fullrank.analysis.diagnostics.layers import Layers
+from fullrank.analysis.diagnostics.size import Depth
+from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
 from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.draw import look
-from fullrank.analysis.report.findings import Finding, collect
+from fullrank.analysis.report.results import RunResult
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from tests.analysis.report.conftest import make
 
 
 @pytest.fixture(scope="module")
-def found(runs: dict[str, Run]) -> list[Finding]:
-    return collect(list(runs.values()), users=40)
+def found(runs: dict[str, Run]) -> list[RunResult]:
+    return collect(list(runs.values()), sample=40)
 
 
 def figure(made: Figure | Missing) -> Figure:
@@ -32,28 +36,28 @@ def figure(made: Figure | Missing) -> Figure:
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
 def test_the_front_holds_who_is_not_beaten(points: list[tuple[int, int]]) -> None:
-    best = front([(float(x), float(y)) for x, y in points])
+    best = pareto_front([(float(x), float(y)) for x, y in points])
     for place, (x, y) in enumerate(points):
         beaten = any((a > x and b >= y) or (a >= x and b > y) for a, b in points)
         assert (place in best) is not beaten
     assert [points[i][0] for i in best] == sorted(points[i][0] for i in best)
 
 
-def test_pareto_rows_are_metrics_with_intervals(found: list[Finding]) -> None:
-    made = figure(pareto(found))
+def test_pareto_rows_are_metrics_with_intervals(found: list[RunResult]) -> None:
+    made = figure(Pareto.figure(found))
     for row, one in zip(made.rows, found, strict=True):
         assert row[:2] == (f"{one.key} {one.name}", one.metric("ndcg@10")) and row[4] == one.metric("fair0.8@1")
         assert (row[2], row[3]) == one.interval("ndcg@10")
-    assert isinstance(pareto(found[:1]), Missing)
+    assert isinstance(Pareto.figure(found[:1]), Missing)
 
 
-def test_bands_count_recommended_places(found: list[Finding]) -> None:
-    made = figure(bands(found[:1]))
+def test_bands_count_recommended_places(found: list[RunResult]) -> None:
+    made = figure(PopularityBands.figure(found[:1]))
     one = found[0]
     popularity = one.run.catalog.popularity
-    band, counts, events = banded(popularity), np.zeros(5), np.zeros(5)
-    assert one.evaluated.per_user.lists is not None
-    for row in one.evaluated.per_user.lists[:, :10]:
+    band, counts, events = popularity_bands(popularity), np.zeros(5), np.zeros(5)
+    assert one.evaluation.per_user.lists is not None
+    for row in one.evaluation.per_user.lists[:, :10]:
         for item in row:
             counts[band[item]] += 1
     for item, many in enumerate(popularity):
@@ -62,55 +66,62 @@ def test_bands_count_recommended_places(found: list[Finding]) -> None:
     assert [row[2] for row in made.rows] == pytest.approx((counts / counts.sum()).tolist())
 
 
-def test_depth_compares_what_differs_in_layers_alone(found: list[Finding], store: Store, tmp_path_factory) -> None:
-    made = figure(depth(found))
+def test_depth_compares_what_differs_in_layers_alone(found: list[RunResult], store: Store, tmp_path_factory) -> None:
+    made = figure(Depth.figure(found))
     assert [row[1] for row in made.rows] == [1, 2, 3], "neither the recurrent run nor the baseline"
     assert [row[2] for row in made.rows] == [one.metric("ndcg@10") for one in found[:3]]
     home = tmp_path_factory.mktemp("wide")
-    wide = collect([make(store, home / "wide", "model.encoder.layers=4", "model.dim=12")], users=20)
-    assert isinstance(depth([found[0], *wide]), Missing), "the width differs too"
-    seeds = collect([make(store, home / "seed", "model.encoder.layers=2", "seed=1")], users=20)
-    assert [row[1] for row in figure(depth([*found[:2], *seeds])).rows] == [1, 2, 2]
+    wide = collect([make(store, home / "wide", "model.encoder.layers=4", "model.dim=12")], sample=20)
+    assert isinstance(Depth.figure([found[0], *wide]), Missing), "the width differs too"
+    seeds = collect([make(store, home / "seed", "model.encoder.layers=2", "seed=1")], sample=20)
+    assert [row[1] for row in figure(Depth.figure([*found[:2], *seeds])).rows] == [1, 2, 2]
 
 
-def test_spectra_layers_and_bounds_leave_out_who_has_none(found: list[Finding]) -> None:
-    assert len(figure(spectrum(found)).rows) == 5 and not figure(spectrum(found)).absent
-    made = figure(layers(found))
+def test_spectra_layers_and_bounds_leave_out_who_has_none(found: list[RunResult]) -> None:
+    assert len(figure(SpectralCollapse.figure(found)).rows) == 5 and not figure(SpectralCollapse.figure(found)).absent
+    made = figure(Layers.figure(found))
     assert len(made.rows) == 2 + 3 + 4 + 2 and len(made.panels) == 3 and "popularity" in made.absent[0]
-    assert len(figure(bound(found)).absent) == 2
+    assert len(figure(Bound.figure(found)).absent) == 2
     one = found[0]
     share = one.diagnosis.value("spectrum", "collapse_share")
-    assert figure(spectrum(found)).rows[0][1] == share and f"A {share:.3f}" in figure(spectrum(found)).panels[0].alt
-    assert isinstance(layers(found[4:]), Missing) and isinstance(bound(found[3:]), Missing)
+    assert (
+        figure(SpectralCollapse.figure(found)).rows[0][1] == share
+        and f"A {share:.3f}" in figure(SpectralCollapse.figure(found)).panels[0].alt
+    )
+    assert isinstance(Layers.figure(found[4:]), Missing) and isinstance(Bound.figure(found[3:]), Missing)
 
 
-def test_rows_of_single_runs(found: list[Finding]) -> None:
-    made = figure(ablation(found[1]))
+def test_rows_of_single_runs(found: list[RunResult]) -> None:
+    made = figure(Ablation.figure_of(found[1]))
     assert [row[0] for row in made.rows] == [
         "whole model", "no attention 1", "no attention 2", "no attention",
         "no feed-forward 1", "no feed-forward 2", "no feed-forward",
     ]  # fmt: skip
     assert len(made.panels) == 3
-    ratios = figure(attention(found[1]))
+    ratios = figure(AttentionShare.figure_of(found[1]))
     assert [row[0] for row in ratios.rows[:2]] == ["share of events", "layer 1, head 1"]
     assert sum(ratios.rows[0][1:]) == pytest.approx(1)
 
 
-def test_curves_show_what_was_journalled(found: list[Finding]) -> None:
-    made = figure(curves(found))
+def test_curves_show_what_was_journalled(found: list[RunResult]) -> None:
+    made = figure(RetrievalCurves.figure(found))
     assert made.headers == ("run", "epoch", "validation ndcg@10", "training loss (without penalties)", "collapse share")
     assert made.rows[0] == ("A deep-1", 1, 1 / 9, 3.0, 0.1)
     gru = [row for row in made.rows if row[0] == "D gru"]
     assert len(gru) == 3 and gru[0][-1] is None
-    assert "train with --watch" in figure(curves(found[3:])).caption
-    assert isinstance(curves(found[4:]), Missing)
+    assert "train with --watch" in figure(RetrievalCurves.figure(found[3:])).caption
+    assert isinstance(RetrievalCurves.figure(found[4:]), Missing)
 
 
-def test_a_journal_with_odd_values_is_read_around(found: list[Finding]) -> None:
+def test_a_journal_with_odd_values_is_read_around(found: list[RunResult]) -> None:
     one = found[0]
     odd = ({"event": "epoch", "step": 1, "epoch": "x", "train/loss": 1}, {"event": "epoch", "step": 2, "epoch": 2,
             "train/loss": float("nan"), "validation/ndcg@10": "high"}, *one.epochs)  # fmt: skip
-    made = figure(curves([Finding(one.key, one.name, one.run, one.evaluated, one.diagnosis, odd, one.accuracy)]))
+    made = figure(
+        RetrievalCurves.figure(
+            [RunResult(one.key, one.name, one.run, one.evaluation, one.diagnosis, odd, one.accuracy)]
+        )
+    )
     assert made.rows[1][2:] == (None, None, None)
 
 

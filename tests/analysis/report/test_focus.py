@@ -7,25 +7,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fullrank.analysis.diagnose import Diagnosis
-from fullrank.analysis.figures.focus import case, focus
+from fullrank.analysis.diagnosis import Diagnosis
+from fullrank.analysis.diagnostics.explain import ExampleUser
+from fullrank.analysis.diagnostics.focus import Focus
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.findings import Finding, collect
+from fullrank.analysis.report.collect import collect
+from fullrank.analysis.report.results import RunResult
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from tests.analysis.report.conftest import HOSTILE, make
 
 
 @pytest.fixture(scope="module")
-def found(store: Store, runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> list[Finding]:
+def found(store: Store, runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> list[RunResult]:
     """Softmax and focused attention, and a baseline."""
     home = tmp_path_factory.mktemp("focused")
     focused = make(store, home / "focused", "model.encoder.attention={kind: focused, heads: 2}")
-    return collect([runs["deep-2"], focused, runs["popularity"]], users=60)
+    return collect([runs["deep-2"], focused, runs["popularity"]], sample=60)
 
 
-def test_shares_by_layer(found: list[Finding]) -> None:
-    made = focus(found)
+def test_shares_by_layer(found: list[RunResult]) -> None:
+    made = Focus.figure(found)
     assert isinstance(made, Figure) and [row[0] for row in made.rows] == ["A deep-2"] * 2 + ["B focused"] * 2
     assert made.absent == ("Run C (popularity) is not shown: it has no attention that shows its weights.",)
     for row in made.rows:
@@ -40,12 +42,12 @@ def test_shares_by_layer(found: list[Finding]) -> None:
     softmax, focused = made.rows[0], made.rows[2]
     assert softmax[4] == pytest.approx(softmax[2]) and softmax[4] + softmax[5] == pytest.approx(1, abs=1e-4)
     assert focused[4] + focused[5] < 0.9, "signed shares cancel"
-    missing = focus(found[2:])
+    missing = Focus.figure(found[2:])
     assert isinstance(missing, Missing) and missing.why == "popularity: it has no attention that shows its weights."
 
 
-def test_a_case_with_titles(found: list[Finding]) -> None:
-    made = case(found)
+def test_a_case_with_titles(found: list[RunResult]) -> None:
+    made = ExampleUser.figure(found)
     assert isinstance(made, Figure) and len(made.absent) == 1
     assert made.headers == ("event", "item", "title", "is", "A layer 1", "A layer 2", "B layer 1", "B layer 2")
     assert [row[0] for row in made.rows] == list(range(1, len(made.rows) + 1))
@@ -57,23 +59,23 @@ def test_a_case_with_titles(found: list[Finding]) -> None:
     assert "✗" in made.panels[0].svg and "✓" in made.panels[0].svg
 
 
-def test_cases_of_other_data_do_not_mix(found: list[Finding]) -> None:
+def test_cases_of_other_data_do_not_mix(found: list[RunResult]) -> None:
     other = tuple(
         one | {"value": one["value"] + 1} if one["diagnostic"] == "case" and one["name"] == "user" else one
         for one in found[1].diagnosis.rows
     )
-    made = case([found[0], replace(found[1], diagnosis=Diagnosis(other))])
+    made = ExampleUser.figure([found[0], replace(found[1], diagnosis=Diagnosis(other))])
     assert isinstance(made, Figure) and made.absent == ("Run B (focused) is not shown: its case is of other data.",)
     strange = tuple(
         one | {"value": 10_000} if one["diagnostic"] == "case" and one["name"] == "item" else one
         for one in found[0].diagnosis.rows
     )
-    assert isinstance(case([replace(found[0], diagnosis=Diagnosis(strange))]), Missing)
+    assert isinstance(ExampleUser.figure([replace(found[0], diagnosis=Diagnosis(strange))]), Missing)
 
 
-def test_a_run_that_reads_less_far_back_leaves_the_rest_empty(found: list[Finding]) -> None:
+def test_a_run_that_reads_less_far_back_leaves_the_rest_empty(found: list[RunResult]) -> None:
     most = max(r["index"] for r in found[1].diagnosis.of("case", "item"))
     shorter = tuple(one for one in found[1].diagnosis.rows if one["diagnostic"] != "case" or one["index"] != most)
-    made = case([found[0], replace(found[1], diagnosis=Diagnosis(shorter))])
+    made = ExampleUser.figure([found[0], replace(found[1], diagnosis=Diagnosis(shorter))])
     assert isinstance(made, Figure) and not made.absent
     assert made.rows[-1][4] is not None and made.rows[-1][6:] == (None, None)

@@ -15,11 +15,11 @@ import pytest
 
 import fullrank as fr
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.page import shown
-from fullrank.analysis.report.report import Report, report
-from fullrank.core.errors import UserError
+from fullrank.analysis.report.page import Report, format_cell
+from fullrank.analysis.report.report import report
 from fullrank.data.events.store import Store
 from fullrank.run import Run
+from refusals import refused
 from tests.analysis.report.conftest import HOSTILE, Page, make
 
 JOINT = ["pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness", "curves"]
@@ -120,7 +120,7 @@ def test_one_baseline_alone_has_a_page(runs: dict[str, Run], tmp_path: Path) -> 
 def test_many_runs_keep_their_own_look(runs: dict[str, Run], store: Store, tmp_path: Path) -> None:
     several = [make(store, tmp_path / f"r{n}", recipe="popularity") for n in range(30)]
     made = report(several, users=20)
-    assert [one.key for one in made.findings[24:28]] == ["Y", "Z", "A1", "B1"]
+    assert [one.key for one in made.results[24:28]] == ["Y", "Z", "A1", "B1"]
     Page(made.html)
 
 
@@ -129,7 +129,7 @@ def test_many_runs_keep_their_own_look(runs: dict[str, Run], store: Store, tmp_p
     [(None, "–"), (float("nan"), "–"), (12345, "12,345"), (0.123456, "0.1235"), (12345.6, "12,346"), ("a", "a")],
 )
 def test_cells(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert format_cell(value) == text
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
@@ -142,7 +142,7 @@ def test_a_missing_extra_is_named(package: str, runs: dict[str, Run], monkeypatc
         return plain(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=rf"needs the package '{package}': pip install 'fullrank\[report\]'"):
+    with refused("missing-package", package, "pip install 'fullrank[report]'"):
         report([runs["popularity"]])
 
 

@@ -9,17 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from fullrank.analysis.diagnose import Diagnosis
-from fullrank.analysis.figures.alike import PARTS, RANKER_SIZES, SIZES, alike, line_label
-from fullrank.analysis.figures.size import points, size
+from fullrank.analysis.diagnosis import Diagnosis
+from fullrank.analysis.diagnostics.size import (
+    PARTS,
+    RANKER_SIZES,
+    SIZES,
+    RetrievalSize,
+    line_label,
+    same_but_for,
+    seed_means,
+)
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.findings import Finding, collect
-from fullrank.analysis.report.known import Known
+from fullrank.analysis.report.collect import collect
+from fullrank.analysis.report.results import RunResult
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import Experiment, named
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.run import Run
 from tests.analysis.report.conftest import make
 from tests.training.clicks import shop
@@ -51,9 +58,10 @@ HEADS = {"encoder.attention.heads", "ranker.heads"}
 """They split a width that they do not widen, and grow with it."""
 
 
-def known(*specs: Experiment) -> list[Known]:
+def known(*specs: Experiment) -> list[RunResult]:
     return [
-        Known("ABCDEFG"[n], "", Run(Path("run"), spec, {}), None, Diagnosis(()), ()) for n, spec in enumerate(specs)
+        RunResult("ABCDEFG"[n], "", Run(Path("run"), spec, {}), None, Diagnosis(()), (), "")
+        for n, spec in enumerate(specs)
     ]
 
 
@@ -80,31 +88,33 @@ def test_every_setting_of_size_is_tried() -> None:
 def test_a_setting_of_size_adds_parameters_and_stays_in_line(name: str, fields: tuple[FieldInfo, ...]) -> None:
     recipe, settings, less, more = GROWN[name]
     free = RANKER_SIZES if name.startswith("ranker.") else SIZES
-    one, other = (named(recipe).override(*settings, f"model.{name}={value}") for value in (less, more))
+    one, other = (find_experiment(recipe).override(*settings, f"model.{name}={value}") for value in (less, more))
     assert count(one, fields) < count(other, fields)
-    assert len(alike(known(one, other), free)) == 1 and len(alike(known(one, other))) == 2
-    assert len(alike(known(one, other.override("seed=7")), free)) == 1
-    assert len(alike(known(one, other.override("training.lr=0.5")), free)) == 2
+    assert len(same_but_for(known(one, other), free)) == 1 and len(same_but_for(known(one, other))) == 2
+    assert len(same_but_for(known(one, other.override("seed=7")), free)) == 1
+    assert len(same_but_for(known(one, other.override("training.lr=0.5")), free)) == 2
 
 
 def test_what_is_no_matter_of_size_is_another_line() -> None:
-    cross, deep = named("dcnv2"), named("autoint")
-    assert len(alike(known(cross, cross.override("model.ranker.rank=4")), RANKER_SIZES)) == 2
-    assert len(alike(known(deep, deep.override("model.ranker.deep.hidden=[]")), RANKER_SIZES)) == 2
-    assert len(alike(known(deep, deep.override("model.embedding.dim=8")), RANKER_SIZES)) == 2, "tables would grow"
-    attention = named("sasrec")
-    assert len(alike(known(attention, attention.override("model.max_length=20")), SIZES)) == 2
+    cross, deep = find_experiment("dcnv2"), find_experiment("autoint")
+    assert len(same_but_for(known(cross, cross.override("model.ranker.rank=4")), RANKER_SIZES)) == 2
+    assert len(same_but_for(known(deep, deep.override("model.ranker.deep.hidden=[]")), RANKER_SIZES)) == 2
+    assert len(same_but_for(known(deep, deep.override("model.embedding.dim=8")), RANKER_SIZES)) == 2, (
+        "tables would grow"
+    )
+    attention = find_experiment("sasrec")
+    assert len(same_but_for(known(attention, attention.override("model.max_length=20")), SIZES)) == 2
     assert line_label(known(deep, deep)) == "A, B: autoint"
     assert line_label(known(*[deep] * 7)) == "A, B, C, ... G: autoint"
 
 
 @pytest.fixture(scope="module")
-def ladder(runs: dict[str, Run], store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[Finding]:
+def ladder(runs: dict[str, Run], store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[RunResult]:
     """Three layers to one, a wider run of two seeds, and two runs without any relative."""
     home = tmp_path_factory.mktemp("sizes")
     wide = [make(store, home / f"wide-{n}", "model.dim=12", "model.encoder.layers=2", f"seed={n}") for n in (0, 1)]
     deep = [runs[f"deep-{n}"] for n in (3, 2, 1)]
-    return collect([*deep, runs["gru"], *wide, runs["popularity"]], users=40)
+    return collect([*deep, runs["gru"], *wide, runs["popularity"]], sample=40)
 
 
 def figure(made: Figure | Missing) -> Figure:
@@ -112,8 +122,8 @@ def figure(made: Figure | Missing) -> Figure:
     return made
 
 
-def test_runs_of_other_sizes_by_their_parameters(ladder: list[Finding]) -> None:
-    made = figure(size(ladder))
+def test_runs_of_other_sizes_by_their_parameters(ladder: list[RunResult]) -> None:
+    made = figure(RetrievalSize.figure(ladder))
     assert [row[0] for row in made.rows] == ["C deep-1", "B deep-2", "A deep-3", "E wide-0", "F wide-1"]
     by_key = {one.key: one for one in ladder}
     for row in made.rows:
@@ -130,33 +140,33 @@ def test_runs_of_other_sizes_by_their_parameters(ladder: list[Finding]) -> None:
     assert all("C, B, A, E, F: sasrec" in panel.svg for panel in made.panels)
 
 
-def test_the_mean_of_the_seeds_is_drawn(ladder: list[Finding]) -> None:
+def test_the_mean_of_the_seeds_is_drawn(ladder: list[RunResult]) -> None:
     line = [ladder[2], ladder[4], ladder[5]]
     sizes, values = {"C": 10, "E": 20, "F": 20}, {"C": 0.5, "E": 0.1, "F": 0.4}
-    assert points(line, sizes, lambda one: values[one.key]) == [(10, 0.5), (20, pytest.approx(0.25))]
-    assert points(line, sizes, lambda one: 0.3 if one.key == "F" else None) == [(20, 0.3)]
+    assert seed_means(line, sizes, lambda one: values[one.key]) == [(10, 0.5), (20, pytest.approx(0.25))]
+    assert seed_means(line, sizes, lambda one: 0.3 if one.key == "F" else None) == [(20, 0.3)]
 
 
-def test_what_is_not_compared(ladder: list[Finding], store: Store, tmp_path: Path) -> None:
+def test_what_is_not_compared(ladder: list[RunResult], store: Store, tmp_path: Path) -> None:
     small, large, *_ = [one for one in ladder if one.name.startswith("deep")]
-    alone = size([small, ladder[3], ladder[6]])
+    alone = RetrievalSize.figure([small, ladder[3], ladder[6]])
     assert isinstance(alone, Missing) and "no two runs differ in the size of their model alone" in alone.why
-    assert isinstance(size(ladder[4:6]), Missing), "two seeds of one size"
+    assert isinstance(RetrievalSize.figure(ladder[4:6]), Missing), "two seeds of one size"
     heads = make(store, tmp_path / "heads", "model.encoder.layers=3", "model.encoder.attention.heads=4")
-    assert isinstance(size([small, *collect([heads], users=20)]), Missing), "as many parameters"
+    assert isinstance(RetrievalSize.figure([small, *collect([heads], sample=20)]), Missing), "as many parameters"
     tables = Planted(users=90, items=60, events_per_user=10).read()
     elsewhere = prepare(tables.events, tmp_path / "store", items=tables.items)
-    (other,) = collect([make(elsewhere, tmp_path / "other", "model.encoder.layers=1")], users=20)
-    made = size([small, replace(other, key="Z")])
+    (other,) = collect([make(elsewhere, tmp_path / "other", "model.encoder.layers=1")], sample=20)
+    made = RetrievalSize.figure([small, replace(other, key="Z")])
     assert isinstance(made, Missing) and "were evaluated differently" in made.why and "fingerprint" in made.why
-    assert isinstance(size([small, large]), Figure)
+    assert isinstance(RetrievalSize.figure([small, large]), Figure)
 
 
-def test_a_figure_that_no_run_has_is_named(ladder: list[Finding]) -> None:
+def test_a_figure_that_no_run_has_is_named(ladder: list[RunResult]) -> None:
     bare = [
         replace(one, diagnosis=Diagnosis(tuple(row for row in one.diagnosis.rows if row["diagnostic"] != "spectrum")))
         for one in ladder[:2]
     ]
-    made = figure(size(bare))
+    made = figure(RetrievalSize.figure(bare))
     assert len(made.panels) == 3 and made.absent == ("No panel shows the collapse share: none of these runs has it.",)
     assert {row[6] for row in made.rows} == {None}

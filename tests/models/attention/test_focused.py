@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.data.batch import AttentionColumns, Batch, Captures
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.sequential.attention.focused import Focused, FocusedAttention
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
@@ -221,10 +221,10 @@ def test_noted_columns_bound_the_norm() -> None:
     """|A|_2^2 <= largest column sum times largest row sum of what is noted, for every norm."""
     for norm in NORMS:
         attention, batch = build(norm=norm), padded(histories([9, 6]))
-        x, kept = torch.randn(2, 9, 12), list[AttentionColumns]()
+        x, kept = torch.randn(2, 9, 12), list[ColumnSums]()
         attention(x, replace(batch, captures=Captures(columns=kept)))
         (noted,) = kept
-        assert isinstance(noted, AttentionColumns) and noted.rows is not None
+        assert isinstance(noted, ColumnSums) and noted.rows is not None
         shown = attention.weights(x, batch) * batch.valid[:, None, :, None]
         sigma = torch.linalg.matrix_norm(shown, 2)
         assert (sigma**2 <= noted.sums.amax(-1) * noted.rows.amax(-1) + 1e-5).all()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.data.batch import AttentionColumns, Batch, Captures
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.sequential.attention.hstu import HSTU, HSTUAttention, buckets
 from fullrank.models.sequential.attention.positions import Places, rotate
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -141,7 +141,7 @@ def test_column_sums_of_long_histories(settings: dict[str, Any], length: int) ->
     attention = shaken(HSTU.parse(settings).build(8, 260), 0.3).eval()
     batch = padded(histories([length, length - 60, 2]), extra=2)
     x = torch.randn(3, length + 2, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    kept: list[AttentionColumns] = []
+    kept: list[ColumnSums] = []
     y = attention(x, replace(batch, captures=Captures(columns=kept)))
     noted = kept[0].sums
     weights = attention.weights(x, batch)
@@ -161,7 +161,7 @@ def test_column_sums_under_autocast() -> None:
     batch, x = padded(histories([150])), torch.randn(1, 150, 8)
     sums = []
     for cast in (False, True):
-        kept: list[AttentionColumns] = []
+        kept: list[ColumnSums] = []
         with torch.autocast("cpu", torch.bfloat16, enabled=cast):
             attention(x, replace(batch, captures=Captures(columns=kept)))
         sums.append(kept[0].sums)
@@ -172,7 +172,7 @@ def test_column_sums_under_autocast() -> None:
 
 def test_every_layer_notes_its_columns_in_order() -> None:
     encoder = Transformer(layers=3, attention=HSTU()).build(8, 20)
-    kept: list[AttentionColumns] = []
+    kept: list[ColumnSums] = []
     batch = padded(histories([5, 3]))
     encoder(torch.randn(2, 5, 8), replace(batch, captures=Captures(columns=kept)))
     assert [c.module for c in kept] == [block.attention for block in encoder.blocks]

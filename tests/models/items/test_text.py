@@ -22,7 +22,7 @@ from fullrank.models.sequential.model import Recommender
 from fullrank.run import Run
 from fullrank.training.cold_start.grow import grow_catalog
 from fullrank.training.cold_start.warm_start import copy_weights
-from fullrank.training.fit import train as fit
+from fullrank.training.fit import fit as fit
 from refusals import refused
 from tiny import ITEMS, catalog, close, histories, shaken, store
 

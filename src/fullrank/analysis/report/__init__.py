@@ -1,10 +1,11 @@
-"""Rows -> tables, SVG figures and one HTML page that needs no network.
+"""Run folders -> figures, tables and one HTML page that needs no network.
 
     report(["runs/a", "runs/b"]).save("report.html")
 
-`findings.py` collects what is known of each run, a figure (`figures/`) is a function of all findings that gives a
-`Figure`, or a `Missing` that says why there is none; `page.py` puts them on a page. Whatever comes from data (names of
-runs, titles of items) is text there and nothing else. Needs the extra `report` (matplotlib, jinja2).
+`collect.py` evaluates and diagnoses what is missing in the folders and gives a `RunResult` of each run; the sections of
+`diagnostics/` make a `Figure` of these, or a `Missing` that says why there is none, and `page.py` puts them on a page.
+Whatever comes from data (names of runs, titles of items) is text there and nothing else. Needs the extra `report`
+(matplotlib, jinja2).
 """
 
 from __future__ import annotations
@@ -49,10 +50,21 @@ class Missing:
     why: str
 
 
+@dataclass(frozen=True)
+class Table:
+    """Numbers without a figure, folded until they are asked for."""
+
+    title: str
+    caption: str
+    headers: tuple[str, ...]
+    rows: Cells
+
+
 def plural(count: int, one: str) -> str:
+    """`1 run`, `1,234 runs`."""
     return f"{count:,} {one}" + ("" if count == 1 else "s")
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -96,7 +96,7 @@ def logarithmic(axes: Any) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def whole_numbers(axes: Any) -> None:
+def integer_ticks(axes: Any) -> None:
     """Ticks at whole numbers along x: layers and epochs have no halves."""
     from matplotlib.ticker import MaxNLocator
 

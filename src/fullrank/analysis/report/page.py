@@ -1,53 +1,91 @@
-"""Figures and tables on one HTML page. Every text is escaped; nothing is fetched and nothing runs."""
+"""One HTML page: a summary, sections of figures, a block for each run. Every text is escaped; nothing runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fullrank import __version__
+from fullrank.analysis.report import Figure, Missing, Table
+from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
+from fullrank.problem import Problem
 
 TEMPLATE = "page.html.j2"
-WORDS = (
-    ("accuracy", "How often, and how early in the list, comes what a person really chose next (ndcg, recall, hit)."),
-    ("fairness", "The share of recommendations that are niche items: the least popular 80 % of the catalogue."),
-    (
-        "collapse share",
-        "How much of all scores is a single pattern. At 1 every user gets the same order of items. (The largest "
-        "squared singular value of the users x items score matrix over the sum of all.)",
-    ),
-    (
-        "likeness to popularity",
-        "Whether that pattern puts items in the order of how often they were used: 1 is the same.",
-    ),
-    ("directions in use", "How many patterns matter, counted softly (entropy rank of Roy and Vetterli)."),
-    ("layer", "A transformer is a stack of layers; each mixes what a person did before (attention), then reworks it."),
-    (
-        "steps of thought",
-        "Some models do not answer at once: they feed their own conclusion back a few times (steps), perhaps in "
-        "several ways at the same time (streams), and a gate mixes what comes out.",
-    ),
-    (
-        "interval",
-        "Where the number would fall with other users of the same kind, in 95 of 100 draws if not set otherwise.",
-    ),
-    (
-        "what helps",
-        "If popularity takes over: fewer layers, the regularisers of SPRINT (a bound on how much attention an item can "
-        "collect and on the norms of the matrices), another loss or cosine scores. Compare the runs again after it.",
-    ),
-)
-"""What a reader may not know."""
+FOOT = f"Written by fullrank {__version__}. The numbers behind each figure can be unfolded below it."
 
 
 @dataclass(frozen=True)
-class Page:
-    """One page, as HTML."""
+class SummaryRow:
+    """One run (or store) of the table at the top."""
 
-    html: str
+    key: str
+    name: str
+    colour: str
+    """As in the figures."""
+    cells: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The table at the top of a page."""
+
+    headers: tuple[str, ...]
+    rows: tuple[SummaryRow, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """What the page shows of one run alone."""
+
+    key: str
+    name: str
+    note: str
+    figures: tuple[Figure | Missing, ...]
+    tables: tuple[Table, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page and what is on it."""
+
+    title: str
+    subtitle: str
+    sentences: tuple[str, ...]
+    """What there is to see."""
+    summary: Summary
+    sections: tuple[Figure | Missing, ...]
+    """Figures of all runs together."""
+    words: tuple[tuple[str, str], ...]
+    """What a reader may not know, and what it means."""
+    blocks: tuple[Block, ...] = ()
+    problem: Problem | None = None
+    """Of the runs; None where the page is about something else."""
+    results: tuple[RunResult, ...] = ()
+    heading: str = "The runs"
+    one_of: str = "run"
+    """What a row of the summary is."""
+
+    @property
+    def figures(self) -> tuple[Figure | Missing, ...]:
+        """Those of all runs, then those of each."""
+        return (*self.sections, *(figure for block in self.blocks for figure in block.figures))
+
+    @cached_property
+    def html(self) -> str:
+        """The page."""
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+        environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
+            trim_blocks=False, keep_trailing_newline=True,
+        )  # fmt: skip
+        environment.filters["shown"] = format_cell
+        return environment.get_template(TEMPLATE).render(page=self, foot=FOOT)
 
     def save(self, path: str | Path) -> None:
         """Write the page, whole or not at all."""
@@ -62,22 +100,12 @@ def check_extra() -> None:
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] != package:
                 raise
-            raise UserError(f"a report needs the package {package!r}: pip install 'fullrank[report]'") from None
+            raise UserError(
+                f"a report needs the package {package!r}: pip install 'fullrank[report]'", code="missing-package"
+            ) from None
 
 
-def render(content: Mapping[str, Any], words: tuple[tuple[str, str], ...] = WORDS) -> str:
-    """The page. `content` has what the template names; a name that is missing raises."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    room = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=False, keep_trailing_newline=True,
-    )  # fmt: skip
-    room.filters["shown"] = shown
-    return room.get_template(TEMPLATE).render(**content, words=words)
-
-
-def shown(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A table's cell: four significant digits, a dash for what is not there."""
     if value is None:
         return "–"

@@ -1,26 +1,63 @@
-"""The items: internal id <-> external id, how often each was trained on, and what is known of it."""
+"""The items: internal id <-> external id, how often each was trained on, and what is known of it.
+
+Features of items (codes of a category, standardised numbers) are fitted on the items that the first id map had
+(`base`): items added later keep the codes and the scale of a trained model, and a category that it never saw is coded
+as missing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.tables import write_table
 from fullrank.data import values
-from fullrank.data.events import features
-from fullrank.data.frames import Source, unreadable
-from fullrank.data.impressions.vocabulary import IntIndex, TextIndex
+from fullrank.data.frames import InputTable, unreadable
+from fullrank.data.values import IntIndex, TextIndex
 
 RESERVED = ("item", "item_id", "train_count", "map_version")
 """Columns of items.parquet that are the library's own."""
+
+
+@dataclass(frozen=True)
+class CategoricalFeature:
+    """One column as codes."""
+
+    name: str
+    codes: Int64[np.ndarray, "V"]
+    """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the values."""
+    values: pl.Series
+    """What codes 1, 2, ... stand for."""
+
+    @property
+    def cardinality(self) -> int:
+        """Number of codes, missing included."""
+        return len(self.values) + 1
+
+
+@dataclass(frozen=True)
+class NumericFeatures:
+    """Some columns as one matrix."""
+
+    names: tuple[str, ...]
+    values: Float32[np.ndarray, "V X"]
+    """Mean 0 and standard deviation 1 over the known values of the first id map; 0 where missing."""
+    missing: Float32[np.ndarray, "V X"]
+    """1 where the value is missing."""
+
+    @property
+    def matrix(self) -> Float32[np.ndarray, "V X2"]:
+        """`values` and `missing` side by side: what a feature encoder reads."""
+        return np.concatenate([self.values, self.missing], axis=1)
 
 
 class Catalog:
@@ -40,11 +77,11 @@ class Catalog:
         """Read items.parquet. Raises `UserError` for a missing, damaged or foreign file."""
         name = f"the item table {str(path)!r}"
         if not Path(path).is_file():
-            raise UserError(f"{name} does not exist")
+            raise UserError(f"{name} does not exist", code="missing-file")
         try:
             return cls(pl.read_parquet(path, glob=False))
         except UserError as error:
-            raise UserError(f"{name}: {error}") from None
+            raise UserError(f"{name}: {error}", code=error.code) from None
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             raise unreadable(name, error) from None
 
@@ -92,7 +129,7 @@ class Catalog:
         """Training events of each item."""
         return self.frame["train_count"].to_numpy().astype(np.int64)
 
-    def lookup(self, external: Any) -> Int64[np.ndarray, "N"]:
+    def lookup(self, external: Any) -> Int64[np.ndarray, "n"]:
         """Internal ids of external ones (a list, an array or a polars Series); -1 where unknown.
 
         Raises `UserError` where strings are given for whole numbers or the other way round.
@@ -110,7 +147,8 @@ class Catalog:
         kinds = [("strings" if d == pl.String else "whole numbers") for d in (self.ids.dtype, given.dtype)]
         if not (given.dtype == pl.String or given.dtype.is_integer()) or kinds[0] != kinds[1]:
             raise UserError(
-                f"the items' ids are {kinds[0]} (such as {self.ids[0]!r}); given: {given.dtype} ({given[0]!r})"
+                f"the items' ids are {kinds[0]} (such as {self.ids[0]!r}); given: {given.dtype} ({given[0]!r})",
+                code="wrong-id-type",
             )
         return self._places(given)
 
@@ -122,7 +160,10 @@ class Catalog:
         whole = series.cast(self.ids.dtype, strict=False)
         if whole.null_count():
             wrong = series.filter(whole.is_null())[0]
-            raise UserError(f"{wrong!r} is not an item id; the items' ids are whole numbers (such as {self.ids[0]!r})")
+            raise UserError(
+                f"{wrong!r} is not an item id; the items' ids are whole numbers (such as {self.ids[0]!r})",
+                code="not-an-item-id",
+            )
         return whole
 
     def external(self, internal: Any, name: str = "item_id") -> pl.Series:
@@ -130,22 +171,25 @@ class Catalog:
         index = np.asarray(internal, dtype=np.int64)
         if index.size and (index.max() >= self.size or index.min() < -1):
             raise UserError(
-                f"internal item ids are 0 .. {self.size - 1} (or -1); given: {index.min()} .. {index.max()}"
+                f"internal item ids are 0 .. {self.size - 1} (or -1); given: {index.min()} .. {index.max()}",
+                code="id-out-of-range",
             )
         if index.size and index.min() < 0:
             return self.ids.gather(pl.Series(index).replace(-1, None)).alias(name)
         numbers = self._numbers
         return self.ids[index].alias(name) if numbers is None else pl.Series(name, numbers[index])
 
-    def categorical(self, name: str) -> features.Categorical:
+    def categorical(self, name: str) -> CategoricalFeature:
         """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an unsuitable column."""
-        return features.categorical(self._column(name), self.base)
+        return _coded(self._column(name), self.base)
 
-    def numeric(self, names: Sequence[str]) -> features.Numeric:
-        """Columns as one standardised matrix [V, F] with missing indicators."""
+    def numeric(self, names: Sequence[str]) -> NumericFeatures:
+        """Columns as one standardised matrix [V, X] with missing indicators."""
         if isinstance(names, str) or not names:
-            raise UserError(f"numeric features are given as a list of one or more column names, not {names!r}")
-        return features.numeric([self._column(name) for name in names], self.base)
+            raise UserError(
+                f"numeric features are given as a list of one or more column names, not {names!r}", code="not-a-list"
+            )
+        return _standardised([self._column(name) for name in names], self.base)
 
     def extended(self, new_items: Any, item: str = "item_id") -> Catalog:
         """The catalogue with new items appended, in input order; ids so far stay and the id map's version goes up.
@@ -153,20 +197,28 @@ class Catalog:
         `new_items` is a path or a DataFrame with the column `item` and any of the catalogue's own columns; others
         are null. Raises `UserError` for known or repeated ids and for columns that the catalogue does not have.
         """
-        source = Source(new_items, "new items")
+        source = InputTable(new_items, "new items")
         source.require(item, "name it with item=")
         raw = source.read(source.columns)
         if raw.is_empty():
-            raise UserError("there are no new items in the table")
+            raise UserError("there are no new items in the table", code="no-new-items")
         text = raw[item].cast(pl.String) if not source.typed else None
         ids = values.ids(raw[item], f"column {item!r} of {source.name}") if text is None else self.parse(text.to_list())
-        values.refuse(ids.is_duplicated(), ids, f"column {item!r} of {source.name}", "repeated ids")
-        values.refuse(pl.Series(self.lookup(ids) >= 0), ids, f"column {item!r} of {source.name}", "ids known already")
+        values.refuse(
+            ids.is_duplicated(), ids, f"column {item!r} of {source.name}", "repeated ids", code="repeated-ids"
+        )
+        values.refuse(
+            pl.Series(self.lookup(ids) >= 0),
+            ids,
+            f"column {item!r} of {source.name}",
+            "ids known already",
+            code="known-ids",
+        )
         raw = source.infer(raw, keep_text=item).drop(item)
         for name in raw.columns:
             if name not in self.columns:
                 raise UserError(f"new items have the column {name!r}, which the catalogue has not"
-                                f"{nearest(name, self.columns)}; drop it")  # fmt: skip
+                                f"{did_you_mean(name, self.columns)}; drop it", code="unknown-column")  # fmt: skip
         return Catalog(self._append(ids, raw))
 
     def _append(self, ids: pl.Series, raw: pl.DataFrame) -> pl.DataFrame:
@@ -178,7 +230,9 @@ class Catalog:
                    for n in self.columns}  # fmt: skip
             keys = {"item": pl.Series(count).cast(schema["item"]), "item_id": ids.cast(schema["item_id"])}
         except pl.exceptions.PolarsError as error:
-            raise UserError(f"new items do not fit the catalogue's types: {str(error).splitlines()[0]}") from None
+            raise UserError(
+                f"new items do not fit the catalogue's types: {str(error).splitlines()[0]}", code="wrong-column-type"
+            ) from None
         zero = pl.repeat(0, len(ids), dtype=schema["train_count"], eager=True)
         version = pl.repeat(self.version + 1, len(ids), dtype=pl.Int32, eager=True)
         new = pl.DataFrame(keys | {"train_count": zero, "map_version": version} | own)
@@ -190,7 +244,7 @@ class Catalog:
             return self.frame["map_version"]
         return pl.repeat(0, self.size, dtype=pl.Int32, eager=True)
 
-    def _places(self, given: pl.Series) -> Int64[np.ndarray, "N"]:
+    def _places(self, given: pl.Series) -> Int64[np.ndarray, "n"]:
         if isinstance(self._index, TextIndex):  # strings; and whole numbers beyond 64 bits with sign, as text
             return self._index.find(given.cast(pl.String)).astype(np.int64)
         whole = given.cast(pl.Int64, strict=False)
@@ -212,26 +266,85 @@ class Catalog:
 
     def _column(self, name: str) -> pl.Series:
         if name not in self.columns:
-            raise UserError(f"the items have no column {name!r}{nearest(name, self.columns)} "
-                            f"(columns: {', '.join(self.columns) or 'none'})")  # fmt: skip
+            raise UserError(f"the items have no column {name!r}{did_you_mean(name, self.columns)} "
+                            f"(columns: {', '.join(self.columns) or 'none'})", code="unknown-column")  # fmt: skip
         return self.frame[name]
 
 
 def _check(frame: pl.DataFrame) -> None:
     for name in RESERVED[:3]:
         if name not in frame.columns:
-            raise UserError(f"an item table needs the column {name!r} (columns: {', '.join(frame.columns)})")
+            raise UserError(
+                f"an item table needs the column {name!r} (columns: {', '.join(frame.columns)})",
+                code="wrong-item-table",
+            )
     ids = frame["item_id"]
     if frame.is_empty():
-        raise UserError("an item table needs at least one item")
+        raise UserError("an item table needs at least one item", code="wrong-item-table")
     if not frame["item"].dtype.is_integer() or not frame["item"].eq_missing(pl.Series(np.arange(len(frame)))).all():
-        raise UserError("the column 'item' must count 0, 1, 2, ...")
+        raise UserError("the column 'item' must count 0, 1, 2, ...", code="wrong-item-table")
     if not (ids.dtype == pl.String or ids.dtype.is_integer()) or ids.null_count() or ids.n_unique() < len(ids):
-        raise UserError("the column 'item_id' must hold different whole numbers or strings, none missing")
+        raise UserError(
+            "the column 'item_id' must hold different whole numbers or strings, none missing", code="wrong-item-table"
+        )
     counts = frame["train_count"]
     if not counts.dtype.is_integer() or counts.null_count() or counts.min() < 0:  # type: ignore[operator]
-        raise UserError("the column 'train_count' must hold whole numbers of at least 0")
+        raise UserError("the column 'train_count' must hold whole numbers of at least 0", code="wrong-item-table")
     if "map_version" in frame.columns:
         version = frame["map_version"]
         if not version.dtype.is_integer() or version.null_count() or not version.is_sorted() or version[0] != 0:
-            raise UserError("the column 'map_version' must hold 0, then later versions in order")
+            raise UserError(
+                "the column 'map_version' must hold 0, then later versions in order", code="wrong-item-table"
+            )
+
+
+def _coded(column: pl.Series, base: int) -> CategoricalFeature:
+    """Codes of a column of strings, categories, whole numbers or booleans. Raises `UserError` for other types."""
+    dtype = column.dtype
+    if isinstance(dtype, (pl.Categorical, pl.Enum)) or dtype == pl.Boolean:
+        column = column.cast(pl.String)
+    elif not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
+        hint = "; use it as a numeric feature" if dtype.is_numeric() else ""
+        raise UserError(
+            f"column {column.name!r} of the items is of type {dtype}; categories are strings, whole numbers or booleans"
+            + hint,
+            code="wrong-column-type",
+        )
+    known = column[:base].drop_nulls().unique().sort()
+    if known.is_empty():
+        return CategoricalFeature(column.name, np.zeros(len(column), np.int64), known)
+    codes = pl.DataFrame({"value": column}).join(
+        pl.DataFrame({"value": known, "code": np.arange(1, len(known) + 1)}),
+        on="value",
+        how="left",
+        maintain_order="left",
+    )
+    return CategoricalFeature(column.name, codes["code"].fill_null(0).to_numpy().astype(np.int64), known)
+
+
+def _standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
+    """Standardised columns of numbers or booleans. Raises `UserError` for other types and infinite values."""
+    raw = []
+    for column in columns:
+        if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+            raise UserError(
+                f"column {column.name!r} of the items is of type {column.dtype}, not a number", code="wrong-column-type"
+            )
+        values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+        if np.isinf(values).any():
+            raise UserError(
+                f"column {column.name!r} of the items has {int(np.isinf(values).sum()):,} infinite values",
+                code="infinite-numbers",
+            )
+        raw.append(values)
+    matrix = np.stack(raw, axis=1) if raw else np.zeros((0, 0))
+    missing = np.isnan(matrix)
+    known = ~missing[:base]
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, matrix[:base], 0).sum(axis=0) / count
+    centred = np.where(missing, 0, matrix - mean)
+    spread = np.sqrt((centred[:base] ** 2).sum(axis=0) / count)
+    # A constant column says nothing: it becomes 0 instead of rounding noise blown up by a tiny spread.
+    scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), 1 / np.maximum(spread, 1e-300), 0)
+    names = tuple(column.name for column in columns)
+    return NumericFeatures(names, (centred * scale).astype(np.float32), missing.astype(np.float32))

@@ -52,7 +52,10 @@ class Loader:
         self._epoch: tuple[int, _Epoch] | None = None
         _, starts, ends = segments(self._lengths, self._draw(0))
         if len(ends) == 0:
-            raise UserError("no user has enough training events for this task; at least two per user are needed")
+            raise UserError(
+                "no user has enough training events for this task; at least two per user are needed",
+                code="too-few-events",
+            )
         total = int((ends - starts).sum()) if by == "tokens" else len(ends)
         self.steps_per_epoch = min(-(-total // size), len(ends))
 

@@ -1,4 +1,7 @@
-"""From a table of events to a store: read, filter, split, pack. The one entry point of this room."""
+"""From a table of events to a store (a prepared dataset): read, filter, split, write.
+
+Filters are pure functions, events to events; the manifest gets the counts after each.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import polars as pl
 from pydantic import Field, field_validator, model_validator
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger, shown_at
 from fullrank.core.spec import Spec
-from fullrank.data import join
-from fullrank.data.events import filters, splits, write
-from fullrank.data.events.store import Store, guard
-from fullrank.data.events.table import Columns, Events, read_events
+from fullrank.data.events import splits, write
+from fullrank.data.events.store import Store, require_replaceable_store
+from fullrank.data.events.table import Columns, Events, join_table, read_events
 
 log = logger(__name__)
+
+Duplicates = Literal["keep", "first", "last"]
 
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
@@ -31,7 +37,7 @@ class Prepare(Spec):
     """Keep events of these types (needs `columns.type`); None keeps all."""
     min_rating: float | None = None
     """Keep events rated at least this (needs `columns.rating`); None keeps all."""
-    duplicates: Literal["keep", "first", "last"] = "keep"
+    duplicates: Duplicates = "keep"
     """Events of the same user and item: keep all, the earliest, or the latest."""
     k_core: int | tuple[int, int] = 0
     """Fewest events of each user and of each item, to a fixed point; a pair sets them apart; 0 keeps all."""
@@ -47,15 +53,17 @@ class Prepare(Spec):
     @model_validator(mode="after")
     def _effects(self) -> Prepare:
         if self.event_types is not None and self.columns.type is None:
-            raise ValueError("event_types needs columns.type, the name of the column that says what was done")
+            raise UserError(
+                "event_types needs columns.type, the name of the column that says what was done", code="missing-setting"
+            )
         if self.event_types == ():
-            raise ValueError("event_types names no type; leave it out to keep all")
+            raise UserError("event_types names no type; leave it out to keep all", code="empty-setting")
         if self.min_rating is not None and self.columns.rating is None:
-            raise ValueError("min_rating needs columns.rating, the name of the rating column")
+            raise UserError("min_rating needs columns.rating, the name of the rating column", code="missing-setting")
         if min(self.per_user_and_item) < 0:
-            raise ValueError(f"k_core must be at least 0, not {self.k_core}")
+            raise UserError(f"k_core must be at least 0, not {self.k_core}", code="setting-out-of-range")
         if self.columns.time is None and self.columns.time_unit != "s":
-            raise ValueError("time_unit has no effect without a time column")
+            raise UserError("time_unit has no effect without a time column", code="setting-without-effect")
         return self
 
     @property
@@ -84,7 +92,7 @@ def prepare(
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
     place = Path(out)
-    guard(place)
+    require_replaceable_store(place)
     level = shown_at(progress)
 
     def say(step: str, facts: dict[str, Any]) -> None:
@@ -94,10 +102,10 @@ def prepare(
     table = read_events(events, spec.columns, with_rating=spec.min_rating is not None)
     steps: list[dict[str, Any]] = []
     table = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say).compact()
-    catalogue = join.attach(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)
-    people = join.attach(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
+    catalogue = join_table(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)
+    people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
     say("split and write", {})
-    write.write(
+    write.write_store(
         place,
         table,
         catalogue,
@@ -119,19 +127,21 @@ def _filter(events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any
         say(name, steps[-1])
         if len(now) == 0:
             setting = ", ".join(f"{key}={value}" for key, value in facts.items() if key != "rounds")
-            raise UserError(f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it")
+            raise UserError(
+                f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it", code="no-events-left"
+            )
         return now
 
     events = done("read", events)
     if spec.event_types is not None:
-        events = done("event_types", filters.of_types(events, spec.event_types), types=list(spec.event_types))
+        events = done("event_types", of_types(events, spec.event_types), types=list(spec.event_types))
     if spec.min_rating is not None:
-        events = done("min_rating", filters.rated(events, spec.min_rating), least=spec.min_rating)
+        events = done("min_rating", rated(events, spec.min_rating), least=spec.min_rating)
     if spec.duplicates != "keep":
-        events = done("duplicates", filters.distinct(events, spec.duplicates), keep=spec.duplicates)
+        events = done("duplicates", without_duplicates(events, spec.duplicates), keep=spec.duplicates)
     per_user, per_item = spec.per_user_and_item
     if max(per_user, per_item) > 1:
-        events, rounds = filters.k_core(events, per_user, per_item)
+        events, rounds = k_core(events, per_user, per_item)
         events = done("k_core", events, per_user=per_user, per_item=per_item, rounds=rounds)
     return events
 
@@ -145,3 +155,50 @@ def _names(*tables: Any) -> dict[str, str]:
         elif table is not None:
             result[role] = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
     return result
+
+
+def of_types(events: Events, types: Sequence[str]) -> Events:
+    """Events of these types. Raises `UserError` for a type that no event has. Needs `events.type`."""
+    assert events.type is not None
+    for name in types:
+        if name not in events.type_names:
+            raise unknown("event type", name, events.type_names)
+    wanted = np.isin(np.array(events.type_names), np.array(types))
+    return events.take(wanted[events.type])
+
+
+def rated(events: Events, least: float) -> Events:
+    """Events with a rating of at least `least`. Needs `events.rating`."""
+    assert events.rating is not None
+    return events.take(events.rating >= least)
+
+
+def without_duplicates(events: Events, keep: Duplicates) -> Events:
+    """One event for each pair of user and item: the earliest (`first`) or the latest (`last`); `keep` keeps all.
+
+    Of pairs at equal times the first (or last) in input order is kept.
+    """
+    if keep == "keep":
+        return events
+    pair = pl.Series(events.user.astype(np.int64) * len(events.item_ids) + events.item)
+    mask = pair.is_first_distinct() if keep == "first" else pair.is_last_distinct()
+    return events.take(mask.to_numpy())
+
+
+def k_core(events: Events, per_user: int, per_item: int) -> tuple[Events, int]:
+    """The largest set of events where each user has at least `per_user` and each item at least `per_item`.
+
+    Users and items below are dropped in turn until none is: the result does not depend on the order. Returns the
+    events and the number of rounds that dropped some.
+    """
+    rounds, alive = 0, np.ones(len(events), bool)
+    user, item = events.user, events.item
+    while len(user):
+        users = np.bincount(user, minlength=len(events.user_ids)) >= per_user
+        items = np.bincount(item, minlength=len(events.item_ids)) >= per_item
+        keep = users[user] & items[item]
+        if keep.all():
+            break
+        user, item, rounds = user[keep], item[keep], rounds + 1
+        alive[alive] = keep
+    return (events.take(alive) if rounds else events), rounds

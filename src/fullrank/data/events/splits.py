@@ -15,8 +15,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.spec import Spec
-from fullrank.data.values import dated
-from fullrank.data.values import moment as as_seconds
+from fullrank.data.values import iso_seconds, with_date
 
 
 class LeaveOneOut(Spec):
@@ -58,7 +57,10 @@ class GlobalTime(Spec):
         if isinstance(given, (datetime.date, datetime.datetime)):
             return given.isoformat()
         if isinstance(given, bool) or (isinstance(given, float) and not 0 < given < 1):
-            raise ValueError(f"{given!r} is neither a share between 0 and 1, nor whole seconds, nor an ISO 8601 date")
+            raise UserError(
+                f"{given!r} is neither a share between 0 and 1, nor whole seconds, nor an ISO 8601 date",
+                code="not-a-moment",
+            )
         return given
 
     def bounds(
@@ -66,20 +68,26 @@ class GlobalTime(Spec):
     ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
         """Bounds, and facts for the manifest. Raises `UserError` without times or where a part would be empty."""
         if times is None:
-            raise UserError("the global_time split needs times; name a column with columns.time or use leave_one_out")
+            raise UserError(
+                "the global_time split needs times; name a column with columns.time or use leave_one_out",
+                code="split-needs-times",
+            )
         first, second = _resolve(self.validation_from, times), _resolve(self.test_from, times)
         if first >= second:
             raise UserError(
-                f"validation_from={self.validation_from!r} is {dated(first)} and test_from={self.test_from!r} is "
-                f"{dated(second)}; the test must begin later than validation"
+                f"validation_from={self.validation_from!r} is {with_date(first)} and test_from={self.test_from!r} is "
+                f"{with_date(second)}; the test must begin later than validation",
+                code="moments-out-of-order",
             )
         bounds = np.stack([offsets[:-1] + _before(offsets, times, moment) for moment in (first, second)], axis=1)
         sizes = {"training": int((times < first).sum()), "test": int((times >= second).sum())}
         for part, size in sizes.items():
             if size == 0:
                 raise UserError(
-                    f"global_time leaves no {part} events: they span {dated(int(times.min()))} to "
-                    f"{dated(int(times.max()))}, validation begins {dated(first)} and the test {dated(second)}"
+                    f"global_time leaves no {part} events: they span {with_date(int(times.min()))} to "
+                    f"{with_date(int(times.max()))}, validation begins {with_date(first)} "
+                    f"and the test {with_date(second)}",
+                    code="empty-split",
                 )
         return bounds, {"validation_from_seconds": int(first), "test_from_seconds": int(second), "leak": None}
 
@@ -90,7 +98,7 @@ def _named(given: Any) -> Any:
         given = {"kind": given}
     if isinstance(given, dict):
         if given.get("kind") not in kinds:
-            raise ValueError(str(unknown("split", str(given.get("kind")), kinds)))
+            raise unknown("split", str(given.get("kind")), kinds)
         return kinds[given["kind"]].model_validate(given)
     return given
 
@@ -99,12 +107,12 @@ Split = Annotated[Annotated[LeaveOneOut | GlobalTime, Field(discriminator="kind"
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
-def describe(
+def split_counts(
     offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"], items: np.ndarray, num_items: int
 ) -> dict[str, Any]:
     """Counts of a split for the manifest: events and users by part, and what a trained model cannot know there."""
     starts, ends = offsets[:-1], offsets[1:]
-    part = parts(offsets, bounds)
+    part = event_parts(offsets, bounds)
     seen = np.bincount(items[part == 0], minlength=num_items) > 0
     result: dict[str, Any] = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
     result["users_train_only"] = int(((bounds[:, 0] == ends) & (ends > starts)).sum())
@@ -121,7 +129,7 @@ def describe(
     return result
 
 
-def parts(offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"]) -> np.ndarray:
+def event_parts(offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"]) -> np.ndarray:
     """0 (train), 1 (validation) or 2 (test) for each event: int8 [E]."""
     edges = np.column_stack([offsets[:-1], bounds, offsets[1:]])
     return np.repeat(np.tile(np.arange(3, dtype=np.int8), len(edges)), np.diff(edges, axis=1).ravel())
@@ -135,7 +143,7 @@ def _before(offsets: np.ndarray, times: np.ndarray, moment: int) -> np.ndarray:
 
 def _resolve(moment: float | int | str, times: np.ndarray) -> int:
     if isinstance(moment, str):
-        return as_seconds(moment)
+        return iso_seconds(moment)
     if isinstance(moment, float):
         at = min(int(moment * len(times)), len(times) - 1)
         return int(np.partition(times, at)[at])
@@ -144,6 +152,6 @@ def _resolve(moment: float | int | str, times: np.ndarray) -> int:
 
 def _later_share(offsets: np.ndarray, bounds: np.ndarray, times: np.ndarray) -> float:
     """The share of all training events that are later than a test event, averaged over test events."""
-    part = parts(offsets, bounds)
+    part = event_parts(offsets, bounds)
     train, test = np.sort(times[part == 0]), times[part == 2]
     return round(float(1 - np.searchsorted(train, test, side="right").mean() / len(train)), 4)

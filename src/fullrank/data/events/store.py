@@ -1,8 +1,9 @@
-"""The store: events as flat arrays with one offset per user, memory-mapped and read-only."""
+"""The store, a prepared dataset of events: flat arrays with one offset per user, memory-mapped and read-only."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,13 +13,25 @@ import polars as pl
 from jaxtyping import Float32, Int32, Int64
 
 from fullrank.core.errors import unknown
-from fullrank.core.files import replaceable
+from fullrank.core.files import require_replaceable
 from fullrank.core.jagged import Jagged
-from fullrank.data.events import manifest as manifests
+from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import unreadable
 from fullrank.data.histories import EvalSet, Histories
 
+FORMAT = manifests.FORMATS["retrieval"]
+FORMAT_VERSION = 1
+ARRAYS: Mapping[str, tuple[str, bool]] = {
+    "items": ("<i4", True),
+    "offsets": ("<i8", True),
+    "bounds": ("<i8", True),
+    "times": ("<i8", False),
+    "weights": ("<f4", False),
+    "types": ("<i4", False),
+}
+"""Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
+TABLES = ("items.parquet", "users.parquet")
 _BLOCK = 1 << 22  # events checked at once: bounds the memory of opening a store to a few megabytes
 
 
@@ -57,14 +70,14 @@ class Store:
         Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
         """
         folder = Path(path)
-        manifest = manifests.read(folder)
+        manifest = _read_manifest(folder)
         if verify:
-            manifests.verify(folder, manifest)
+            manifests.verify_hashes(folder, manifest)
         counts = manifest["counts"]
         users, events = counts["users"], counts["events"]
-        shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in manifests.ARRAYS}
+        shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
-        arrays = {name: manifests.array(folder, manifest, name, shape) for name, shape in shapes.items()}
+        arrays = {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
         store = cls(folder, manifest, arrays, Catalog.open(folder / "items.parquet"))
         store._check()
         return store
@@ -108,7 +121,7 @@ class Store:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             raise unreadable(f"the user table {str(path)!r}", error) from None
         if not {"user", "user_id"} <= set(frame.columns) or len(frame) != self.num_users:
-            raise manifests.damaged(path, f"it needs the columns user and user_id and {self.num_users:,} rows")
+            raise manifests.damaged_file(path, f"it needs the columns user and user_id and {self.num_users:,} rows")
         return frame
 
     @property
@@ -146,20 +159,20 @@ class Store:
 
     def histories(
         self, split: str, *, without_history: bool = False
-    ) -> tuple[Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"], Int64[np.ndarray, "Q"]]:
+    ) -> tuple[Int64[np.ndarray, "u"], Int64[np.ndarray, "u"], Int64[np.ndarray, "u"], Int64[np.ndarray, "u"]]:
         """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and ``items[ends:target_ends]``."""
         warnings.warn(
             "Store.histories is deprecated: Store.eval_set(split) gives the same users with histories and targets",
             DeprecationWarning,
             stacklevel=2,
         )
-        asked = self.eval_set(split, without_history=without_history)
-        known = asked.histories.items
-        return asked.users, known.starts, known.ends, asked.targets.ends
+        found = self.eval_set(split, without_history=without_history)
+        known = found.histories.items
+        return found.users, known.starts, known.ends, found.targets.ends
 
     def trained(
         self,
-    ) -> tuple[Int64[np.ndarray, "N"], Int32[np.ndarray, "N"], Int64[np.ndarray, "N"] | None]:
+    ) -> tuple[Int64[np.ndarray, "n"], Int32[np.ndarray, "n"], Int64[np.ndarray, "n"] | None]:
         """(users, items, times) of the events that are trained on, by user, oldest first; times None as in `times`."""
         events = Jagged(self.items, self.offsets[:-1], self.bounds[:, 0])
         return events.row_of(), events.flat(), None if self.times is None else events.over(self.times).flat()
@@ -173,12 +186,12 @@ class Store:
         """Everything that an index into the arrays relies on. Raises `UserError`."""
         starts, stops = self.offsets[:-1], self.offsets[1:]
         if self.offsets[0] != 0 or self.offsets[-1] != self.num_events or bool((stops < starts).any()):
-            raise manifests.damaged(self.path / "offsets.npy", "offsets must rise from 0 to the number of events")
+            raise manifests.damaged_file(self.path / "offsets.npy", "offsets must rise from 0 to the number of events")
         low, high = self.bounds[:, 0], self.bounds[:, 1]
         if bool(((low < starts) | (high < low) | (stops < high)).any()):
-            raise manifests.damaged(self.path / "bounds.npy", "bounds must lie in order inside each user's events")
+            raise manifests.damaged_file(self.path / "bounds.npy", "bounds must lie in order inside each user's events")
         if self.manifest["counts"]["items"] != self.num_items:
-            raise manifests.damaged(
+            raise manifests.damaged_file(
                 self.path / "items.parquet", f"it has {self.num_items:,} items, the manifest another number"
             )
         _in_range(self.items, self.num_items, self.path / "items.npy")
@@ -190,10 +203,40 @@ def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
     for start in range(0, len(codes), _BLOCK):
         block = codes[start : start + _BLOCK]
         if int(block.min()) < 0 or int(block.max()) >= size:
-            raise manifests.damaged(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
+            raise manifests.damaged_file(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
 
 
-def guard(out: Path) -> None:
+def require_replaceable_store(out: Path) -> None:
     """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store."""
-    own = {manifests.NAME, *manifests.TABLES, *(f"{name}.npy" for name in manifests.ARRAYS)}
-    replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)
+    own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
+    require_replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
+    form = manifests.FolderFormat("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
+    manifest = manifests.read_header(folder, form)
+    counts = manifest.get("counts")
+    if not (isinstance(counts, dict) and all(manifests.is_count(counts.get(k)) for k in ("users", "items", "events"))):
+        raise manifests.incomplete_manifest(folder, "lacks the counts of users, items and events")
+    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": dict, "type_names": list}
+    for key, kind in kinds.items():
+        if not isinstance(manifest.get(key), kind):
+            raise manifests.incomplete_manifest(folder, f"lacks {key!r}")
+    if not isinstance(manifest["split"].get("kind"), str):
+        raise manifests.incomplete_manifest(folder, "lacks the kind of its 'split'")
+    if not all(isinstance(name, str) for name in manifest["type_names"]):
+        raise manifests.incomplete_manifest(folder, "has 'type_names' that are no text")
+    manifests.check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
+    return manifest
+
+
+def _array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
+    dtype, needed = ARRAYS[name]
+    path = folder / f"{name}.npy"
+    if path.name not in manifest["files"]:
+        if needed:
+            raise manifests.incomplete_manifest(folder, f"does not list {path.name}")
+        return None
+    return manifests.map_array(path, dtype, shape)

@@ -18,11 +18,10 @@ from jaxtyping import Bool, Int64
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
-from fullrank.data.events import manifest as manifests
+from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
-from fullrank.data.events.store import Store, guard
-from fullrank.data.events.write import fingerprint, save
-from fullrank.ops.splitmix import uniform
+from fullrank.data.events.store import FORMAT, FORMAT_VERSION, Store, require_replaceable_store
+from fullrank.data.events.write import save_store, store_fingerprint
 
 _PARTS = ("train", "validation", "test", "users_train_only", "train_share_after_test")
 
@@ -50,18 +49,23 @@ def subset(
     place = Path(out)
     _check(share, hide_items)
     if place.resolve() == source.path.resolve():
-        raise UserError(f"{str(place)!r} is the store that is read; name another folder")
-    guard(place)
+        raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
+    require_replaceable_store(place)
     chosen = _first(source.num_users, share, seed)
     if not chosen.any():
-        raise UserError(f"a share of {share:g} leaves none of {source.num_users:,} users; give a larger one")
+        raise UserError(
+            f"a share of {share:g} leaves none of {source.num_users:,} users; give a larger one", code="no-users-left"
+        )
     hidden = _first(source.num_items, hide_items, seed, kind=1)
     owner = source.events.items.row_of()
-    items, part = np.asarray(source.items), splits.parts(source.offsets, source.bounds)
+    items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
     mine = chosen[owner]
-    kept = mine & ~((part == 0) & hidden[items])
-    if not (kept & (part == 0)).any():
-        raise UserError(f"share={share:g} and hide_items={hide_items:g} leave no training events; loosen them")
+    remains = mine & ~((part == 0) & hidden[items])
+    if not (remains & (part == 0)).any():
+        raise UserError(
+            f"share={share:g} and hide_items={hide_items:g} leave no training events; loosen them",
+            code="no-events-left",
+        )
     alive = np.full(source.num_items, keep_items)
     alive[items[mine]] = True
     facts = {
@@ -75,9 +79,9 @@ def subset(
         "keep_items": keep_items,
         "hide_items": hide_items,
         "hidden_items": int((hidden & alive).sum()),
-        "hidden_events": int((mine & ~kept).sum()),
+        "hidden_events": int((mine & ~remains).sum()),
     }
-    _write(place, source, owner, part, kept, alive, facts)
+    _write(place, source, owner, part, remains, alive, facts)
     return Store.open(place)
 
 
@@ -86,91 +90,98 @@ def _write(
     source: Store,
     owner: Int64[np.ndarray, "E"],
     part: np.ndarray,
-    kept: Bool[np.ndarray, "E"],
+    remains: Bool[np.ndarray, "E"],
     alive: Bool[np.ndarray, "V"],
     facts: dict[str, Any],
 ) -> None:
-    counts = np.stack([np.bincount(owner[kept & (part == p)], minlength=source.num_users) for p in range(3)], 1)
+    counts = np.stack([np.bincount(owner[remains & (part == p)], minlength=source.num_users) for p in range(3)], 1)
     present = counts.sum(1) > 0
     ends = np.cumsum(counts[present].sum(1))
     offsets = np.concatenate([[0], ends]).astype(np.int64)
     bounds = offsets[:-1, None] + np.cumsum(counts[present, :2], axis=1)
-    items = (np.cumsum(alive) - 1)[np.asarray(source.items)[kept]]
+    items = (np.cumsum(alive) - 1)[np.asarray(source.items)[remains]]
     arrays = {"items": items, "offsets": offsets, "bounds": bounds}
     for name in ("times", "weights", "types"):
         array = getattr(source, name)
         if array is not None:
-            arrays[name] = np.asarray(array)[kept]
-    described = splits.describe(offsets, bounds, items, int(alive.sum()))
-    trained = np.bincount(items[splits.parts(offsets, bounds) == 0], minlength=int(alive.sum()))
+            arrays[name] = np.asarray(array)[remains]
+    counts_by_part = splits.split_counts(offsets, bounds, items, int(alive.sum()))
+    trained = np.bincount(items[splits.event_parts(offsets, bounds) == 0], minlength=int(alive.sum()))
     catalogue = source.catalog.frame.filter(pl.Series(alive)).with_columns(
         item=pl.Series(np.arange(len(trained))), train_count=pl.Series(trained.astype(np.int64))
     )
     people = source.users.filter(pl.Series(present)).with_columns(user=pl.Series(np.arange(len(ends))))
     rule = {k: v for k, v in source.manifest["split"].items() if k not in _PARTS}
-    before = distribution(np.diff(source.offsets), np.bincount(source.items, minlength=source.num_items))
-    after = distribution(np.diff(offsets), np.bincount(items, minlength=len(trained)))
-    drift = {"before": before, "after": after, "events_per_user_gap": gap(np.diff(source.offsets), np.diff(offsets))}
+    before = event_distribution(np.diff(source.offsets), np.bincount(source.items, minlength=source.num_items))
+    after = event_distribution(np.diff(offsets), np.bincount(items, minlength=len(trained)))
+    drift = {
+        "before": before,
+        "after": after,
+        "events_per_user_gap": ks_statistic(np.diff(source.offsets), np.diff(offsets)),
+    }
     manifest = {
-        "format": manifests.FORMAT,
-        "format_version": manifests.FORMAT_VERSION,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
         "library_version": __version__,
         "spec": source.manifest["spec"],
         "counts": {"users": len(ends), "items": len(trained), "events": len(items)},
         "subset": {**facts, "drift": drift},
         "item_table": source.manifest.get("item_table"),
         "user_table": source.manifest.get("user_table"),
-        "split": {**rule, **described},
-        "fingerprint": fingerprint(people["user_id"], catalogue["item_id"], items, offsets, bounds),
+        "split": {**rule, **counts_by_part},
+        "fingerprint": store_fingerprint(people["user_id"], catalogue["item_id"], items, offsets, bounds),
         "type_names": list(source.type_names),
         "notes": list(source.manifest.get("notes", [])),
     }
-    save(out, arrays, {"items": catalogue, "users": people}, manifest)
+    save_store(out, arrays, {"items": catalogue, "users": people}, manifest)
 
 
-def distribution(per_user: Int64[np.ndarray, "U"], per_item: Int64[np.ndarray, "V"]) -> dict[str, float]:
+def event_distribution(per_user: Int64[np.ndarray, "U"], per_item: Int64[np.ndarray, "V"]) -> dict[str, float]:
     """What a sample should keep: events of a user (mean, median, ninth decile), and how unequal items are (Gini)."""
     return {
         "events_per_user_mean": round(float(per_user.mean()), 4),
         "events_per_user_median": float(np.median(per_user)),
         "events_per_user_p90": float(np.quantile(per_user, 0.9)),
-        "popularity_gini": round(gini(per_item[per_item > 0]), 4),
+        "popularity_gini": round(popularity_gini(per_item[per_item > 0]), 4),
     }
 
 
-def gini(counts: Int64[np.ndarray, "V"]) -> float:
+def popularity_gini(counts: Int64[np.ndarray, "V"]) -> float:
     """0 where all counts are equal, near 1 where one item has all events."""
     ranked, size = np.sort(counts).astype(np.float64), len(counts)
     return float((2 * np.arange(1, size + 1) - size - 1) @ ranked / (size * ranked.sum()))
 
 
-def gap(a: Int64[np.ndarray, "A"], b: Int64[np.ndarray, "B"]) -> float:
+def ks_statistic(a: Int64[np.ndarray, "A"], b: Int64[np.ndarray, "B"]) -> float:
     """Largest difference of two cumulative distributions (Kolmogorov and Smirnov): 0 for the same one."""
     at = np.union1d(a, b)
     below = [np.searchsorted(np.sort(x), at, side="right") / len(x) for x in (a, b)]
     return round(float(np.abs(below[0] - below[1]).max()), 4)
 
 
-def drawn(size: int, seed: int, kind: int = 0) -> Int64[np.ndarray, "N"]:
+def draw_order(size: int, seed: int, kind: int = 0) -> Int64[np.ndarray, "n"]:
     """0 .. size - 1 in the order in which the seed takes them: users (kind 0), or items to hide (1).
 
     A share of the users is the first round(share * size) of it.
     """
     places = np.arange(size)
-    return np.argsort(uniform(seed, places, np.uint64(kind)), kind="stable")
+    return np.argsort(uniform_at(seed, places, np.uint64(kind)), kind="stable")
 
 
-def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray, "N"]:
+def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray, "n"]:
     """The first of `size` in the order that the seed decides, as many as the share says."""
     found = np.zeros(size, dtype=bool)
-    found[drawn(size, seed, kind)[: round(share * size)]] = True
+    found[draw_order(size, seed, kind)[: round(share * size)]] = True
     return found
 
 
 def _check(share: float, hide_items: float) -> None:
     if not 0 < share <= 1:
-        raise UserError(f"share={share:g} must be above 0 and at most 1")
+        raise UserError(f"share={share:g} must be above 0 and at most 1", code="setting-out-of-range")
     if not 0 <= hide_items < 1:
-        raise UserError(f"hide_items={hide_items:g} must be at least 0 and below 1")
+        raise UserError(f"hide_items={hide_items:g} must be at least 0 and below 1", code="setting-out-of-range")
     if share == 1 and hide_items == 0:
-        raise UserError("a share of 1 without hidden items is the whole store: give a smaller share or hide_items")
+        raise UserError(
+            "a share of 1 without hidden items is the whole store: give a smaller share or hide_items",
+            code="nothing-left-out",
+        )

@@ -1,4 +1,8 @@
-"""The event table in memory: coded users and items in chronological order, whatever engine it came from."""
+"""The tables that a user gives, in memory: events, coded and in order of time; what is known of items and of users.
+
+Whatever engine a table came from, the arrays are the same. Item and user tables are joined to the ids that have events:
+one row per id, in the store's order.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +16,27 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data import values
-from fullrank.data.frames import Source
+from fullrank.data.events.catalog import RESERVED
+from fullrank.data.frames import InputTable
 
 
 class Columns(Spec):
     """The names of the event table's columns."""
 
     user: str = "user_id"
-    """Who: whole numbers or strings."""
+    """Column of the user: whole numbers or strings."""
     item: str = "item_id"
-    """What: whole numbers or strings."""
+    """Column of the item: whole numbers or strings."""
     time: str | None = "timestamp"
-    """When: numbers since 1970, ISO 8601 strings, dates or datetimes. None: the rows are in order already."""
+    """Column of the time: numbers since 1970, ISO 8601 strings, dates or datetimes. None: the rows are in order."""
     time_unit: values.Unit = "s"
     """What a number in the time column counts. The store keeps seconds."""
     rating: str | None = None
-    """How much it was liked; read where `min_rating` is set."""
+    """Column of a rating, how much it was liked; read where `min_rating` is set."""
     weight: str | None = None
-    """A factor of at least 0 for each event; stored beside the events."""
+    """Column of a factor of at least 0 for each event; stored beside the events."""
     type: str | None = None
-    """What was done (view, cart, purchase, ...); stored beside the events."""
+    """Column of what was done (view, cart, purchase, ...); stored beside the events."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Events:
     def __len__(self) -> int:
         return len(self.user)
 
-    def take(self, rows: Bool[np.ndarray, "E"] | Int64[np.ndarray, "N"]) -> Events:
+    def take(self, rows: Bool[np.ndarray, "E"] | Int64[np.ndarray, "n"]) -> Events:
         """Some of the events, by mask or by row numbers; the ids keep their codes."""
         arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
         return replace(self, **arrays)
@@ -78,7 +83,7 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
 
     Raises `UserError` for a missing column, missing ids, unreadable times or numbers, and for an empty table.
     """
-    source = Source(table, "events")
+    source = InputTable(table, "events")
     roles = {"user": columns.user, "item": columns.item, "time": columns.time, "type": columns.type}
     roles |= {"weight": columns.weight, "rating": columns.rating if with_rating else None}
     for role, name in roles.items():
@@ -88,7 +93,7 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
     waiting = [name for name in roles.values() if name is not None]
     frame = source.read(waiting)
     if frame.is_empty():
-        raise UserError(f"{source.name} has no rows")
+        raise UserError(f"{source.name} has no rows", code="empty-table")
 
     def column(name: str) -> tuple[pl.Series, str]:
         """The column and its name in errors; the frame lets go of it at its last use, so that memory is reused."""
@@ -103,14 +108,14 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
         code, found = values.dense(values.names(*column(columns.type)))
         events = replace(events, type=code, type_names=tuple(found))
     if columns.weight is not None:
-        weight = values.numbers(*column(columns.weight), least=0.0)
+        weight = values.finite_numbers(*column(columns.weight), least=0.0)
         events = replace(events, weight=weight.astype(np.float32))
     if with_rating and columns.rating is not None:
-        events = replace(events, rating=values.numbers(*column(columns.rating)))
+        events = replace(events, rating=values.finite_numbers(*column(columns.rating)))
     if columns.time is None:
         return events
     time, key = values.seconds(*column(columns.time), columns.time_unit, typed=source.typed)
-    notes = _doubt(time, columns)
+    notes = _milliseconds_note(time, columns)
     events = replace(events, time=time, notes=notes)
     if bool((key[1:] >= key[:-1]).all()):
         return events
@@ -123,9 +128,86 @@ def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
     return new[code], ids.filter(pl.Series(used))
 
 
-def _doubt(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
+def _milliseconds_note(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
     """A note where numbers taken as seconds reach past the year 5000: they are probably milliseconds."""
     if columns.time_unit == "s" and int(time.max()) > 10**11:
         return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "
                 "then set columns.time_unit=ms",)  # fmt: skip
     return ()
+
+
+@dataclass(frozen=True)
+class JoinedTable:
+    """External ids with what is known of them."""
+
+    ids: pl.Series
+    frame: pl.DataFrame
+    """The user's columns, row i for code i; no columns where there was no table."""
+    facts: dict[str, int] | None
+    """Counts for the manifest; None where there was no table."""
+
+
+def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series, typed: bool) -> JoinedTable:
+    """Rows of `table` for each of `ids` [N]; nulls where the table has none, the first row where it has several.
+
+    The key is the column `column`, else `fallback`. Rows without events are dropped and counted. `typed` is False
+    where `ids` came from a file without types. Raises `UserError` for a missing key column, missing ids, ids of
+    another type, columns with reserved names, and a table that knows none of the ids.
+    """
+    if table is None:
+        return JoinedTable(ids, pl.DataFrame(), None)
+    source = InputTable(table, what)
+    key = column if column in source.columns else fallback
+    source.require(key, f"name the id column {column!r} as in the events" if column == fallback
+                   else f"name the id column {column!r} or {fallback!r}")  # fmt: skip
+    reserved = [n for n in source.columns if n != key and n in (*RESERVED, "user", "user_id")]
+    if reserved:
+        raise UserError(
+            f"{source.name} has a column {reserved[0]!r}, a name that the store uses itself; rename it",
+            code="reserved-column",
+        )
+    frame = source.infer(source.read(source.columns), keep_text=key)
+    _storable(frame, source.name)
+    given = values.ids(frame[key], f"column {key!r} of {source.name}")
+    left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
+    first = right.is_first_distinct()
+    index = pl.DataFrame({"id": right, "row": np.arange(len(right))}).filter(first)
+    found = pl.DataFrame({"id": left}).join(index, on="id", how="left", maintain_order="left")["row"]
+    facts = {
+        "rows": len(given),
+        "repeated": int((~first).sum()),
+        "without_events": len(index) - int(found.is_not_null().sum()),
+        "missing": found.null_count(),
+    }
+    if facts["missing"] == len(ids):
+        raise UserError(
+            f"{source.name} knows none of the {len(ids):,} {what} with events (such as {ids[0]!r}; its ids are such "
+            f"as {given[0] if len(given) else None!r}); is {key!r} the right column?",
+            code="no-known-ids",
+        )
+    return JoinedTable(ids, frame.drop(key)[found], facts)
+
+
+def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -> tuple[pl.Series, pl.Series]:
+    strings = [series.dtype == pl.String for series in (ids, given)]
+    if all(strings):
+        return ids, given
+    if untyped:
+        return ids.cast(pl.String), given.cast(pl.String)
+    if any(strings):
+        raise UserError(
+            f"{name} has ids of type {given.dtype}, the events of type {ids.dtype}; cast one of them",
+            code="wrong-id-type",
+        )
+    wide = pl.UInt64 if pl.UInt64 in (ids.dtype, given.dtype) else pl.Int64
+    # A negative id finds no partner among unsigned ones: null joins nothing.
+    return ids.cast(wide, strict=False), given.cast(wide, strict=False)
+
+
+def _storable(frame: pl.DataFrame, name: str) -> None:
+    for series in frame:
+        if series.dtype == pl.Object:
+            raise UserError(
+                f"column {series.name!r} of {name} holds Python objects; cast it to a plain type",
+                code="wrong-column-type",
+            )

@@ -15,11 +15,11 @@ import polars as pl
 
 from fullrank.core.errors import UserError
 from fullrank.core.tables import write_table
-from fullrank.data.events.manifest import AGAIN, damaged
 from fullrank.data.frames import unreadable
-from fullrank.data.impressions.encoding import Encoder, Lookup, owner
+from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
 from fullrank.data.impressions.fields import Numeric, Schema
 from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
+from fullrank.data.manifest import AGAIN, damaged_file
 
 NAME = "encoder.json"
 """The JSON of a run."""
@@ -31,8 +31,8 @@ _FITTED = {"standard": {"mean", "scale"}, "bucket": {"edges"}}
 """What is fitted for a transform of numbers; the others need nothing."""
 
 
-def state(encoder: Encoder) -> dict[str, Any]:
-    """Schema and fitted statistics as JSON holds them: what `restored` reads back."""
+def encoder_state(encoder: FieldEncoder) -> dict[str, Any]:
+    """Schema and fitted statistics as JSON holds them: what `restore_encoder` reads back."""
     return {"schema": encoder.schema.dump(), "fitted": encoder.fitted}
 
 
@@ -44,59 +44,62 @@ def write_vocabulary(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
     write_table(whole, folder / VOCABULARY)
 
 
-def vocabularies(encoder: Encoder) -> dict[str, pl.DataFrame]:
+def vocabularies(encoder: FieldEncoder) -> dict[str, pl.DataFrame]:
     """The values of each field that has a vocabulary of its own, in the order of ids."""
     known = encoder.lookups.items()
     return {name: pl.DataFrame({"value": one.values}) for name, one in known if isinstance(one, Vocabulary)}
 
 
-def restored(path: Path, tree: Mapping[str, Any], again: str = AGAIN) -> Encoder:
-    """The encoder whose `state` is in `tree`, read from the JSON file `path`, and whose vocabulary lies beside it.
+def restore_encoder(path: Path, tree: Mapping[str, Any], again: str = AGAIN) -> FieldEncoder:
+    """The fitted encoder of a folder: `tree` is its `encoder_state`, as read from the JSON file `path`, which the
+    vocabulary lies beside.
 
-    Raises `UserError` for whatever no fitted encoder says; `again` is what to do then.
+    Raises `UserError` for anything that no fitted encoder says; `again` is what to do then (a clause).
     """
     if not isinstance(tree.get("schema"), dict) or not isinstance(tree.get("fitted"), dict):
-        raise damaged(path, "it lacks the schema or what was fitted", again)
+        raise damaged_file(path, "it lacks the schema or what was fitted", again)
     try:
         schema = Schema.parse(tree["schema"])
     except UserError as error:
-        raise damaged(path, f"its schema cannot be read ({error})", again) from None
+        raise damaged_file(path, f"its schema cannot be read ({error})", again) from None
     fitted = _fitted(path, schema, tree["fitted"], again)
-    encoder = Encoder(schema, _lookups(path.parent / VOCABULARY, schema, again), fitted)
+    encoder = FieldEncoder(schema, _lookups(path.parent / VOCABULARY, schema, again), fitted)
     for field in encoder.fields:
         if field.size > _MOST:
-            raise damaged(path, f"the field {field.name!r} has {field.size:.3g} ids, more than {_MOST:,}", again)
+            raise damaged_file(path, f"the field {field.name!r} has {field.size:.3g} ids, more than {_MOST:,}", again)
     return encoder
 
 
-def table(path: Path, *allowed: dict[str, Any], again: str = AGAIN) -> pl.DataFrame:
+def read_columns(path: Path, *allowed: dict[str, Any], again: str = AGAIN) -> pl.DataFrame:
     """A Parquet file with one of the `allowed` sets of columns and types. Raises `UserError` for any other."""
     try:
         frame = pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise unreadable(f"the table {str(path)!r}", error) from None
     if dict(frame.schema) not in allowed:
-        raise damaged(path, f"its columns are not {', '.join(allowed[0])}", again)
+        raise damaged_file(path, f"its columns are not {', '.join(allowed[0])}", again)
     return frame
 
 
 def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
     """Where the ids of each field come from that shares no other's."""
-    whole = table(path, _COUNTED, _VALUES, again=again)
+    whole = read_columns(path, _COUNTED, _VALUES, again=again)
     found = {str(name[0]): part["value"] for name, part in whole.group_by("field", maintain_order=True)}
     lookups: dict[str, Lookup] = {}
     for field in schema.fields:
-        if isinstance(field, Numeric) or owner(field) != field.name:
+        if isinstance(field, Numeric) or vocabulary_owner(field) != field.name:
             continue
         if field.hash_buckets is not None:
             lookups[field.name] = Hashed(field.hash_buckets)
             continue
         values = found.pop(field.name, pl.Series("value", [], pl.String))
         if values.null_count() or values.n_unique() < len(values):
-            raise damaged(path, f"it holds a value of {field.name!r} twice, or none", again)
+            raise damaged_file(path, f"it holds a value of {field.name!r} twice, or none", again)
         lookups[field.name] = Vocabulary(values)
     if found:
-        raise damaged(path, f"it holds values of {next(iter(found))!r}, which has no vocabulary in the schema", again)
+        raise damaged_file(
+            path, f"it holds values of {next(iter(found))!r}, which has no vocabulary in the schema", again
+        )
     return lookups
 
 
@@ -111,9 +114,9 @@ def _fitted(path: Path, schema: Schema, given: dict[str, Any], again: str) -> di
         if isinstance(one, dict) and set(one) == _FITTED[field.transform]:
             numbers = one["edges"] if field.transform == "bucket" else list(one.values())
         if not isinstance(numbers, list) or not all(map(_finite, numbers)):
-            raise damaged(path, f"it lacks what was fitted for {field.name!r}, in finite numbers", again)
+            raise damaged_file(path, f"it lacks what was fitted for {field.name!r}, in finite numbers", again)
         if field.transform == "bucket" and numbers != sorted(set(numbers)):
-            raise damaged(path, f"the buckets of {field.name!r} are not in order", again)
+            raise damaged_file(path, f"the buckets of {field.name!r} are not in order", again)
         found[field.name] = dict(given[field.name])
     return found
 

@@ -1,10 +1,13 @@
-"""Rows of a table as the ids and numbers of a fitted schema: the same code for a store and for new impressions."""
+"""Rows of a table as the ids and numbers of a fitted schema, and these as the tensors that rankers read.
+
+The same code encodes a store and new impressions, by the encoder of a store or of a trained run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -13,9 +16,15 @@ from jaxtyping import Float32, Int32, Int64, UInt8
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
+from fullrank.data.frames import InputTable
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import FIRST, Hashed, Vocabulary, canonical
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fullrank.data.batch import Impressions
 
 Lookup = Vocabulary | Hashed
 
@@ -24,14 +33,14 @@ Lookup = Vocabulary | Hashed
 class Encoded:
     """Some rows; columns in the order of the schema's fields of that kind."""
 
-    categorical: Int32[np.ndarray, "R C"]
-    numeric: Float32[np.ndarray, "R N"]
+    categorical: Int32[np.ndarray, "R F"]
+    numeric: Float32[np.ndarray, "R X"]
     """NaN where missing."""
     bags: tuple[Jagged, ...]
     """[R rows] ids of each bag and sequence, behind each other."""
 
 
-class Encoder:
+class FieldEncoder:
     """A fitted schema. `lookups` are by categorical field, bag and sequence, `fitted` by numeric field."""
 
     def __init__(self, schema: Schema, lookups: Mapping[str, Lookup], fitted: Mapping[str, dict[str, Any]]):
@@ -39,11 +48,11 @@ class Encoder:
         self.fields = tuple(self._info(field) for field in schema.fields)
         self.categorical = [field for field in schema.fields if is_categorical(field)]
         self.numeric = [field for field in schema.fields if isinstance(field, Numeric) and not is_categorical(field)]
-        self.several = list(schema.several())
+        self.multivalued = list(schema.multivalued())
 
     def lookup(self, field: AnyField) -> Lookup:
         """Where the ids of a categorical field, a bag or a sequence come from."""
-        return self.lookups[owner(field)]
+        return self.lookups[vocabulary_owner(field)]
 
     def encode(self, frame: pl.DataFrame, what: str) -> Encoded:
         """The rows of a frame that has the columns of the fields. `what` names it in errors."""
@@ -51,18 +60,20 @@ class Encoder:
         for at, field in enumerate(self.categorical):
             name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
-                categorical[:, at] = numeric.bucketed(self.fitted[field.name], numeric.parse(frame[field.name], name))
+                categorical[:, at] = numeric.bucket_ids(
+                    self.fitted[field.name], numeric.parse_numbers(frame[field.name], name)
+                )
             else:
                 categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], name))
         numbers = np.zeros((len(frame), len(self.numeric)), np.float32)
         for at, one in enumerate(self.numeric):
             name = f"column {one.name!r} of {what}"
-            parsed = numeric.parse(frame[one.name], name)
-            numbers[:, at] = numeric.transformed(one, self.fitted.get(one.name, {}), parsed, name)
+            parsed = numeric.parse_numbers(frame[one.name], name)
+            numbers[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, name)
         bags = []
-        for several in self.several:
-            found, lengths = flat(frame[several.name], several, f"column {several.name!r} of {what}")
-            bags.append(Jagged.from_lengths(self.lookup(several).ids(found), lengths))
+        for field in self.multivalued:
+            found, lengths = bag_values(frame[field.name], field, f"column {field.name!r} of {what}")
+            bags.append(Jagged.from_lengths(self.lookup(field).ids(found), lengths))
         return Encoded(categorical, numbers, tuple(bags))
 
     def _info(self, field: AnyField) -> FieldInfo:
@@ -79,24 +90,23 @@ def is_categorical(field: AnyField) -> bool:
     return isinstance(field, Categorical) or (isinstance(field, Numeric) and field.transform == "bucket")
 
 
-def owner(field: AnyField) -> str:
+def vocabulary_owner(field: AnyField) -> str:
     """The name of the field whose vocabulary it uses."""
     return (getattr(field, "shares", None)) or field.name
 
 
-def labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
+def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
     """0 and 1. Raises `UserError` for missing labels and, without a threshold, for every other number."""
-    found = values.numbers(series, what)
+    found = values.finite_numbers(series, what)
     if threshold is not None:
         return (found >= threshold).astype(np.uint8)
     values.refuse(
         pl.Series((found != 0) & (found != 1)), series, what,
-        "labels that are neither 0 nor 1 (stars and the like: set label_threshold)",
-    )  # fmt: skip
+        "labels that are neither 0 nor 1 (stars and the like: set label_threshold)", code="wrong-labels")  # fmt: skip
     return found.astype(np.uint8)
 
 
-def flat(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
+def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
     """The canonical values of a bag or sequence, row after row, and how many each row has; missing ones are dropped.
 
     Raises `UserError` for text without a separator and for columns that are neither. Lists need none: a
@@ -128,11 +138,83 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
         if field.separator is None:
             raise UserError(
                 f"{what} is text and the {field.kind} {field.name!r} has no separator: say what stands between its "
-                "values (separator: '|'), or give a column of lists"
+                "values (separator: '|'), or give a column of lists",
+                code="missing-separator",
             )
         return series.str.split(field.separator).list.eval(pl.element().str.strip_chars())
     if isinstance(series.dtype, pl.Array):
         series = series.arr.to_list()
     if not isinstance(series.dtype, pl.List):
-        raise UserError(f"{what} is of type {series.dtype}; a {field.kind} is a column of lists, or text")
+        raise UserError(
+            f"{what} is of type {series.dtype}; a {field.kind} is a column of lists, or text", code="wrong-column-type"
+        )
     return series
+
+
+def require_fields(source: InputTable, schema: Schema) -> None:
+    """Raise `UserError` unless a table has the column of every field."""
+    for field in schema.fields:
+        source.require(field.name, "the model reads it: add it (a column of nulls says that it is missing)")
+
+
+def transform(
+    encoder: FieldEncoder,
+    frame: pl.DataFrame,
+    what: str,
+    *,
+    labels: UInt8[np.ndarray, "R"] | None = None,
+    groups: Int32[np.ndarray, "R"] | None = None,
+) -> Impressions:
+    """The rows of a frame that has the columns of the fields, in its order. `what` names it in errors."""
+    encoded = encoder.encode(frame, what)
+    return to_tensors(
+        encoded.categorical, encoded.numeric, encoded.bags, labels=labels, groups=groups, rows=np.arange(len(frame))
+    )  # fmt: skip
+
+
+def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> UInt8[np.ndarray, "R"] | None:
+    """The labels of a frame; None where it has no such column, or one with gaps."""
+    if schema.label not in frame.columns or frame[schema.label].null_count():
+        return None
+    return read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
+
+
+def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] | None:
+    """Groups by their place among the `known` ones; new ones get numbers behind them. None where one is missing."""
+    group = canonical(column, f"column {column.name!r}").cast(pl.String)
+    if group.null_count():
+        return None
+    found = Vocabulary(known.cast(pl.String)).ids(group) - FIRST
+    new = found < 0
+    found[new] = len(known) + group.filter(pl.Series(new)).rank("dense").to_numpy().astype(np.int32) - 1
+    return found
+
+
+def to_tensors(
+    categorical: np.ndarray,
+    numeric: np.ndarray,
+    bags: Sequence[Jagged],
+    *,
+    labels: np.ndarray | None,
+    groups: np.ndarray | None,
+    rows: np.ndarray,
+) -> Impressions:
+    """A batch. `numeric` is NaN where missing; a row of a bag is the ids of one impression."""
+    from fullrank.data.batch import Bag, Impressions  # loads torch, which preparing a store does without
+
+    missing = np.isnan(numeric)
+    return Impressions(
+        categorical=_tensor(categorical, np.int64),
+        numeric=_tensor(np.where(missing, np.float32(0), numeric), np.float32),
+        missing=_tensor(missing, np.bool_),
+        bags=tuple(Bag(_tensor(bag.padded(), np.int64), _tensor(bag.lengths, np.int64)) for bag in bags),
+        labels=None if labels is None else _tensor(labels, np.float32),
+        rows=_tensor(rows, np.int64),
+        groups=None if groups is None else _tensor(groups, np.int64),
+    )
+
+
+def _tensor(array: np.ndarray, dtype: type) -> Tensor:
+    import torch
+
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))

@@ -1,7 +1,7 @@
 """What the columns of an impressions table are: the label, the fields that a ranker reads, group, time and split.
 
-A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo` is what a ranker is told of a
-field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its values.
+A `Schema` is written by hand (YAML, JSON, Python) or inferred (`prepare.infer`). `FieldInfo` is what a ranker is told
+of a field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fullrank.core.errors import UserError, nearest, unknown
+from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
@@ -68,14 +68,15 @@ class Numeric(Spec):
     @model_validator(mode="after")
     def _effects(self) -> Numeric:
         if self.buckets is not None and self.transform != "bucket":
-            raise ValueError(
-                f"field {self.name!r}: buckets has no effect with transform={self.transform}; leave it out"
+            raise UserError(
+                f"field {self.name!r}: buckets has no effect with transform={self.transform}; leave it out",
+                code="setting-without-effect",
             )
         return self
 
 
-class _Several(Spec):
-    """What bags and sequences have in common."""
+class _Multivalued(Spec):
+    """What the multi-valued fields, bags and sequences, have in common."""
 
     name: str = Field(min_length=1)
     """Column of the table: lists, or text with a separator."""
@@ -91,28 +92,29 @@ class _Several(Spec):
     """Ids by a stable hash into so many buckets; None gives each value its own."""
 
     @model_validator(mode="after")
-    def _effects(self) -> _Several:
+    def _effects(self) -> _Multivalued:
         _hash_or_count(self.name, self.hash_buckets, self.min_count)
         if self.shares is not None and (self.hash_buckets is not None or self.min_count != 1):
-            raise ValueError(
-                f"field {self.name!r} shares the vocabulary of {self.shares!r}: set min_count or hash_buckets there"
+            raise UserError(
+                f"field {self.name!r} shares the vocabulary of {self.shares!r}: set min_count or hash_buckets there",
+                code="setting-without-effect",
             )
         return self
 
 
-class BagOf(_Several):
+class BagOf(_Multivalued):
     """Several values in no order, such as genres: the first `max_length` are kept."""
 
     kind: Literal["bag"] = "bag"
 
 
-class SequenceOf(_Several):
+class SequenceOf(_Multivalued):
     """A behaviour history, oldest first: the last `max_length` are kept."""
 
     kind: Literal["sequence"] = "sequence"
 
 
-_FIELDS: dict[str, type[Categorical | Numeric | _Several]] = {
+_FIELDS: dict[str, type[Categorical | Numeric | _Multivalued]] = {
     "categorical": Categorical, "numeric": Numeric, "bag": BagOf, "sequence": SequenceOf,
 }  # fmt: skip
 
@@ -123,7 +125,7 @@ def _field(given: Any) -> Any:
     if isinstance(given, dict):
         kind = given.get("kind", "categorical")
         if kind not in _FIELDS:
-            raise ValueError(str(unknown("kind of field", str(kind), _FIELDS)))
+            raise unknown("kind of field", str(kind), _FIELDS)
         return _FIELDS[kind].model_validate(given)
     return given
 
@@ -157,25 +159,32 @@ class Schema(Spec):
         names = [field.name for field in self.fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"the field {twice[0]!r} is listed twice; each column is one field")
+            raise UserError(f"the field {twice[0]!r} is listed twice; each column is one field", code="repeated-field")
         if self.label in names:
-            raise ValueError(f"the label {self.label!r} is also a field: a model would read what it predicts")
+            raise UserError(
+                f"the label {self.label!r} is also a field: a model would read what it predicts",
+                code="label-is-a-field",
+            )
         if isinstance(self.split, GivenSplit) and self.split.column in (*names, self.label):
-            raise ValueError(f"the split column {self.split.column!r} is also a field or the label; take it out there")
+            raise UserError(
+                f"the split column {self.split.column!r} is also a field or the label; take it out there",
+                code="split-column-is-a-field",
+            )
         if self.time is None and isinstance(self.split, TemporalSplit):
-            raise ValueError("the temporal split needs `time`, the name of the time column")
+            raise UserError("the temporal split needs `time`, the name of the time column", code="split-needs-times")
         if self.time is None and self.time_unit != "s":
-            raise ValueError("time_unit has no effect without `time`")
+            raise UserError("time_unit has no effect without `time`", code="setting-without-effect")
         owners = [field.name for field in self.fields if isinstance(field, Categorical)]
-        for field in self.several():
+        for field in self.multivalued():
             if field.shares is not None and field.shares not in owners:
-                raise ValueError(
+                raise UserError(
                     f"field {field.name!r} shares {field.shares!r}, which is no categorical field"
-                    f"{nearest(field.shares, owners)} (categorical: {', '.join(owners) or 'none'})"
+                    f"{did_you_mean(field.shares, owners)} (categorical: {', '.join(owners) or 'none'})",
+                    code="unknown-categorical-field",
                 )
         return self
 
-    def several(self) -> Iterator[BagOf | SequenceOf]:
+    def multivalued(self) -> Iterator[BagOf | SequenceOf]:
         """Bags and sequences, in order."""
         yield from (field for field in self.fields if isinstance(field, BagOf | SequenceOf))
 
@@ -192,10 +201,13 @@ class Schema(Spec):
         try:
             text = read_text(path)
         except UserError as error:
-            raise UserError(f"the schema {str(path)!r} cannot be read: {error}") from None
+            raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None
         return cls.from_text(text)
 
 
 def _hash_or_count(name: str, hash_buckets: int | None, min_count: int) -> None:
     if hash_buckets is not None and min_count != 1:
-        raise ValueError(f"field {name!r}: min_count has no effect with hash_buckets, which counts nothing; keep one")
+        raise UserError(
+            f"field {name!r}: min_count has no effect with hash_buckets, which counts nothing; keep one",
+            code="setting-without-effect",
+        )

@@ -11,39 +11,44 @@ from jaxtyping import Int8
 from fullrank.core.errors import UserError
 from fullrank.data import values
 from fullrank.data.impressions import numeric
-from fullrank.data.impressions.encoding import Encoder, Lookup, flat, labels
+from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
 from fullrank.data.impressions.fields import Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import PARTS
-from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, canonical, whole_numbers
+from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
 
 
 class Fit:
-    """Gathers, chunk by chunk, what a schema needs to encode. `typed` is False for files without types (CSV)."""
+    """The statistics by which the fields of a schema are encoded, gathered chunk by chunk.
+
+    `typed` is False for files without types (CSV).
+    """
 
     def __init__(self, schema: Schema, typed: bool):
         self.schema, self.typed = schema, typed
         self.rows = np.zeros(len(PARTS), np.int64)
         self.positive = np.zeros(len(PARTS), np.int64)
-        self.several = list(schema.several())
-        self.lengths = np.zeros((len(self.several), len(PARTS)), np.int64)
+        self.multivalued = list(schema.multivalued())
+        self.lengths = np.zeros((len(self.multivalued), len(PARTS)), np.int64)
         """Values of each bag in each part."""
         self.missing = {field.name: 0 for field in schema.fields}
         self._counted = {field.name: Counts() for field in schema.fields if _has_vocabulary(field)}
-        self._numbers = {field.name: numeric.gatherer(field) for field in schema.fields if isinstance(field, Numeric)}
+        self._numbers = {
+            field.name: numeric.statistics_of(field) for field in schema.fields if isinstance(field, Numeric)
+        }
         self._groups = Counts()
         self._tables: dict[str, pl.DataFrame] | None = None
 
     def add(self, start: int, frame: pl.DataFrame, part: Int8[np.ndarray, "R"], what: str) -> None:
         """More rows. Raises `UserError` for whatever cannot be read as the schema says."""
         schema, train = self.schema, part == 0
-        clicked = labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
+        clicked = read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
         self.rows += np.bincount(part, minlength=len(PARTS))
         self.positive += np.bincount(part[clicked == 1], minlength=len(PARTS))
         rows = np.flatnonzero(train) + start
         for field in schema.fields:
             name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
-                numbers = numeric.parse(frame[field.name], name)
+                numbers = numeric.parse_numbers(frame[field.name], name)
                 self.missing[field.name] += int(np.isnan(numbers).sum())
                 if (gatherer := self._numbers[field.name]) is not None:
                     gatherer.add(numbers[train], rows)
@@ -52,19 +57,22 @@ class Fit:
                 self.missing[field.name] += found.null_count()
                 if field.name in self._counted:
                     self._counted[field.name].add(found.filter(pl.Series(train)))
-        for at, several in enumerate(self.several):
-            name, column = f"column {several.name!r} of {what}", frame[several.name]
-            if several.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
-                raise UserError(f"{name} holds lists, so separator={several.separator!r} has no effect; leave it out")
-            found, lengths = flat(column, several, name)
-            self.missing[several.name] += int((lengths == 0).sum())
+        for at, bag in enumerate(self.multivalued):
+            name, column = f"column {bag.name!r} of {what}", frame[bag.name]
+            if bag.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
+                raise UserError(
+                    f"{name} holds lists, so separator={bag.separator!r} has no effect; leave it out",
+                    code="setting-without-effect",
+                )
+            found, lengths = bag_values(column, bag, name)
+            self.missing[bag.name] += int((lengths == 0).sum())
             self.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
-            if several.name in self._counted:
-                self._counted[several.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
+            if bag.name in self._counted:
+                self._counted[bag.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
         if schema.group is not None:
             name = f"column {schema.group!r} of {what}"
             group = canonical(frame[schema.group], name)
-            values.refuse(group.is_null(), frame[schema.group], name, "missing groups")
+            values.refuse(group.is_null(), frame[schema.group], name, "missing groups", code="missing-groups")
             self._groups.add(group)
         if schema.time is not None:
             values.seconds(frame[schema.time], f"column {schema.time!r} of {what}", schema.time_unit, typed=self.typed)
@@ -73,11 +81,14 @@ class Fit:
         """Raise `UserError` where nothing can be trained or measured."""
         for part, rows, positive in zip(PARTS, self.rows.tolist(), self.positive.tolist(), strict=True):
             if rows == 0 and part == "train":
-                raise UserError(f"the {self.schema.split.kind} split leaves no training rows of {name}")
+                raise UserError(
+                    f"the {self.schema.split.kind} split leaves no training rows of {name}", code="empty-split"
+                )
             if rows > 0 and positive in (0, rows):
                 raise UserError(
                     f"all {rows:,} {part} rows of {name} have the label {int(positive > 0)}: nothing can be "
-                    f"{'learned' if part == 'train' else 'measured'} there; check `label` and the split"
+                    f"{'learned' if part == 'train' else 'measured'} there; check `label` and the split",
+                    code="constant-labels",
                 )
 
     def vocabularies(self) -> dict[str, pl.DataFrame]:
@@ -89,20 +100,20 @@ class Fit:
             }
         return self._tables
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> FieldEncoder:
         """The fitted schema."""
         lookups: dict[str, Lookup] = {name: Vocabulary(table["value"]) for name, table in self.vocabularies().items()}
         for field in self.schema.fields:
             if not isinstance(field, Numeric) and field.hash_buckets is not None:
                 lookups[field.name] = Hashed(field.hash_buckets)
-        return Encoder(self.schema, lookups, {n: g.fitted() for n, g in self._numbers.items() if g is not None})
+        return FieldEncoder(self.schema, lookups, {n: g.fitted() for n, g in self._numbers.items() if g is not None})
 
     def groups(self) -> pl.Series | None:
         """Every group of the table, sorted, whole numbers or text as they came; None without a group column."""
         if self.schema.group is None:
             return None
         found = self._groups.table()["value"]
-        whole = whole_numbers(found) if self._groups.whole or not self.typed else None
+        whole = as_whole_numbers(found) if self._groups.whole or not self.typed else None
         return (found if whole is None else whole).sort()
 
     def counts(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import polars as pl
 from jaxtyping import Float32, Float64, Int32, Int64
 
 from fullrank.core.errors import UserError
+from fullrank.core.random import bits_of_rows
 from fullrank.data.impressions.fields import BUCKETS, Numeric
-from fullrank.data.impressions.splits import mixed
 from fullrank.data.impressions.vocabulary import FIRST, MISSING
 from fullrank.data.values import refuse
 
@@ -22,16 +22,16 @@ SAMPLE = 1 << 18
 """Training rows that quantiles are taken from."""
 
 
-def parse(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
+def parse_numbers(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
     """Numbers, NaN where missing (null, NaN, empty text). Raises `UserError` for other text and infinite values."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
-        raise UserError(f"{what} is of type {series.dtype}; a numeric field holds numbers")
+        raise UserError(f"{what} is of type {series.dtype}; a numeric field holds numbers", code="wrong-column-type")
     values = series.cast(pl.Float64, strict=False)
     lost = values.is_null() & series.is_not_null()
     if series.dtype == pl.String and bool(lost.any()):
         lost = lost & (series.str.strip_chars() != "")
     refuse(lost | (values.is_infinite() & values.is_not_null()).fill_null(False), series, what,
-           "values that are no finite numbers")  # fmt: skip
+           "values that are no finite numbers", code="unreadable-numbers")  # fmt: skip
     return values.fill_null(np.nan).to_numpy()
 
 
@@ -66,7 +66,7 @@ class Quantiles:
 
     def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
         known = ~np.isnan(values)
-        place = np.concatenate([self._place, mixed(rows[known], 0)])
+        place = np.concatenate([self._place, bits_of_rows(0, rows[known])])
         values = np.concatenate([self._values, values[known]])
         if len(place) > self.sample:
             kept = np.argpartition(place, self.sample - 1)[: self.sample]
@@ -81,14 +81,14 @@ class Quantiles:
         return {"edges": np.unique(np.quantile(self._values, shares, method="inverted_cdf")).tolist()}
 
 
-def gatherer(field: Numeric) -> Moments | Quantiles | None:
+def statistics_of(field: Numeric) -> Moments | Quantiles | None:
     """What has to be gathered for a field; None where its transform needs nothing."""
     if field.transform == "standard":
         return Moments()
     return Quantiles(field.buckets or BUCKETS) if field.transform == "bucket" else None
 
 
-def transformed(
+def transform_numbers(
     field: Numeric, fitted: dict[str, Any], values: Float64[np.ndarray, "R"], what: str
 ) -> Float32[np.ndarray, "R"]:
     """The numbers of a field that is not in buckets; NaN where missing."""
@@ -99,11 +99,14 @@ def transformed(
     with np.errstate(over="ignore"):
         small = values.astype(np.float32)
     if bool(np.isinf(small).any()):
-        raise UserError(f"{what} holds numbers beyond 3e38, which do not fit; use transform=log or drop them")
+        raise UserError(
+            f"{what} holds numbers beyond 3e38, which do not fit; use transform=log or drop them",
+            code="numbers-too-large",
+        )
     return small
 
 
-def bucketed(fitted: dict[str, Any], values: Float64[np.ndarray, "R"]) -> Int32[np.ndarray, "R"]:
+def bucket_ids(fitted: dict[str, Any], values: Float64[np.ndarray, "R"]) -> Int32[np.ndarray, "R"]:
     """Ids of a field in buckets."""
     ids = np.searchsorted(np.asarray(fitted["edges"], np.float64), values, side="right") + FIRST
     return np.where(np.isnan(values), MISSING, ids).astype(np.int32)

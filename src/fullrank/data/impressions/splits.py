@@ -6,7 +6,7 @@ A rule gives every row a part: 0 train, 1 validation, 2 test. It sees a table in
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,12 +16,15 @@ from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
-from fullrank.data.values import moment, refuse
+from fullrank.data.values import iso_seconds, refuse
 
 PARTS = ("train", "validation", "test")
 _ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
 Shares = tuple[float, float, float]
+_BLOCK = 1 << 20
+"""Times that are compared at once."""
 
 
 class _Shared(Spec):
@@ -32,7 +35,9 @@ class _Shared(Spec):
     @classmethod
     def _whole(cls, given: Shares) -> Shares:
         if min(given) < 0 or given[0] <= 0 or abs(sum(given) - 1) > 1e-9:
-            raise ValueError(f"shares {given} must be at least 0, with something to train on, and sum to 1")
+            raise UserError(
+                f"shares {given} must be at least 0, with something to train on, and sum to 1", code="wrong-shares"
+            )
         return given
 
 
@@ -45,7 +50,7 @@ class RandomSplit(_Shared):
 
     def parts(self, rows: Int64[np.ndarray, "R"]) -> np.ndarray:
         """The part of each row number: int8 [R]."""
-        place = uniform(rows, self.seed)
+        place = uniform_of_rows(self.seed, rows)
         first, second = self.shares[0], self.shares[0] + self.shares[1]
         return ((place >= first).astype(np.int8) + (place >= second)).astype(np.int8)
 
@@ -70,14 +75,20 @@ class TemporalSplit(_Shared):
     @model_validator(mode="after")
     def _sound(self) -> TemporalSplit:
         if (self.validation_from is None) != (self.test_from is None):
-            raise ValueError("validation_from and test_from go together: give both moments, or neither")
+            raise UserError(
+                "validation_from and test_from go together: give both moments, or neither", code="missing-setting"
+            )
         if self.moments is not None:
             if self.shares != type(self).model_fields["shares"].default:
-                raise ValueError("shares has no effect with validation_from and test_from; leave it out")
+                raise UserError(
+                    "shares has no effect with validation_from and test_from; leave it out",
+                    code="setting-without-effect",
+                )
             if self.moments[0] >= self.moments[1]:
-                raise ValueError(
+                raise UserError(
                     f"validation_from={self.validation_from!r} is not before test_from={self.test_from!r}; the test "
-                    "must begin later than validation"
+                    "must begin later than validation",
+                    code="moments-out-of-order",
                 )
         return self
 
@@ -86,7 +97,7 @@ class TemporalSplit(_Shared):
         """The first seconds of validation and of the test, where they are given."""
         if self.validation_from is None or self.test_from is None:
             return None
-        first, second = (moment(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
+        first, second = (iso_seconds(m) if isinstance(m, str) else m for m in (self.validation_from, self.test_from))
         return first, second
 
 
@@ -102,9 +113,17 @@ class GivenSplit(Spec):
         if isinstance(column.dtype, (pl.Categorical, pl.Enum)):
             column = column.cast(pl.String)
         if column.dtype != pl.String:
-            raise UserError(f"{what} is of type {column.dtype}; a split column says {', '.join(PARTS)}")
+            raise UserError(
+                f"{what} is of type {column.dtype}; a split column says {', '.join(PARTS)}", code="wrong-column-type"
+            )
         found = column.str.strip_chars().str.to_lowercase().replace_strict(_ALIASES, default=None, return_dtype=pl.Int8)
-        refuse(found.is_null(), column, what, f"values other than {', '.join(PARTS)} (or valid, val, dev)")
+        refuse(
+            found.is_null(),
+            column,
+            what,
+            f"values other than {', '.join(PARTS)} (or valid, val, dev)",
+            code="unknown-split",
+        )
         return found.to_numpy()
 
 
@@ -114,7 +133,7 @@ def _named(given: Any) -> Any:
         given = {"kind": given}
     if isinstance(given, dict):
         if given.get("kind") not in rules:
-            raise ValueError(str(unknown("split", str(given.get("kind")), rules)))
+            raise unknown("split", str(given.get("kind")), rules)
         return rules[given["kind"]].model_validate(given)
     return given
 
@@ -125,29 +144,11 @@ ImpressionSplit = Annotated[
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
-def uniform(rows: Int64[np.ndarray, "R"], seed: int) -> np.ndarray:
-    """A number in [0, 1) for each row number: SplitMix64 of (seed, row), float64 [R]."""
-    return (mixed(rows, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def mixed(rows: Int64[np.ndarray, "R"], seed: int) -> np.ndarray:
-    """64 well-mixed bits for each row number: uint64 [R]."""
-    with np.errstate(over="ignore"):
-        start = _mix(np.array([seed % 2**64], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-        return _mix(rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start)
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 class Cuts:
     """The temporal split of times that come in chunks: which rows lie before the first and before the second border.
 
-    Times go to a file of sortable 64-bit keys; the borders are found by four histograms of 16 bits each, so that the
-    memory does not depend on the number of rows. Equal times go by input order: a border takes the first of them.
+    Times go to a file, and numpy partitions that file in place: its pages are the system's to drop, so the memory of
+    the process does not grow with the rows. Equal times go by input order: a border takes the first of them.
     """
 
     def __init__(self, path: Path):
@@ -159,68 +160,51 @@ class Cuts:
     def add(self, times: np.ndarray, what: str) -> None:
         """More times, in input order. Raises `UserError` where their form changes between chunks."""
         if self._dtype not in (None, times.dtype):
-            raise UserError(f"{what} mixes forms of times (whole numbers, decimals, dates); convert it to one")
+            raise UserError(
+                f"{what} mixes forms of times (whole numbers, decimals, dates); convert it to one", code="mixed-times"
+            )
         self._dtype = times.dtype
         self._rows += len(times)
-        self._file.write(_sortable(times).tobytes())
+        self._file.write(times.tobytes())
 
     def borders(self, shares: Shares) -> TimeParts:
         """The rule that gives each row its part; raises nothing."""
         self._file.close()
         places = [int(self._rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
-        return TimeParts([self._nth(place) for place in places])
+        inside = [place for place in places if place < self._rows]
+        if self._dtype is None or not inside:  # no rows, or none behind a border
+            return TimeParts([None, None])
+        times = np.memmap(self._path, self._dtype, mode="r+")
+        times.partition(inside)
+        return TimeParts([_border(times, place) if place < self._rows else None for place in places])
 
-    def _nth(self, place: int) -> tuple[int, int]:
-        """(key, number of rows of that key before the border) of the row that `place` rows precede in time."""
-        if place >= self._rows:
-            return 2**64 - 1, self._rows
-        prefix = 0
-        for shift in (48, 32, 16, 0):
-            histogram = np.zeros(1 << 16, np.int64)
-            for block in self._blocks():
-                same = block if shift == 48 else block[block >> np.uint64(shift + 16) == np.uint64(prefix)]
-                histogram += np.bincount(((same >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64),
-                                         minlength=1 << 16)  # fmt: skip
-            total = np.cumsum(histogram)
-            digit = int(np.searchsorted(total, place, side="right"))
-            place -= int(total[digit] - histogram[digit])
-            prefix = (prefix << 16) | digit
-        return prefix, place
 
-    def _blocks(self) -> Iterator[np.ndarray]:
-        with open(self._path, "rb") as file:
-            while data := file.read(1 << 23):
-                yield np.frombuffer(data, np.uint64)
+def _border(times: np.ndarray, place: int) -> tuple[Any, int]:
+    """The time of the row that `place` rows precede, of partitioned times, and how many of those rows have it too."""
+    blocks = (times[start : min(start + _BLOCK, place)] for start in range(0, place, _BLOCK))
+    return times[place], sum(int(np.count_nonzero(block == times[place])) for block in blocks)
 
 
 class TimeParts:
     """The part of each row by its time; asked once for every chunk, in input order."""
 
-    def __init__(self, borders: list[tuple[int, int]]):
-        self._left = [[np.uint64(key), ties] for key, ties in borders]
+    def __init__(self, borders: list[tuple[Any, int] | None]):
+        """`borders`: a time, and how many rows of that time lie before the border; None lies behind all rows."""
+        self._left = borders
 
     @classmethod
     def at(cls, moments: Sequence[int]) -> TimeParts:
         """The rule that each part begins at its moment; asked with whole seconds."""
-        return cls([(int(key), 0) for key in _sortable(np.array(moments, np.int64))])
+        return cls([(moment, 0) for moment in moments])
 
     def parts(self, times: np.ndarray) -> np.ndarray:
         """int8 [R]."""
-        key = _sortable(times)
-        part = np.zeros(len(key), np.int8)
-        for border in self._left:
-            at, ties = border
-            equal = key == at
-            first = equal & (np.cumsum(equal) <= ties)
-            border[1] = max(int(ties) - int(equal.sum()), 0)  # type: ignore[call-overload]
-            part += ~((key < at) | first)
+        part = np.zeros(len(times), np.int8)
+        for at, border in enumerate(self._left):
+            if border is not None:
+                moment, ties = border
+                equal = times == moment
+                first = equal & (np.cumsum(equal) <= ties)
+                self._left[at] = moment, max(ties - int(equal.sum()), 0)
+                part += ~((times < moment) | first)
         return part
-
-
-def _sortable(times: np.ndarray) -> np.ndarray:
-    """Unsigned keys in the order of the times."""
-    top = np.uint64(1 << 63)
-    if times.dtype == np.int64:
-        return times.view(np.uint64) ^ top
-    bits = (times.astype(np.float64) + 0.0).view(np.uint64)  # adding 0 makes -0.0 equal to 0.0
-    return np.where(bits >> np.uint64(63) == 1, ~bits, bits ^ top)

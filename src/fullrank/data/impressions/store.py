@@ -1,5 +1,6 @@
-"""The store of impressions: fields as flat arrays, memory-mapped and read-only, rows in the order train, validation,
-test.
+"""The store of impressions, a prepared dataset for rankers: fields as flat arrays, memory-mapped and read-only.
+
+Rows stand in the order train, validation, test.
 
 `fullrank.data.impressions.prepare` makes one. Opening costs the same for any number of rows: sizes and headers are
 checked then, ids and offsets when a batch reads them.
@@ -7,7 +8,9 @@ checked then, ids and offsets when a batch reads them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -18,18 +21,29 @@ import polars as pl
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.jagged import Jagged
-from fullrank.data.events.manifest import damaged, mapped
-from fullrank.data.events.manifest import verify as compare
-from fullrank.data.frames import Source
+from fullrank.data import manifest as manifests
+from fullrank.data.events.store import Store
+from fullrank.data.frames import InputTable
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions import manifest as manifests
-from fullrank.data.impressions.encoding import Encoder
+from fullrank.data.impressions.encoding import (
+    FieldEncoder,
+    known_groups,
+    known_labels,
+    require_fields,
+    to_tensors,
+    transform,
+)
 from fullrank.data.impressions.fields import FieldInfo, Numeric, Schema
-from fullrank.data.impressions.transform import fresh, known_groups, known_labels, require_fields
 from fullrank.data.impressions.vocabulary import Vocabulary
+from fullrank.data.manifest import damaged_file, map_array
 
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
+
+FORMAT = manifests.FORMATS["ranking"]
+FORMAT_VERSION = 1
+TABLES = ("vocabulary.parquet", "groups.parquet")
+MAKE = "make one with fullrank prepare-impressions"
 
 
 class ImpressionStore:
@@ -41,17 +55,17 @@ class ImpressionStore:
     manifest: dict[str, Any]
     schema: Schema
     arrays: Mapping[str, np.ndarray]
-    """The mapped files by name (`fullrank.data.impressions.manifest.shapes`)."""
+    """The mapped files by name (`array_shapes`)."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: Encoder):
+    def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: FieldEncoder):
         self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
-        shapes = manifests.shapes(
+        files = array_shapes(
             len(self), len(encoder.categorical), len(encoder.numeric), schema, manifest["counts"]["bag_values"]
         )
-        missing = [name for name in shapes if f"{name}.npy" not in manifest["files"]]
+        missing = [name for name in files if f"{name}.npy" not in manifest["files"]]
         if missing:
-            raise UserError(f"the manifest of {str(path)!r} does not list {missing[0]}.npy; prepare the data again")
-        self.arrays = {name: mapped(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in shapes.items()}
+            raise manifests.incomplete_manifest(path, f"does not list {missing[0]}.npy")
+        self.arrays = {name: map_array(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in files.items()}
         known = {info.name: info.size for info in encoder.fields}
         self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
 
@@ -62,12 +76,12 @@ class ImpressionStore:
         Raises `UserError` for a folder that is no store of impressions, is of another version, or is damaged.
         """
         folder = Path(path)
-        manifest, schema = manifests.read(folder)
+        manifest, schema = _read_manifest(folder)
         if verify:
-            compare(folder, manifest)
-        encoder = encoder_files.restored(folder / manifests.NAME, manifest)
+            manifests.verify_hashes(folder, manifest)
+        encoder = encoder_files.restore_encoder(folder / manifests.NAME, manifest)
         if [asdict(info) for info in encoder.fields] != manifest["fields"]:
-            raise damaged(folder / manifests.NAME, "its fields are not those of the schema and the vocabularies")
+            raise damaged_file(folder / manifests.NAME, "its fields are not those of the schema and the vocabularies")
         return cls(folder, manifest, schema, encoder)
 
     def __len__(self) -> int:
@@ -116,21 +130,19 @@ class ImpressionStore:
 
     def batch(self, rows: np.ndarray | slice | range) -> Impressions:
         """Some rows as tensors, in the order given. Raises `UserError` for rows that are not there."""
-        from fullrank.data.impressions.tensors import tensors
-
         at = self._rows(rows)
         arrays = self.arrays
         ids = arrays["categorical"][at] if len(self._sizes) else np.zeros((len(at), 0), np.int32)
         if len(at) and bool(((ids.max(axis=0) >= self._sizes) | (ids.min(axis=0) < 0)).any()):
-            raise damaged(self.path / "categorical.npy", "it holds ids beyond the sizes of the fields")
+            raise damaged_file(self.path / "categorical.npy", "it holds ids beyond the sizes of the fields")
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
-        bags = [self._bag(number, at) for number in range(len(self.encoder.several))]
+        bags = [self._bag(number, at) for number in range(len(self.encoder.multivalued))]
         groups = arrays["groups"][at] if "groups" in arrays else None
-        found = tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
-        for number, (field, bag) in enumerate(zip(self.encoder.several, found.bags, strict=True)):
+        found = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
+        for number, (field, bag) in enumerate(zip(self.encoder.multivalued, found.bags, strict=True)):
             table, size = bag.ids.numpy(), self.encoder.lookup(field).size
             if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
-                raise damaged(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
+                raise damaged_file(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
         return found
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
@@ -151,16 +163,16 @@ class ImpressionStore:
         lookup = None if isinstance(spec, Numeric) else self.encoder.lookup(spec)
         if not isinstance(lookup, Vocabulary):
             why = "is a number" if lookup is None else "is hashed"
-            raise UserError(f"the field {field!r} has no vocabulary, it {why}")
+            raise UserError(f"the field {field!r} has no vocabulary, it {why}", code="no-vocabulary")
         return lookup.values
 
     @cached_property
     def group_values(self) -> pl.Series:
         """External groups, whole numbers or text as they came; group i of a batch is row i."""
         path = self.path / "groups.parquet"
-        found = encoder_files.table(path, {"value": pl.String}, {"value": pl.Int64})["value"]
+        found = encoder_files.read_columns(path, {"value": pl.String}, {"value": pl.Int64})["value"]
         if len(found) != self.num_groups or found.null_count():
-            raise damaged(path, f"it does not hold {self.num_groups:,} groups")
+            raise damaged_file(path, f"it does not hold {self.num_groups:,} groups")
         return found
 
     def encode(self, impressions: Any) -> Impressions:
@@ -170,14 +182,14 @@ class ImpressionStore:
         their columns without gaps; a new group gets a number behind the known ones. Raises `UserError` for a missing
         column and for values that the schema does not allow.
         """
-        source, schema = Source(impressions, "impressions"), self.schema
+        source, schema = InputTable(impressions, "impressions"), self.schema
         require_fields(source, schema)
         extra = [name for name in (schema.label, schema.group) if name is not None and name in source.columns]
         frame = source.read([*(field.name for field in schema.fields), *extra])
         groups = None
         if schema.group is not None and schema.group in frame.columns:
             groups = known_groups(frame[schema.group], self.group_values)
-        return fresh(
+        return transform(
             self.encoder, frame, source.name, labels=known_labels(schema, frame, source.name), groups=groups
         )  # fmt: skip
 
@@ -189,7 +201,10 @@ class ImpressionStore:
             rows = range(len(self))[rows]
         at = np.asarray(rows, np.int64)
         if len(at) and not 0 <= int(at.min()) <= int(at.max()) < len(self):
-            raise UserError(f"rows {at.min()} .. {at.max()} were asked for; the store has 0 .. {len(self) - 1}")
+            raise UserError(
+                f"rows {at.min()} .. {at.max()} were asked for; the store has 0 .. {len(self) - 1}",
+                code="row-out-of-range",
+            )
         return at
 
     def _bag(self, number: int, rows: np.ndarray) -> Jagged:
@@ -197,5 +212,102 @@ class ImpressionStore:
         ids, offsets = self.arrays[f"bag{number}_ids"], self.arrays[f"bag{number}_offsets"]
         starts, ends = offsets[rows], offsets[rows + 1]
         if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
-            raise damaged(self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values")
+            raise damaged_file(
+                self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values"
+            )
         return Jagged(ids, starts, ends)
+
+
+def array_shapes(
+    rows: int, categorical: int, numeric: int, schema: Schema, bag_values: Sequence[int]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> (dtype, shape) of every array of a store; the file is ``NAME.npy``. A schema without it has no file."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {"labels": ("|u1", (rows,)), "inputs": ("<i8", (rows,))}
+    if categorical:
+        found["categorical"] = ("<i4", (rows, categorical))
+    if numeric:
+        found["numeric"] = ("<f4", (rows, numeric))
+    if schema.group is not None:
+        found["groups"] = ("<i4", (rows,))
+    if schema.time is not None:
+        found["times"] = ("<i8", (rows,))
+    for at, values in enumerate(bag_values):
+        found[f"bag{at}_ids"] = ("<i4", (values,))
+        found[f"bag{at}_offsets"] = ("<i8", (rows + 1,))
+    return found
+
+
+def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
+    """SHA-256 of what a ranker can see: schema, vocabularies and arrays; neither engine nor file format enter."""
+    state = hashlib.sha256(schema.to_json().encode())
+    for name in sorted(files):
+        if name.endswith(".npy"):
+            state.update(f"{name} {files[name]['sha256']}\n".encode())
+    for name in TABLES:
+        if name in files:
+            table = pl.read_parquet(folder / name)
+            for column in table.columns:
+                text = table[column].cast(pl.String)
+                state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+                state.update(text.str.join("").item().encode())
+    return state.hexdigest()
+
+
+def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
+    """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
+    if manifests.is_store(folder, "retrieval"):
+        raise UserError(
+            f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}", code="wrong-folder"
+        )
+    tree = manifests.read_header(
+        folder, manifests.FolderFormat("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION)
+    )
+    for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
+                      ("fields", list), ("counts", dict)):  # fmt: skip
+        if not isinstance(tree.get(key), kind):
+            raise manifests.incomplete_manifest(folder, f"lacks {key!r}")
+    try:
+        schema = Schema.parse(tree["schema"])
+    except UserError as error:
+        raise UserError(f"the schema in {manifests.NAME} of {str(folder)!r}: {error}", code=error.code) from None
+    _check_counts(tree["counts"], len(list(schema.multivalued())), folder)
+    allowed = {
+        *TABLES,
+        *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.multivalued())))),
+    }
+    needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
+    manifests.check_files(folder, tree["files"], allowed, needed)
+    return tree, schema
+
+
+def is_own(name: str) -> bool:
+    """Whether a file name is one that some store of impressions has."""
+    arrays = {"labels", "inputs", "categorical", "numeric", "groups", "times"}
+    return name in (manifests.NAME, *TABLES) or (
+        name.endswith(".npy") and (name[:-4] in arrays or re.fullmatch(r"bag\d+_(ids|offsets)", name[:-4]) is not None)
+    )
+
+
+def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
+    parts, values = counts.get("parts"), counts.get("bag_values")
+    sound = (
+        manifests.is_count(counts.get("rows"))
+        and isinstance(parts, dict)
+        and isinstance(values, list)
+        and len(values) == bags
+        and all(manifests.is_count(value) for value in values)
+        and list(parts) == ["train", "validation", "test"]
+        and all(isinstance(part, dict) and manifests.is_count(part.get("rows")) for part in parts.values())
+        and sum(part["rows"] for part in parts.values()) == counts["rows"]
+    )
+    if not sound:
+        raise manifests.incomplete_manifest(folder, "has counts that do not fit together")
+
+
+AnyStore = Store | ImpressionStore
+
+
+def open_store(path: str | Path) -> AnyStore:
+    """Open a store of either kind, which its manifest names. Raises `UserError` where the folder is none."""
+    folder = Path(path)
+    return ImpressionStore.open(folder) if manifests.is_store(folder, "ranking") else Store.open(folder)

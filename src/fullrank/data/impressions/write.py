@@ -1,4 +1,4 @@
-"""Writing a store of impressions: one pass fits the schema, a second encodes, each over chunks, all or nothing.
+"""Write a store of impressions: one pass fits the schema, a second encodes, each over chunks, all or nothing.
 
 Rows are written in the order train, validation, test; inside a part they keep input order. Files grow at three places,
 one for each part, whose beginnings the first pass has counted.
@@ -19,20 +19,21 @@ from fullrank import __version__
 from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.tables import write_table
-from fullrank.data.chunks import Chunks
+from fullrank.data import manifest as manifests
+from fullrank.data.frames import Chunks
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions import manifest as manifests
-from fullrank.data.impressions.encoding import Encoder, labels
+from fullrank.data.impressions.encoding import FieldEncoder, read_labels
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.fitting import Fit
 from fullrank.data.impressions.splits import PARTS, Cuts, GivenSplit, RandomSplit, TemporalSplit, TimeParts
+from fullrank.data.impressions.store import FORMAT, FORMAT_VERSION, array_shapes, impressions_fingerprint
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
 
 
-def write(
+def write_impressions(
     folder: Path,
     scratch: Path,
     chunks: Chunks,
@@ -41,14 +42,17 @@ def write(
     facts: dict[str, Any],
     say: Say,
 ) -> None:
-    """Fill `folder` with the store of a table. `scratch`, which may be in it, is removed; the manifest gets `facts`."""
-    parter = _Parter(chunks, schema, typed, scratch)
+    """Fill `folder` with the store of a table.
+
+    `scratch`, which may lie in it, is removed in the end; `facts` go into the manifest.
+    """
+    row_parts = _RowParts(chunks, schema, typed, scratch)
     say(f"fit {chunks.rows:,} rows")
     fit = Fit(schema, typed)
-    with open(scratch / "parts", "wb") as kept:
+    with open(scratch / "parts", "wb") as parts_file:
         for start, frame in chunks:
-            part = parter.parts(start, frame)
-            kept.write(part.tobytes())
+            part = row_parts.parts(start, frame)
+            parts_file.write(part.tobytes())
             fit.add(start, frame, part, _where(chunks, start, frame))
     fit.check(chunks.name)
     encoder, names = fit.encoder(), fit.groups()
@@ -56,9 +60,9 @@ def write(
     say("encode and write")
     store = _Files(folder, encoder, fit)
     try:
-        with open(scratch / "parts", "rb") as kept:
+        with open(scratch / "parts", "rb") as parts_file:
             for start, frame in chunks:
-                part = np.frombuffer(kept.read(len(frame)), np.int8)
+                part = np.frombuffer(parts_file.read(len(frame)), np.int8)
                 store.add(part, _block(start, frame, schema, encoder, groups, typed, _where(chunks, start, frame)))
     finally:
         store.close()
@@ -68,12 +72,18 @@ def write(
 
 
 def _block(
-    start: int, frame: pl.DataFrame, schema: Schema, encoder: Encoder, groups: Vocabulary | None, typed: bool, what: str
+    start: int,
+    frame: pl.DataFrame,
+    schema: Schema,
+    encoder: FieldEncoder,
+    groups: Vocabulary | None,
+    typed: bool,
+    what: str,
 ) -> dict[str, Any]:
     """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
     encoded = encoder.encode(frame, what)
     block: dict[str, Any] = {
-        "labels": labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
+        "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
         "inputs": np.arange(start, start + len(frame), dtype=np.int64),
         "categorical": encoded.categorical,
         "numeric": encoded.numeric,
@@ -85,7 +95,7 @@ def _block(
     return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
 
 
-class _Parter:
+class _RowParts:
     """The part of each row, chunk by chunk in input order, by the schema's rule."""
 
     def __init__(self, chunks: Chunks, schema: Schema, typed: bool, scratch: Path):
@@ -122,9 +132,9 @@ class _Parter:
 class _Files:
     """The arrays of a store while they are written."""
 
-    def __init__(self, folder: Path, encoder: Encoder, fit: Fit):
+    def __init__(self, folder: Path, encoder: FieldEncoder, fit: Fit):
         rows = fit.rows
-        shapes = manifests.shapes(
+        wanted = array_shapes(
             int(rows.sum()),
             len(encoder.categorical),
             len(encoder.numeric),
@@ -133,14 +143,14 @@ class _Files:
         )
         self.files = {
             name: _Array(folder / f"{name}.npy", dtype, shape, rows)
-            for name, (dtype, shape) in shapes.items()
+            for name, (dtype, shape) in wanted.items()
             if not name.startswith("bag")
         }
         self.ends = np.cumsum(fit.lengths, axis=1) - fit.lengths
         """Values of each bag before the next row of each part."""
-        for at in range(len(encoder.several)):
+        for at in range(len(encoder.multivalued)):
             for name, sizes in ((f"bag{at}_ids", fit.lengths[at]), (f"bag{at}_offsets", rows)):
-                self.files[name] = _Array(folder / f"{name}.npy", *shapes[name], sizes)
+                self.files[name] = _Array(folder / f"{name}.npy", *wanted[name], sizes)
             self.files[f"bag{at}_offsets"].last(np.array([fit.lengths[at].sum()]))
 
     def add(self, part: np.ndarray, block: dict[str, Any]) -> None:
@@ -194,18 +204,18 @@ def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def _manifest(folder: Path, schema: Schema, encoder: Encoder, fit: Fit, facts: dict[str, Any]) -> None:
-    files, kept = manifests.describe(folder), encoder_files.state(encoder)
+def _manifest(folder: Path, schema: Schema, encoder: FieldEncoder, fit: Fit, facts: dict[str, Any]) -> None:
+    files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
-        "format": manifests.FORMAT,
-        "format_version": manifests.FORMAT_VERSION,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
         "library_version": __version__,
-        "schema": kept["schema"],
+        "schema": state["schema"],
         "fields": [asdict(field) for field in encoder.fields],
-        "fitted": kept["fitted"],
+        "fitted": state["fitted"],
         "counts": fit.counts(),
         **facts,
-        "fingerprint": manifests.fingerprint(folder, files, schema),
+        "fingerprint": impressions_fingerprint(folder, files, schema),
         "content": manifests.content(files),
         "files": files,
     }

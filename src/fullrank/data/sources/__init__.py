@@ -68,7 +68,7 @@ class ImpressionTables:
 
 
 @runtime_checkable
-class Source(Protocol):
+class EventSource(Protocol):
     """A source of events: a Spec whose `kind` is the file's name. One with files has a `base_url` for mirrors."""
 
     def files(self) -> tuple[RemoteFile, ...]:
@@ -82,7 +82,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class ImpressionSource(Protocol):
-    """A source of impressions: a Spec whose `kind` is the file's name, with `files` as in `Source`."""
+    """A source of impressions: a Spec whose `kind` is the file's name, with `files` as in `EventSource`."""
 
     def files(self) -> tuple[RemoteFile, ...]:
         """What has to lie in the download folder; empty for a source that generates its data."""

@@ -1,11 +1,13 @@
 """Members of a zip or tar archive as files, without trusting the paths inside it.
 
 A member is chosen by its base name and written under that base name: no path from the archive reaches the file
-system. An archive whose wanted member claims an absolute path or `..`, or is a link, is refused.
+system, which is stricter than the filters of tarfile and the same for both formats. An archive whose wanted member
+claims an absolute path or `..` is refused, links are passed over, and what is read and written has bounds.
 """
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import tarfile
 import zipfile
@@ -18,7 +20,11 @@ from typing import cast
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, open_whole
-from fullrank.data.sources._parse import damaged
+from fullrank.data.sources._parse import damaged_download
+
+MOST_MEMBERS = 100_000
+MOST_BYTES = 1 << 38
+"""Unpacked bytes of an archive up to its last wanted member: 256 GiB, far above what any source here publishes."""
 
 
 def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Path]:
@@ -28,9 +34,17 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
     `UserError` for a missing member, a hostile path, a damaged archive, or a folder that cannot be written.
     """
     found: dict[str, Path] = {}
+    unpacked = 0
     try:
         with _members(archive) as members:
-            for path, size, stream in members:
+            for number, (path, size, stream) in enumerate(members, 1):
+                unpacked += size  # of each member that comes before: a tar is read through, wanted or not
+                if number > MOST_MEMBERS or unpacked > MOST_BYTES:
+                    raise UserError(
+                        f"{archive} is refused: it unpacks to more than {MOST_MEMBERS:,} files or {MOST_BYTES:,} "
+                        "bytes; check that it is the publisher's archive",
+                        code="archive-too-large",
+                    )
                 name = PurePosixPath(path.replace("\\", "/")).name
                 if name in wanted and name not in found:
                     _refuse_hostile(path, archive)
@@ -38,12 +52,13 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
                     if len(found) == len(wanted):
                         break
     # RuntimeError: a zip with a password; NotImplementedError: an unknown compression.
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError) as error:
-        raise damaged(archive, error) from None
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
+        raise damaged_download(archive, error) from None
     missing = [name for name in wanted if name not in found]
     if missing:
         raise UserError(
-            f"{archive} holds no {', '.join(missing)}; check that it is the publisher's archive for this variant"
+            f"{archive} holds no {', '.join(missing)}; check that it is the publisher's archive for this variant",
+            code="missing-file",
         )
     return found
 
@@ -77,7 +92,10 @@ def _tar_members(archive: tarfile.TarFile) -> Iterator[tuple[str, int, BufferedI
 def _refuse_hostile(path: str, archive: Path) -> None:
     parts = PurePosixPath(path.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or parts.parts[0].endswith(":"):
-        raise UserError(f"{archive} is refused: its member {path!r} points outside of the archive; download it again")
+        raise UserError(
+            f"{archive} is refused: its member {path!r} points outside of the archive; download it again",
+            code="path-outside-folder",
+        )
 
 
 def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path) -> Path:
@@ -87,12 +105,13 @@ def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path) -> Pa
         free = shutil.disk_usage(target.parent).free
         if size > free:
             raise UserError(
-                f"unpacking {target.name} needs {size:,} bytes but {target.parent} has {free:,} free; make room"
+                f"unpacking {target.name} needs {size:,} bytes but {target.parent} has {free:,} free; make room",
+                code="disk-full",
             )
         with open_whole(target) as out:
             shutil.copyfileobj(stream, out, 1 << 20)
     except NotWritten as error:
-        raise UserError(f"cannot unpack {archive} to {target}: {error.reason}") from None
+        raise UserError(f"cannot unpack {archive} to {target}: {error.reason}", code="not-written") from None
     except OSError as error:
-        raise UserError(f"cannot unpack {archive} to {target}: {error.strerror or error}") from None
+        raise UserError(f"cannot unpack {archive} to {target}: {error.strerror or error}", code="not-written") from None
     return target

@@ -9,7 +9,7 @@ rotate slowly between two latent vectors, a preferred tier, and shops in session
   then the shopper's tier (or, sometimes, another), then an item of that topic and tier by attractiveness.
 
 The best prediction thus needs the last two items (session), the older ones (interests) and all prices (tier).
-Arrays only: U users, V items, K topics, R tiers, D latent dimensions, S accessories.
+Arrays only: U users, V items, D latent dimensions; topics, tiers and accessories stand in words.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Market:
     weight: Floats
     """[V] attractiveness, a power law."""
     topic_vectors: Floats
-    """[K, D]"""
+    """[topics, D]"""
     lead: Floats
-    """[K, K] logit that the last topic adds to each next topic."""
+    """[topics, topics] logit that the last topic adds to each next topic."""
     echo: Floats
-    """[K, K] logit that the topic before the last adds."""
+    """[topics, topics] logit that the topic before the last adds."""
     accessories: Ints
-    """[V, S] items that follow an item, the likeliest first."""
+    """[V, accessories] items that follow an item, the likeliest first."""
     accessory_share: Floats
-    """[S] probability of each place of that list."""
+    """[accessories] probability of each place of that list."""
     interests: Floats
     """[U, 2, D] where a shopper's interests start, and where they drift."""
     user_tier: Ints
@@ -63,7 +63,7 @@ class Market:
     """Probability that an event opens a new session: one over the mean session length."""
 
     def topic_logits(self, users: Ints, step: Ints | int, last: Ints, previous: Ints) -> Floats:
-        """Logits [n, K] of the next topic for `users` [n] at event number `step`.
+        """Logits [n, topics] of the next topic for `users` [n] at event number `step`.
 
         `last` and `previous` [n] are items of the running session, -1 where it has none.
         """
@@ -78,11 +78,11 @@ class Market:
         return logits
 
     def log_topic_weight(self) -> Floats:
-        """[K] log of the attractiveness on each shelf, damped: shelves differ less than items."""
+        """[topics] log of the attractiveness on each shelf, damped: shelves differ less than items."""
         return 0.5 * np.log(np.bincount(self.topic, weights=self.weight, minlength=len(self.topic_vectors)))
 
     def tier_shares(self, users: Ints) -> Floats:
-        """[n, R] probability of each price tier."""
+        """[n, tiers] probability of each price tier."""
         shares = np.full((len(users), TIERS), (1.0 - self.loyalty) / (TIERS - 1))
         shares[np.arange(len(users)), self.user_tier[users]] = self.loyalty
         return shares
@@ -121,7 +121,9 @@ class Market:
             with np.load(Path(path), allow_pickle=False) as stored:
                 values: dict[str, Any] = {f.name: stored[f.name] for f in fields(cls)}
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise UserError(f"{path} holds no planted ground truth ({error}): write it with Market.save") from None
+            raise UserError(
+                f"{path} holds no planted ground truth ({error}): write it with Market.save", code="file-damaged"
+            ) from None
         numbers: dict[str, Any] = {name: value if value.ndim else float(value) for name, value in values.items()}
         return cls(**numbers)
 
@@ -163,7 +165,7 @@ def build(
 
 
 def _accessories(topic: Ints, weight: Floats, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
-    """[V, S] distinct accessories of each item: from its topic's three favourite next topics, never the item itself.
+    """[V, accessories] distinct items that follow each item: of its topic's three favourite next topics, not itself.
 
     Items are walked in a random cyclic order, so each item is an accessory about as often as any other.
     """

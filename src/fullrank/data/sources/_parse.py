@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 
 BLOCK = 200_000
 """Lines held as Python objects before they become columns: bounds memory."""
@@ -34,7 +34,7 @@ def require(folder: Path, name: str, *, hint: str) -> Path:
     """The path of a file that has to be there. `hint` says what to do where it is not."""
     path = folder / name
     if not path.is_file():
-        raise UserError(f"{folder} has no file {name!r}; {hint}")
+        raise UserError(f"{folder} has no file {name!r}; {hint}", code="missing-file")
     return path
 
 
@@ -61,7 +61,7 @@ def records(
     for line in lines(path):
         total += 1
         try:
-            row = pick(parse(line))
+            row = pick(parse_line(line))
         except (ValueError, KeyError, TypeError, AttributeError):
             broken += 1
             continue
@@ -73,7 +73,8 @@ def records(
     if broken * TOLERATED > total:
         raise UserError(
             f"{path} is not in the publisher's format: {broken:,} of {total:,} lines are unreadable; "
-            "delete it and download it again, and check that it belongs to this source and variant"
+            "delete it and download it again, and check that it belongs to this source and variant",
+            code="wrong-download",
         )
     frames.append(_frame(rows, schema, path))
     return pl.concat(frames), broken
@@ -87,10 +88,10 @@ def lines(path: Path) -> Iterator[str]:
                 if line := line.strip():
                     yield line
     except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
-        raise damaged(path, error) from None
+        raise damaged_download(path, error) from None
 
 
-def parse(line: str) -> Record:
+def parse_line(line: str) -> Record:
     """One object, from strict JSON or from a Python literal. Raises `ValueError` where it is neither."""
     try:
         # JSON objects open with a double quote; Python 2 wrote {'a': ...} or {u'a': ...}.
@@ -130,13 +131,16 @@ def delimited(
             quote_char='"' if quoted else None,
         )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
-        raise damaged(path, error) from None
+        raise damaged_download(path, error) from None
 
 
-def damaged(path: Path, error: BaseException) -> UserError:
+def damaged_download(path: Path, error: BaseException) -> UserError:
     """The error for a file that cannot be read to its end."""
     reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-    return UserError(f"{path} is damaged or not in the publisher's format ({reason}); delete it and download it again")
+    return UserError(
+        f"{path} is damaged or not in the publisher's format ({reason}); delete it and download it again",
+        code="wrong-download",
+    )
 
 
 def number(value: Any) -> float | None:
@@ -168,12 +172,12 @@ def joined(values: Any) -> str | None:
     return "|".join(label for label in map(text, values) if label) or None
 
 
-def left_out(broken: int, path: Path) -> tuple[str, ...]:
+def unreadable_note(broken: int, path: Path) -> tuple[str, ...]:
     """The note about unreadable lines; none where there were none."""
     return (f"{broken:,} unreadable lines of {path.name} were left out",) if broken else ()
 
 
-def describing(items: pl.DataFrame, events: pl.DataFrame, key: str = "item_id") -> pl.DataFrame:
+def rows_with_events(items: pl.DataFrame, events: pl.DataFrame, key: str = "item_id") -> pl.DataFrame:
     """The first row of each item (or user) that has an event."""
     return items.unique(key, keep="first", maintain_order=True).join(
         events.select(pl.col(key).unique()), on=key, how="semi", maintain_order="left"
@@ -191,7 +195,7 @@ def _frame(rows: Sequence[Row], schema: Schema, path: Path) -> pl.DataFrame:
     try:
         return pl.DataFrame(rows, schema=dict(schema), orient="row")
     except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
-        raise damaged(path, error) from None
+        raise damaged_download(path, error) from None
 
 
 def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
@@ -203,11 +207,12 @@ def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
         frame = pl.scan_csv(path, infer_schema=False, glob=False)
         names = frame.collect_schema().names()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
-        raise damaged(path, error) from None
+        raise damaged_download(path, error) from None
     for column in columns:
         if column not in names:
             raise UserError(
-                f"{path} is not in the publisher's format: it has no column {column!r}{nearest(column, names)} "
-                f"(columns: {', '.join(names)})"
+                f"{path} is not in the publisher's format: it has no column {column!r}{did_you_mean(column, names)} "
+                f"(columns: {', '.join(names)})",
+                code="missing-column",
             )
     return frame

@@ -46,7 +46,7 @@ class Avazu(Spec):
     @model_validator(mode="after")
     def _effects(self) -> Avazu:
         if self.split == "given" and self.seed:
-            raise ValueError("seed has no effect with split=given; leave it out")
+            raise UserError("seed has no effect with split=given; leave it out", code="setting-without-effect")
         return self
 
     def files(self) -> tuple[RemoteFile, ...]:
@@ -66,7 +66,8 @@ class Avazu(Spec):
             path = next((folder / name for name in ("train.csv", "train.gz") if (folder / name).is_file()), None)
             if path is None:
                 raise UserError(
-                    f"{folder} has neither train.csv nor train.gz; download it from {PAGE} and put it there"
+                    f"{folder} has neither train.csv nor train.gz; download it from {PAGE} and put it there",
+                    code="missing-file",
                 )
             frame = _fields(path)
         rule = GivenSplit() if self.split == "given" else RandomSplit(seed=self.seed)
@@ -77,7 +78,9 @@ class Avazu(Spec):
         if not all((folder / name).is_file() for name in PARTS):
             if not (folder / ARCHIVE).is_file():
                 command = f"fullrank download avazu --set split=given --out {folder}"
-                raise UserError(f"{folder} has neither {ARCHIVE} nor {', '.join(PARTS)}; run: {command}")
+                raise UserError(
+                    f"{folder} has neither {ARCHIVE} nor {', '.join(PARTS)}; run: {command}", code="missing-file"
+                )
             extract(folder / ARCHIVE, tuple(PARTS), folder)
         return [(folder / name, part) for name, part in PARTS.items()]
 

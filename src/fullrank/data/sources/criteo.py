@@ -46,7 +46,8 @@ class Criteo(Spec):
             if not (folder / ARCHIVE).is_file():
                 raise UserError(
                     f"{folder} has neither {ARCHIVE} nor {', '.join(PARTS)}; "
-                    f"run: fullrank download criteo --out {folder}"
+                    f"run: fullrank download criteo --out {folder}",
+                    code="missing-file",
                 )
             extract(folder / ARCHIVE, tuple(PARTS), folder)
         columns = ("label", *NUMBERS, *CATEGORIES)

@@ -50,7 +50,10 @@ class Frappe(Spec):
         ready = folder / "impressions.parquet"
         if ready.is_file():
             if self != Frappe(base_url=self.base_url):
-                raise UserError(f"{ready} has its negatives and its split: negatives and seed have no effect there")
+                raise UserError(
+                    f"{ready} has its negatives and its split: negatives and seed have no effect there",
+                    code="setting-without-effect",
+                )
             note = "Frappe: negatives and split as found in impressions.parquet"
             return ImpressionTables(
                 pl.scan_parquet(ready, glob=False), Schema(fields=fields, group="user", split=GivenSplit()), (note,)
@@ -72,7 +75,7 @@ def _with_negatives(records: pl.DataFrame, negatives: int, seed: int) -> pl.Data
     item = records["item"].rank("dense").to_numpy().astype(np.int64) - 1
     used = np.unique(user * len(items) + item)
     if bool((np.bincount(used // len(items)) == len(items)).any()):
-        raise UserError("a user of frappe.csv used every item: no negative can be drawn")
+        raise UserError("a user of frappe.csv used every item: no negative can be drawn", code="no-negatives-left")
     drawn = np.repeat(user, negatives)
     other, open_ = np.empty(len(drawn), np.int64), np.arange(len(drawn))
     random = np.random.default_rng([seed, 7])

@@ -13,7 +13,7 @@ import polars as pl
 
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
-from fullrank.data.sources._parse import damaged, delimited, describing, require
+from fullrank.data.sources._parse import damaged_download, delimited, require, rows_with_events
 
 BASE = "https://snap.stanford.edu/data"
 _NAME = "loc-gowalla_totalCheckins.txt.gz"
@@ -46,7 +46,7 @@ class Gowalla(Spec):
             time = pl.col("time").str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_unit="us").dt.epoch("s")
             frame = frame.with_columns(timestamp=time)
         except pl.exceptions.PolarsError as error:
-            raise damaged(path, error) from None
+            raise damaged_download(path, error) from None
         events = frame.select("user_id", "item_id", "timestamp")
-        items = describing(frame.select("item_id", "latitude", "longitude"), events)
+        items = rows_with_events(frame.select("item_id", "latitude", "longitude"), events)
         return Tables(events, items, notes=("Gowalla: published by SNAP, cite Cho et al. 2011",))

@@ -16,7 +16,7 @@ import polars as pl
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import Schema, delimited, describing, require
+from fullrank.data.sources._parse import Schema, delimited, require, rows_with_events
 
 BASE = "https://files.grouplens.org/datasets/movielens"
 _MD5 = {
@@ -52,7 +52,7 @@ class MovieLens(Spec):
         hint = f"run: fullrank download movielens --set variant={self.variant} --out {folder}"
         archive = require(folder, name, hint=hint)
         events, items, users = self._old(archive) if self.variant == "1m" else self._new(archive)
-        items = describing(items, events).with_columns(
+        items = rows_with_events(items, events).with_columns(
             year=pl.col("title").str.extract(r"\((\d{4})\)\s*$").cast(pl.Int32)
         )
         names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
@@ -69,7 +69,11 @@ class MovieLens(Spec):
         users = _double_colon(
             paths["users.dat"], {"user_id": i64, "gender": string, "age": i64, "occupation": i64, "zip": string}
         )
-        return events.select("user_id", "item_id", "timestamp", "rating"), movies, describing(users, events, "user_id")
+        return (
+            events.select("user_id", "item_id", "timestamp", "rating"),
+            movies,
+            rows_with_events(users, events, "user_id"),
+        )
 
     def _new(self, archive: Path) -> tuple[pl.DataFrame, pl.DataFrame, None]:
         paths = extract(archive, ("ratings.csv", "movies.csv"), archive.parent)

@@ -45,7 +45,7 @@ class MovieLensCTR(Spec):
                 tables = MovieLens(base_url=self.base_url).read(folder)
             except UserError as error:
                 hint = str(error).replace("download movielens --set variant=1m", "download movielens_ctr")
-                raise UserError(hint) from None
+                raise UserError(hint, code=error.code) from None
             assert tables.items is not None and tables.users is not None
             ratings, users, movies, notes = tables.events, tables.users, tables.items, tables.notes
         table = _joined(ratings, users, movies)
@@ -81,4 +81,4 @@ def _parquet(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0][:160]}") from None
+        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0][:160]}", code="file-damaged") from None

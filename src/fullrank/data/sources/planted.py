@@ -18,7 +18,6 @@ from pydantic import Field
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._marketplace import TIERS, Ints, Market, build
-from fullrank.data.sources._words import describe
 
 BLOCK = 16_384
 """Users simulated at once: bounds memory (some hundred MB at 20 events per user)."""
@@ -27,6 +26,49 @@ START = 1_577_836_800
 YEAR = 365 * 86_400
 REDRAWS = 4
 """Times that an item which the user already has is drawn again before the repeat is accepted."""
+
+
+SHELVES: dict[str, tuple[str, ...]] = {
+    "Kitchen": ("Kettle", "Frying Pan", "Bread Knife", "Cutting Board", "Tea Set", "Mixer", "Baking Tin", "Grater"),
+    "Garden": ("Watering Can", "Spade", "Seed Box", "Hose", "Bird Feeder", "Rake", "Plant Pot", "Hedge Shears"),
+    "Sports": (
+        "Running Shoe",
+        "Yoga Mat",
+        "Dumbbell",
+        "Tennis Racket",
+        "Water Bottle",
+        "Swim Cap",
+        "Football",
+        "Skates",
+    ),
+    "Music": ("Guitar String", "Metronome", "Keyboard Stand", "Violin Bow", "Drum Stick", "Tuner", "Harmonica", "Capo"),
+    "Beauty": ("Hand Cream", "Shampoo", "Lip Balm", "Face Mask", "Perfume", "Nail Polish", "Hair Brush", "Soap Bar"),
+    "Toys": ("Puzzle", "Building Set", "Plush Bear", "Card Game", "Kite", "Toy Train", "Marble Run", "Doll House"),
+    "Office": ("Notebook", "Fountain Pen", "Desk Lamp", "Stapler", "Paper Tray", "Planner", "Ink Bottle", "Ruler"),
+    "Travel": ("Backpack", "Suitcase", "Neck Pillow", "Rain Jacket", "Tent", "Sleeping Bag", "Head Lamp", "Trail Map"),
+}
+"""Eight departments of eight shelves: the most topics that a marketplace can have is 64."""
+
+TIER_NAMES = ("Budget", "Everyday", "Premium", "Luxury")
+STYLES = (
+    "Classic",
+    "Compact",
+    "Nordic",
+    "Retro",
+    "Modern",
+    "Rustic",
+    "Urban",
+    "Pocket",
+    "Deluxe",
+    "Slim",
+    "Bold",
+    "Soft",
+)
+COLOURS = ("Red", "Blue", "Green", "Black", "White", "Amber", "Violet", "Grey", "Ivory", "Teal")
+_STARTS = ("Al", "Bor", "Cal", "Den", "Eld", "Fen", "Gal", "Hol", "Iv", "Jor", "Kel", "Lun", "Mor", "Nor", "Or", "Pel")
+_ENDS = ("ana", "eck", "ino", "ora", "ster", "vik", "wyn", "zen")
+BRANDS = tuple(start + end for start in _STARTS for end in _ENDS)
+"""128 invented brand names."""
 
 
 class Planted(Spec):
@@ -74,7 +116,7 @@ class Planted(Spec):
             }
         )
         rng = np.random.default_rng([self.seed, 2])
-        items = describe(ids, market.topic, market.tier, len(market.topic_vectors), rng).sort("item_id")
+        items = _item_table(ids, market.topic, market.tier, len(market.topic_vectors), rng).sort("item_id")
         regions = np.array(["north", "east", "south", "west"])
         users = pl.DataFrame({"user_id": user_ids, "region": regions[rng.integers(4, size=self.users)]})
         names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
@@ -186,3 +228,42 @@ def _ratings(market: Market, user: Ints, item: Ints, rng: np.random.Generator) -
     """[E] stars 1 to 5: 4.4 on average at the preferred tier, a star less for each tier away."""
     away = np.abs(market.tier[item] - market.user_tier[user])
     return np.clip(np.rint(4.4 - 0.8 * away + rng.normal(0.0, 0.8, size=len(user))), 1, 5).astype(np.int8)
+
+
+def _shelf_names(topics: int) -> tuple[list[str], list[str]]:
+    """Department and shelf of each topic; neighbouring topics are spread over the departments."""
+    departments = list(SHELVES)
+    pairs = [(departments[k % 8], SHELVES[departments[k % 8]][k // 8]) for k in range(topics)]
+    return [d for d, _ in pairs], [s for _, s in pairs]
+
+
+def _item_table(
+    item_id: NDArray[np.int64],
+    topic: NDArray[np.int64],
+    tier: NDArray[np.int64],
+    topics: int,
+    rng: np.random.Generator,
+) -> pl.DataFrame:
+    """The item table [V]: `item_id`, `title`, `category`, `department`, `brand`, `price` in money units."""
+    departments, shelves = (np.array(names) for names in _shelf_names(topics))
+    style, colour = rng.integers(len(STYLES), size=len(item_id)), rng.integers(len(COLOURS), size=len(item_id))
+    # A brand sells few shelves at one tier, so that it says something about the item.
+    brand = (topic * 7 + tier * 31 + rng.integers(4, size=len(item_id))) % len(BRANDS)
+    typical = np.array([8.0, 20.0, 55.0, 160.0])[tier]
+    price = np.round(typical * np.exp(rng.normal(0.0, 0.25, size=len(item_id))), 2)
+    frame = pl.DataFrame(
+        {
+            "item_id": item_id,
+            "category": shelves[topic],
+            "department": departments[topic],
+            "brand": np.array(BRANDS)[brand],
+            "price": price,
+            "style": np.array(STYLES)[style],
+            "colour": np.array(COLOURS)[colour],
+            "tier": np.array(TIER_NAMES)[tier],
+        }
+    )
+    title = pl.format("{} {} {} {}, {}, No. {}", "brand", "tier", "style", "category", "colour", "item_id")
+    return frame.with_columns(title.alias("title")).select(
+        "item_id", "title", "category", "department", "brand", "price"
+    )

@@ -16,7 +16,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import delimited, describing
+from fullrank.data.sources._parse import delimited, rows_with_events
 
 PAGE = "https://www.kaggle.com/datasets/retailrocket/ecommerce-dataset"
 _EVENTS, _TREE = "events.csv", "category_tree.csv"
@@ -52,7 +52,7 @@ class RetailRocket(Spec):
             pl.col("timestamp") // 1000,
             pl.col("event").alias("type"),
         )
-        items = describing(_items(paths), events) if self.properties else None
+        items = rows_with_events(_items(paths), events) if self.properties else None
         names = {"user": "user_id", "item": "item_id", "time": "timestamp", "type": "type"}
         return Tables(events, items, None, names, ("RetailRocket: CC BY-NC-SA 4.0",))
 
@@ -67,7 +67,8 @@ class RetailRocket(Spec):
         if missing:
             raise UserError(
                 f"{folder} holds neither {_ZIP} nor {', '.join(missing)}; log in at {PAGE}, download the archive and "
-                "put it there"
+                "put it there",
+                code="missing-file",
             )
         return {name: folder / name for name in names}
 

@@ -15,7 +15,17 @@ import polars as pl
 
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
-from fullrank.data.sources._parse import Record, Row, describing, joined, left_out, number, records, require, text
+from fullrank.data.sources._parse import (
+    Record,
+    Row,
+    joined,
+    number,
+    records,
+    require,
+    rows_with_events,
+    text,
+    unreadable_note,
+)
 
 BASE = "https://cseweb.ucsd.edu/~wckang"
 _REVIEWS, _GAMES = "steam_reviews.json.gz", "steam_games.json.gz"
@@ -50,8 +60,8 @@ class Steam(Spec):
         reviews, games = (require(folder, name, hint=hint) for name in (_REVIEWS, _GAMES))
         events, broken = records(reviews, _EVENTS, _review)
         items, broken_items = records(games, _ITEMS, _game)
-        notes = left_out(broken, reviews) + left_out(broken_items, games)
-        return Tables(events, describing(items, events), notes=(*notes, "Steam reviews: for research"))
+        notes = unreadable_note(broken, reviews) + unreadable_note(broken_items, games)
+        return Tables(events, rows_with_events(items, events), notes=(*notes, "Steam reviews: for research"))
 
 
 def _review(record: Record) -> Row:

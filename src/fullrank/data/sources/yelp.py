@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import Record, Row, describing, joined, left_out, number, records, text
+from fullrank.data.sources._parse import Record, Row, joined, number, records, rows_with_events, text, unreadable_note
 
 PAGE = "https://business.yelp.com/data/resources/open-dataset/"
 _REVIEWS, _ITEMS_FILE, _USERS_FILE = (f"yelp_academic_dataset_{part}.json" for part in ("review", "business", "user"))
@@ -60,10 +60,13 @@ class Yelp(Spec):
         events, broken = records(paths[_REVIEWS], _EVENTS, _review)
         items, broken_items = records(paths[_ITEMS_FILE], _ITEMS, _business)
         users, broken_users = records(paths[_USERS_FILE], _USERS, _user)
-        notes = left_out(broken, paths[_REVIEWS]) + left_out(broken_items, paths[_ITEMS_FILE])
-        notes += (*left_out(broken_users, paths[_USERS_FILE]), "Yelp Open Dataset: academic use under Yelp's terms")
+        notes = unreadable_note(broken, paths[_REVIEWS]) + unreadable_note(broken_items, paths[_ITEMS_FILE])
+        notes += (
+            *unreadable_note(broken_users, paths[_USERS_FILE]),
+            "Yelp Open Dataset: academic use under Yelp's terms",
+        )
         names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
-        return Tables(events, describing(items, events), describing(users, events, "user_id"), names, notes)
+        return Tables(events, rows_with_events(items, events), rows_with_events(users, events, "user_id"), names, notes)
 
 
 def _locate(folder: Path) -> dict[str, Path]:
@@ -76,7 +79,8 @@ def _locate(folder: Path) -> dict[str, Path]:
     if archive is None:
         raise UserError(
             f"{folder} holds neither {_ZIP} nor {_TAR}; accept Yelp's terms at {PAGE}, download the JSON archive and "
-            "put it there"
+            "put it there",
+            code="missing-file",
         )
     return extract(archive, _WANTED, folder)
 

@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
 from fullrank.data import frames
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.manifest import digest
+from fullrank.data.manifest import sha256_file
 from fullrank.semantic_ids.vectors import Vectors, VectorsSpec
 
 
@@ -34,7 +34,7 @@ class FileVectors(VectorsSpec):
 
     def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors:
         """Raises `UserError` for a file that is not there or holds no vectors of these items."""
-        source = frames.Source(self.path, "vectors")
+        source = frames.InputTable(self.path, "vectors")
         for name in (self.item, *self.columns):
             source.require(name, f"name it with vectors.{'item' if name == self.item else 'columns'}")
         frame = source.read([self.item, *self.columns] if self.columns else source.columns)
@@ -94,4 +94,4 @@ def _rows(column: pl.Series, name: str) -> np.ndarray:
 
 
 def _mark(path: str) -> str:
-    return digest(Path(path)) if Path(path).is_file() else "folder"
+    return sha256_file(Path(path)) if Path(path).is_file() else "folder"

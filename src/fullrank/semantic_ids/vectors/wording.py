@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.data.events.catalog import Catalog
 
 BETWEEN = "; "
@@ -39,7 +39,7 @@ def texts(
         )
     for name in chosen:
         if name not in catalog.columns:
-            raise UserError(f"the items have no column {name!r}{nearest(name, catalog.columns)} "
+            raise UserError(f"the items have no column {name!r}{did_you_mean(name, catalog.columns)} "
                             f"(columns: {', '.join(catalog.columns) or 'none'})", code="unknown-column")  # fmt: skip
     parts = [_written(catalog.frame[name], ignore) for name in chosen]
     found = []

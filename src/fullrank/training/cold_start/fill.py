@@ -1,4 +1,4 @@
-"""Items without training events in a trained model: vectors from like items in place of untrained ones."""
+"""Items without training events in a trained model: means of the vectors of like items in place of untrained ones."""
 
 from __future__ import annotations
 
@@ -6,14 +6,41 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from torch import nn
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
-from fullrank.core.errors import UserError, nearest
-from fullrank.core.files import copy_file, foreign
+from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.data.events.catalog import Catalog
 from fullrank.run import Run, write_run
-from fullrank.training.cold_start.like_items import LikeItems
+
+
+class LikeItems:
+    """For each of `wanted` the stretch of `known` items, in order of their value in `like`, that it is the mean of.
+
+    All known items where `like` is null, where none has the same value, and where the value is missing.
+    """
+
+    def __init__(self, catalog: Catalog, known: Int[np.ndarray, "n"], wanted: Int[np.ndarray, "m"], like: str | None):
+        codes = np.zeros(catalog.size, np.int64) if like is None else np.asarray(catalog.categorical(like).codes)
+        self.order = known[np.argsort(codes[known], kind="stable")]
+        ranked = codes[self.order]
+        low, high = np.searchsorted(ranked, codes[wanted]), np.searchsorted(ranked, codes[wanted], side="right")
+        self.alone = (high == low) | (codes[wanted] == 0)
+        """[m], those that are the mean of all known items."""
+        self.low, self.high = np.where(self.alone, 0, low), np.where(self.alone, len(known), high)
+
+    def mean(self, table: Float[Tensor, "V *D"]) -> Float[Tensor, "m *D"]:
+        """The means of rows of a table."""
+        before = torch.zeros(len(self.order) + 1, *table.shape[1:], dtype=torch.float64)
+        before[1:] = table.double()[torch.from_numpy(self.order)].cumsum(0)
+        low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
+        count = (high - low).view(-1, *[1] * (table.ndim - 1))
+        return ((before[high] - before[low]) / count).to(table.dtype)
+
 
 FALLBACKS = ("neighbours", "mean")
 TABLE = "items.embedding.weight"
@@ -39,26 +66,38 @@ def fill_unseen(
     events), and where every item has training events, or none has.
     """
     if start not in FALLBACKS:
-        raise UserError(f"start={start!r}{nearest(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})")
+        raise UserError(
+            f"start={start!r}{did_you_mean(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})", code="unknown-start"
+        )
     if (like is not None) != (start == "neighbours"):
-        raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
+        raise UserError(
+            "like= names the column that neighbours share: give it with start='neighbours' and only there",
+            code="like-not-given",
+        )
     folder = Path(out)
-    if folder.is_file() or foreign(folder):
-        raise UserError(f"{folder} is a file, or not empty; choose a new folder for the filled run")
+    if folder.is_file() or foreign_files(folder):
+        raise UserError(
+            f"{folder} is a file, or not empty; choose a new folder for the filled run", code="folder-not-empty"
+        )
     run = run if isinstance(run, Run) else Run.open(run)
     own = getattr(getattr(run.model(), "items", None), "embedding", None)
     if not isinstance(own, nn.Embedding) or own.num_embeddings != run.catalog.size:
         raise UserError(
-            "this run's items have no vectors of their own, so there are none to fill: use the run as it is"
+            "this run's items have no vectors of their own, so there are none to fill: use the run as it is",
+            code="no-item-vectors",
         )
     unseen = run.catalog.popularity == 0
     if unseen.all() or not unseen.any():
-        raise UserError(f"{int(unseen.sum()):,} of {len(unseen):,} items have no training events: nothing to fill")
+        raise UserError(
+            f"{int(unseen.sum()):,} of {len(unseen):,} items have no training events: nothing to fill",
+            code="nothing-to-fill",
+        )
     alike = LikeItems(run.catalog, np.flatnonzero(~unseen), np.flatnonzero(unseen), like)
     if like is not None and alike.alone.all():
         raise UserError(
             f"none of the {int(unseen.sum()):,} items without training events shares its {like!r} with a trained one: "
-            "name a column with fewer values, or take start='mean'"
+            "name a column with fewer values, or take start='mean'",
+            code="no-like-items",
         )
     tensors = read_tensors(run.path / "weights.safetensors")
     filled = tensors[TABLE].clone()

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError, nearest
-from fullrank.core.files import copy_file, foreign
+from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
@@ -18,7 +18,7 @@ from fullrank.models.sequential.items import ItemsSpec
 from fullrank.models.sequential.items.semantic import Semantic, read_codes
 from fullrank.run import Run, write_run
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
-from fullrank.training.cold_start.like_items import LikeItems
+from fullrank.training.cold_start.fill import LikeItems
 
 
 def grow_catalog(
@@ -43,9 +43,14 @@ def grow_catalog(
     """
     allowed = ("features", "neighbours", "mean")
     if start not in allowed:
-        raise UserError(f"start={start!r}{nearest(start, allowed)} (allowed: {', '.join(allowed)})")
+        raise UserError(
+            f"start={start!r}{did_you_mean(start, allowed)} (allowed: {', '.join(allowed)})", code="unknown-start"
+        )
     if (like is not None) != (start == "neighbours"):
-        raise UserError("like= names the column that neighbours share: give it with start='neighbours' and only there")
+        raise UserError(
+            "like= names the column that neighbours share: give it with start='neighbours' and only there",
+            code="like-not-given",
+        )
     old = run.catalog
     grown = old.extended(new_items, item)
     grown = _coded(run, old, grown, codes)
@@ -54,16 +59,20 @@ def grow_catalog(
     if isinstance(spec, ItemsSpec) and reads_new:
         if start != "features":
             raise UserError(
-                f"this run's items are made of what is known of them, so start={start!r} has no effect: leave it out"
+                f"this run's items are made of what is known of them, so start={start!r} has no effect: leave it out",
+                code="setting-without-effect",
             )
         grown = spec.add_new_columns(grown, old.size)
     model = run.spec.model.build(grown)  # type: ignore[attr-defined]
     from_features = reads_new or hasattr(getattr(model, "items", None), "codes")
     if start == "features" and not from_features:
-        raise UserError("this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'")
+        raise UserError(
+            "this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'",
+            code="no-item-features",
+        )
     folder = Path(out)
-    if foreign(folder):
-        raise UserError(f"{folder} is not empty; choose a new folder for the grown run")
+    if foreign_files(folder):
+        raise UserError(f"{folder} is not empty; choose a new folder for the grown run", code="folder-not-empty")
     fresh = _grown(
         model,
         read_tensors(run.path / "weights.safetensors"),
@@ -87,7 +96,7 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
             if made
             else "codes= is for runs whose items are made of semantic ids; leave it out"
         )
-        raise UserError(reason)
+        raise UserError(reason, code="wrong-codes-given")
     if codes is None:
         return grown
     opened = codes if isinstance(codes, Codes) else Codes.open(codes)
@@ -96,7 +105,8 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
     if more != sizes or not torch.equal(after[: old.size], before):
         raise UserError(
             f"{opened.path} gives old items other codes than the run has: grow the codes that it was trained on "
-            "(grow_codes keeps those of old items)"
+            "(grow_codes keeps those of old items)",
+            code="other-codes",
         )
     return whole
 

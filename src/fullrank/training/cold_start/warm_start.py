@@ -32,12 +32,15 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
     if len(known) == 0:
         raise UserError(
-            f"none of the {catalog.size} items is known to {source.path}; are the item ids of the same kind?"
+            f"none of the {catalog.size} items is known to {source.path}; are the item ids of the same kind?",
+            code="no-known-items",
         )
     own, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
     absent = sorted(set(own) - set(tensors))
     if absent:
-        raise UserError(f"{source.path} has no {absent[0]!r}; going on needs the same model spec")
+        raise UserError(
+            f"{source.path} has no {absent[0]!r}; going on needs the same model spec", code="weights-differ-from-spec"
+        )
     carried = _transferred(model, tensors, old, catalog)
     for name, tensor in own.items():
         of_items = name.startswith(ITEMS)
@@ -52,7 +55,8 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
         else:
             raise UserError(
                 f"{source.path}: {name!r} has shape {tuple(given.shape)}, needed {tuple(tensor.shape)}; "
-                "going on needs the same model spec"
+                "going on needs the same model spec",
+                code="weights-differ-from-spec",
             )
     return len(known)
 

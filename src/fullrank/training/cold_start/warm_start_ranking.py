@@ -1,4 +1,4 @@
-"""Start a click model from an earlier run's weights: same spec and fields, rows of tables matched by external value.
+"""Start a ranking model from an earlier run's weights: same spec and fields, rows of tables matched by external value.
 
 Which row is which value stands in the earlier run's encoder (a run of format 1 needs its store for it). A value that is
 new keeps its first vector. A bucket of numbers takes the vector of the old bucket in which its middle lies. Numbers
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.encoding import Encoder, owner
+from fullrank.data.impressions.encoding import FieldEncoder, vocabulary_owner
 from fullrank.data.impressions.fields import AnyField, Numeric, Schema
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
@@ -42,15 +42,21 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
     rows = {
         field.name: _rows(field, before, store.encoder)
         for field in store.schema.fields
-        if owner(field) == field.name and not _is_number(field)
+        if vocabulary_owner(field) == field.name and not _is_number(field)
     }
     if rows and not any(len(ids) > FIRST for ids, _ in rows.values()):
-        raise UserError(f"{source.path} knows none of the values in {store.path}; are these fields of the same kind?")
+        raise UserError(
+            f"{source.path} knows none of the values in {store.path}; are these fields of the same kind?",
+            code="no-known-values",
+        )
     given, tables = old.state_dict(), {f"{name}.table": one for name, one in _tables(model)}
     olds = {f"{name}.table": one for name, one in _tables(old)}
     for name, tensor in model.state_dict().items():
         if name not in given or given[name].shape[1:] != tensor.shape[1:] or (name in tables) != (name in olds):
-            raise UserError(f"{source.path} has no {name!r} of this shape; going on needs the same model spec")
+            raise UserError(
+                f"{source.path} has no {name!r} of this shape; going on needs the same model spec",
+                code="weights-differ-from-spec",
+            )
         if name in tables:
             for field, start in tables[name].starts.items():
                 if field in rows:
@@ -61,19 +67,24 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
         else:
             raise UserError(
                 f"{source.path}: {name!r} has shape {tuple(given[name].shape)}, needed {tuple(tensor.shape)}; going on "
-                "needs the same model spec"
+                "needs the same model spec",
+                code="weights-differ-from-spec",
             )
     return sum(len(ids) - FIRST for ids, _ in rows.values())
 
 
-def _its_encoder(source: Run) -> Encoder:
+def _its_encoder(source: Run) -> FieldEncoder:
     if source.spec.problem == "retrieval":
-        raise UserError(f"{source.path} recommends items and this model predicts clicks: start from a click model")
+        raise UserError(
+            f"{source.path} recommends items and this model predicts clicks: start from a run of a ranking model",
+            code="other-problem-run",
+        )
     where = Path(source.manifest["data"]["path"])
     if source.needs_store and not where.is_dir():
         raise UserError(
             f"the store {where} that {source.path} was trained on is not there, and it alone says which row is which "
-            "value: put it back, or train without --from"
+            "value: put it back, or train without --from",
+            code="store-missing",
         )
     return source.encoder()
 
@@ -84,13 +95,15 @@ def _check_fields(old: Schema, new: Schema, source: Run) -> None:
     if names[0] != names[1]:
         raise UserError(
             f"{source.path} reads the fields {', '.join(names[0])} and this store has {', '.join(names[1])}; going on "
-            "needs the same fields in the same order"
+            "needs the same fields in the same order",
+            code="other-fields",
         )
     for one, two in zip(old.fields, new.fields, strict=True):
         a, b = ({key: value for key, value in field.dump().items() if key not in FREE} for field in (one, two))
         if a != b:
             raise UserError(
-                f"the field {one.name!r} is {a} in {source.path} and {b} in this store; going on needs the same field"
+                f"the field {one.name!r} is {a} in {source.path} and {b} in this store; going on needs the same field",
+                code="field-settings-differ",
             )
 
 
@@ -98,7 +111,7 @@ def _is_number(field: AnyField) -> bool:
     return isinstance(field, Numeric) and field.transform != "bucket"
 
 
-def _rows(field: AnyField, old: Encoder, new: Encoder) -> Rows:
+def _rows(field: AnyField, old: FieldEncoder, new: FieldEncoder) -> Rows:
     """Missing, unknown, and every value that both know."""
     always = np.arange(FIRST)
     if isinstance(field, Numeric):

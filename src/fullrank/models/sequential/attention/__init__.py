@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import AttentionColumns, Batch, Captures
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention.positions import Places
 
@@ -112,13 +112,13 @@ class Attention(nn.Module, ABC):
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], AttentionColumns]:
+    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
         """The output, and how much every key received."""
         weights = self._mix(q, k, mask(batch, causal=self.causal), places)
         kept = F.dropout(weights, self.weight_dropout, self.training)
         counted = (kept if after_dropout else weights).float().abs() * batch.valid[:, None, :, None]
         rows = None if self.rows_sum_to_one else counted.sum(3)
-        return self.close(kept @ v, q), AttentionColumns(self, counted.sum(2), batch.valid, rows)
+        return self.close(kept @ v, q), ColumnSums(self, counted.sum(2), batch.valid, rows)
 
     def attend_latent(
         self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch

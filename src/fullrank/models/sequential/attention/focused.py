@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.data.batch import AttentionColumns, Batch
+from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import (
     Attention,
@@ -127,11 +127,11 @@ class FocusedAttention(Attention):
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], AttentionColumns]:
+    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
         y, (columns, rows) = focused_attention_noting(
             q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self._dropped()
         )
-        return self.close(y, q), AttentionColumns(self, columns, batch.valid, rows)
+        return self.close(y, q), ColumnSums(self, columns, batch.valid, rows)
 
     def attend_latent(
         self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch

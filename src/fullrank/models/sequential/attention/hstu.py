@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import AttentionColumns, Batch
+from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import STD, start_small
 from fullrank.models.sequential.attention import (
     Attention,
@@ -152,10 +152,10 @@ class HSTUAttention(Attention):
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], AttentionColumns]:
+    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
         y, columns, rows = self._attend(q, k, v, self.visible(batch), places or Places.of(batch), batch.valid)
         assert columns is not None
-        return y, AttentionColumns(self, columns, batch.valid, rows)
+        return y, ColumnSums(self, columns, batch.valid, rows)
 
     def attend_latent(
         self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch

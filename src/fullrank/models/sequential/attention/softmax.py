@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.data.batch import AttentionColumns, Batch
+from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.column_attention import column_attention
@@ -70,12 +70,12 @@ class SoftmaxAttention(Attention):
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], AttentionColumns]:
+    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
         y, sums, _ = column_attention(
             q, k, v, batch.valid, causal=self.causal, dropout=self.weight_dropout if self.training else 0.0,
             dropped_columns=after_dropout,
         )  # fmt: skip
-        return self.close(y, q), AttentionColumns(self, sums, batch.valid)
+        return self.close(y, q), ColumnSums(self, sums, batch.valid)
 
     def attend_latent(
         self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch

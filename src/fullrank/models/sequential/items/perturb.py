@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.ops.place_random import uniform
 
 APART = 0x4E01_5E00
 """Added to the seed: sets these draws apart from those of negatives and of covered places."""
@@ -48,7 +48,7 @@ def perturb(
     """
     _, t, k = codes.shape
     size = torch.tensor(sizes, device=codes.device)
-    draw = uniform(noise.seed, noise.step, noise.rows, 2 * t * k).unflatten(1, (t, k, 2))
+    draw = uniform_draws(noise.seed, noise.step, noise.rows, 2 * t * k).unflatten(1, (t, k, 2))
     what, which = draw.unbind(-1)
     kept = what >= noise.mask
     other = (codes + 1 + (which * (size - 1)).long()) % size
@@ -62,7 +62,7 @@ def perturb_reference(
     found, kept = codes.clone(), torch.ones_like(codes, dtype=torch.bool)
     b, t, k = codes.shape
     for row in range(b):
-        draws = iter(uniform(noise.seed, noise.step, noise.rows[row : row + 1], 2 * t * k)[0].tolist())
+        draws = iter(uniform_draws(noise.seed, noise.step, noise.rows[row : row + 1], 2 * t * k)[0].tolist())
         for place in range(t):
             for digit in range(k):
                 what, which, own = next(draws), next(draws), int(codes[row, place, digit])

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError, nearest
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
@@ -106,7 +106,7 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
     """The column as strings."""
     if field.column not in catalog.columns:
         raise UserError(
-            f"the items have no column {field.column!r}{nearest(field.column, catalog.columns)}: set "
+            f"the items have no column {field.column!r}{did_you_mean(field.column, catalog.columns)}: set "
             f"model.items.fields (columns: {', '.join(catalog.columns) or 'none'})",
             code="unknown-column",
         )

@@ -14,12 +14,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.picked_dots import picked_dots
-from fullrank.ops.place_random import uniform
 
 
 class Negatives(Spec):
@@ -51,7 +51,7 @@ class Negatives(Spec):
 def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
     """Item ids: R is M, B or 1 as `share` says."""
     place = _places(spec, q, batch)
-    u = uniform(batch.seed, batch.step, place, 2 * spec.count)
+    u = uniform_draws(batch.seed, batch.step, place, 2 * spec.count)
     source, value = u[:, : spec.count], u[:, spec.count :]  # which source of the mixture, and which item of it
     weights = _weights(spec)  # uniform, popularity, in-batch: each source draws where `source` falls into its share
     found = (value * q.catalogue.size).long().clamp_max(q.catalogue.size - 1)

@@ -23,7 +23,7 @@ class Needs:
     """What a penalty needs of every training step; ``a | b`` is what two of them need."""
 
     columns: bool = False
-    """How much attention each key received (`batch.AttentionColumns`)."""
+    """How much attention each key received (`batch.ColumnSums`)."""
     columns_after_dropout: bool = False
     """The same of the weights after dropout."""
     second_view: bool = False

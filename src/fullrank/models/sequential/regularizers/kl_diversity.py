@@ -19,12 +19,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.models.sequential.regularizers._reasoning import flat_states, reasoning_states, require_reasoner
 from fullrank.ops.pairwise_kl import pairwise_kl
-from fullrank.ops.place_random import uniform
 
 PLACE = 7_340_033
 """Sets these draws apart from those of negatives."""
@@ -81,4 +81,4 @@ class KLDiversityPenalty(Penalty):
         """Item ids, a function of seed and step alone."""
         assert self.spec.items is not None
         place = torch.full((1,), PLACE, device=step.batch.items.device)
-        return uniform(step.batch.seed, step.batch.step, place, size)[0].topk(min(self.spec.items, size)).indices
+        return uniform_draws(step.batch.seed, step.batch.step, place, size)[0].topk(min(self.spec.items, size)).indices

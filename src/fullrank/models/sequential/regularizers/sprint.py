@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import AttentionColumns, Step
+from fullrank.data.batch import ColumnSums, Step
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
 from fullrank.ops.power_iteration import PowerIteration
@@ -154,7 +154,7 @@ class SprintPenalty(Penalty):
         assert isinstance(total, Tensor)
         return total
 
-    def _attention(self, index: int, module: Any, noted: list[AttentionColumns]) -> Float[Tensor, ""]:
+    def _attention(self, index: int, module: Any, noted: list[ColumnSums]) -> Float[Tensor, ""]:
         if not any(c.valid.any() for c in noted):
             return torch.zeros((), device=next(module.parameters()).device)
         smooth = self.spec.temperature, self.spec.normalise_count
@@ -182,9 +182,7 @@ def _floored(norm: Tensor) -> Tensor:
     return norm.clamp_min(1e-12)
 
 
-def largest_sum(
-    sums: list[Tensor], noted: list[AttentionColumns], temperature: float, normalise: bool
-) -> Float[Tensor, "H"]:
+def largest_sum(sums: list[Tensor], noted: list[ColumnSums], temperature: float, normalise: bool) -> Float[Tensor, "H"]:
     """n_h of one layer: the log-sum-exp over all valid tokens of the batch, of every time the layer was passed."""
     together = torch.cat([s.float().transpose(0, 1).flatten(1) for s in sums], 1)
     valid = torch.cat([c.valid.flatten() for c in noted])

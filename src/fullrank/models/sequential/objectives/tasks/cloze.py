@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.initial import STD
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
-from fullrank.ops.place_random import uniform
 
 
 class Cloze(TaskSpec):
@@ -52,7 +52,7 @@ class ClozeTask(Task):
         """Which positions a training view hides."""
         t = batch.items.shape[1]
         rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
-        draw = uniform(batch.seed, batch.step, rows, t + 1)
+        draw = uniform_draws(batch.seed, batch.step, rows, t + 1)
         end = torch.arange(t, device=rows.device) == batch.lengths[:, None] - 1
         hidden = batch.valid & (draw[:, 1:] < self.share)
         alone = (draw[:, :1] < self.last_share) | ~hidden.any(1, keepdim=True)

@@ -1,0 +1,287 @@
+"""Activations of a recommender: its scorer, its states and the inputs of its layers, in one pass over sampled users.
+
+Forward hooks record what passes through; the model runs exactly as it does when it recommends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fullrank.analysis.relevance import Relevance
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.progress import Progress
+from fullrank.data.batch import Batch, Model, Scorer, States
+from fullrank.data.events.store import Store
+from fullrank.data.histories import EvalSet, Histories
+from fullrank.evaluation import Evaluation
+from fullrank.evaluation.retrieval import Split
+from fullrank.inference.batches import score_batches
+
+BLOCK = 8192
+"""Items per block; here it only bounds the users in a batch (`inference.batches.SCORES` / BLOCK)."""
+WEIGHTS = 1 << 22
+"""Most attention weights (users x heads x positions x positions) made at once, 4 bytes each."""
+FAIRNESS = "fair0.8@1"
+"""The metric that diagnostics and pages call fairness: niche items among the first recommendations."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some users of a split, in an order drawn at random, so that the first n of them are a sample too."""
+
+    eval_set: EvalSet
+    popularity: Int[np.ndarray, "V"]
+    """Training events of each item."""
+
+    def __len__(self) -> int:
+        return len(self.eval_set)
+
+    def first(self, count: int) -> Sample:
+        """The first users, which are a sample too."""
+        return Sample(self.eval_set.take(slice(count)), self.popularity)
+
+    @property
+    def users(self) -> Int[np.ndarray, "U"]:
+        """Rows of the store's users."""
+        return self.eval_set.users
+
+    @property
+    def histories(self) -> Histories:
+        return self.eval_set.histories
+
+    @property
+    def next_items(self) -> Int[np.ndarray, "U"]:
+        """What each user chose next: the first of their targets."""
+        return self.eval_set.next_items
+
+
+def sample_users(store: Store, split: str, users: int, *, seed: int = 0) -> Sample:
+    """`users` users of a split (all, where it has no more): a function of the seed and the split alone.
+
+    Users without a history are never drawn. Raises `UserError` for another split and for one without users.
+    """
+    if split not in (*get_args(Split), "train"):
+        raise unknown("split", split, (*get_args(Split), "train"))
+    if users < 2:
+        raise UserError(f"a sample needs at least 2 users, not {users}", code="sample-too-small")
+    whole = store.eval_set(split)
+    if len(whole) < 2:
+        raise UserError(
+            f"the split {split!r} of {store.path} has {len(whole)} users with a history; 2 are needed",
+            code="no-users-in-split",
+        )
+    chosen = np.random.default_rng([seed, len(whole)]).permutation(len(whole))[:users]
+    return Sample(whole.take(chosen), store.catalog.popularity)
+
+
+def sample_protocol(spec: Evaluation) -> Evaluation:
+    """A run's own protocol over the full catalogue, with its selection metric and `FAIRNESS` alone."""
+    names = (spec.selection, FAIRNESS)
+    return Evaluation(
+        metrics=names, selection=spec.selection, seen=spec.seen, popularity=spec.popularity, slices=False, bootstrap=0
+    )
+
+
+@dataclass(frozen=True)
+class SampleStore:
+    """A store of which some users are evaluated alone (`evaluation.EvalStore`)."""
+
+    store: Store
+    users: Int[np.ndarray, "U"]
+
+    @property
+    def items(self) -> Int[np.ndarray, "E"]:
+        return self.store.items
+
+    @property
+    def bounds(self) -> Int[np.ndarray, "users 2"]:
+        return self.store.bounds
+
+    @property
+    def catalog(self) -> Any:
+        return self.store.catalog
+
+    @property
+    def fingerprint(self) -> str:
+        return self.store.fingerprint
+
+    def eval_set(self, split: Split, *, without_history: bool = False) -> EvalSet:
+        whole = self.store.eval_set(split, without_history=without_history)
+        return whole.take(np.isin(whole.users, self.users))
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a diagnostic of a recommender is given: one model on a sample of a split of a store."""
+
+    model: Any
+    """A `data.batch.Model` in evaluation mode, trained or a baseline."""
+    store: Store
+    split: str
+    sample: Sample
+    evaluation: Evaluation = field(default_factory=lambda: sample_protocol(Evaluation()))
+    """The run's protocol over the full catalogue, with its selection metric and `FAIRNESS` alone."""
+    vectors: Float[np.ndarray, "V D"] | None = None
+    """Of the items (of their texts, say): they help to tell relevant events from noise."""
+
+    @cached_property
+    def relevance(self) -> Relevance:
+        """Which events of a history are relevant to what was chosen next; counted when it is first asked for."""
+        return Relevance(self.store, self.vectors)
+
+    @property
+    def targets(self) -> Int[np.ndarray, "U"] | None:
+        """What each user of the sample chose next; None for training, where every position has a target."""
+        return None if self.split == "train" else self.sample.next_items
+
+    def first(self, users: int) -> SampleStore:
+        """The store with the first users of the sample alone, as `evaluate` takes it."""
+        return SampleStore(self.store, self.sample.first(users).users)
+
+
+@dataclass(frozen=True)
+class AttentionInput:
+    """What one attention was given."""
+
+    layer: int
+    module: Any
+    """Satisfies `attention.Attention`."""
+    x: Tensor
+    """[B, T, D], behind the norm where the block has one before it."""
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What passed through a model for one batch of the sample."""
+
+    users: Int[np.ndarray, "B"]
+    """Place in the sample of each row's user."""
+    scorer: Scorer
+    """What the model returned: user vectors and the item table, or another way to score items."""
+    states: States | None = None
+    """What the encoder returned; None for a model without one."""
+    inputs: Batch | None = None
+    """The batch that the encoder was given."""
+    attentions: tuple[AttentionInput, ...] = ()
+    """Of each block whose attention shows its weights, in order of depth."""
+    module_inputs: dict[nn.Module, Tensor] = field(default_factory=dict)
+    """The input of each norm and each feed-forward of the encoder."""
+
+
+def activations(
+    model: Model, sample: Sample, progress: Progress | None = None, *, batch_size: int | None = None
+) -> Iterator[Activations]:
+    """The sample, batch by batch, longest histories first. Use one before asking for the next."""
+    with _recording(model) as record:
+        batches = score_batches(
+            model, sample.histories, block=BLOCK, batch_size=batch_size, device=device_of(model), progress=progress
+        )
+        for users, scorer in batches:
+            yield Activations(
+                users, scorer, record.states, record.inputs, tuple(record.attentions), dict(record.module_inputs)
+            )
+            record.clear()
+
+
+def blocks_of(model: Model) -> list[nn.Module]:
+    """The blocks of a model's encoder (of the inner one, where an encoder holds another); none for other models."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(getattr(module, "blocks", None), nn.ModuleList):
+            return list(cast(nn.ModuleList, module.blocks))
+    return []
+
+
+def attention_of(block: nn.Module) -> Any | None:
+    """A block's attention, where it has one that shows its weights and names its matrices."""
+    found = getattr(block, "attention", None)
+    whole = all(callable(getattr(found, name, None)) for name in ("weights", "apply_weights", "matrices"))
+    return found if whole else None
+
+
+def weights_of(given: AttentionInput) -> Iterator[tuple[slice, Batch, Tensor]]:
+    """Rows, their batch and their attention weights [b, H, T, T] (zero for padded queries), some rows at a time.
+
+    A run of rows is cut to its own longest history; what is cut off is padding.
+    """
+    batch, heads = given.batch, given.module.heads
+    width = int(batch.items.shape[1])
+    some = max(1, WEIGHTS // max(1, heads * width * width))
+    for low in range(0, len(batch.items), some):
+        rows = slice(low, min(low + some, len(batch.items)))
+        part = trim(batch, rows)
+        made = given.module.weights(given.x[rows, : part.items.shape[1]], part)
+        yield rows, part, made * part.valid[:, None, :, None]
+
+
+def trim(batch: Batch, rows: slice) -> Batch:
+    """Some rows of a batch, without the padding that none of them needs."""
+    longest = max(1, int(batch.lengths[rows].max()))
+    kept: dict[str, Any] = {}
+    for name, value in vars(batch).items():
+        if isinstance(value, Tensor):
+            kept[name] = value[rows, :longest] if value.ndim > 1 else value[rows]
+    return replace(batch, **kept)
+
+
+def device_of(model: Model) -> torch.device:
+    """Where a model's weights are; the CPU for one without any."""
+    tensors = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+@dataclass
+class _Record:
+    """What the hooks have seen of the batch that is running."""
+
+    states: States | None = None
+    inputs: Batch | None = None
+    attentions: list[AttentionInput] = field(default_factory=list)
+    module_inputs: dict[nn.Module, Tensor] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        self.states, self.inputs = None, None
+        self.attentions.clear()
+        self.module_inputs.clear()
+
+
+@contextmanager
+def _recording(model: Model) -> Iterator[_Record]:
+    """Hooks on the encoder, its attentions, its norms and its feed-forwards; removed at the end."""
+    record, hooks = _Record(), []
+    encoder = getattr(model, "encoder", None)
+
+    def on_encoder(module: nn.Module, given: tuple[Any, ...], states: Any) -> None:
+        record.states, record.inputs = states, given[1]
+
+    def on_given(module: nn.Module, given: tuple[Any, ...]) -> None:
+        record.module_inputs.setdefault(module, given[0])  # a reasoner passes a block again: its first input counts
+
+    def on_attention(layer: int, module: nn.Module) -> Any:
+        def note(_: nn.Module, given: tuple[Any, ...]) -> None:
+            record.attentions.append(AttentionInput(layer, module, given[0], given[1]))
+
+        return module.register_forward_pre_hook(note)
+
+    if isinstance(encoder, nn.Module):
+        hooks.append(encoder.register_forward_hook(on_encoder))
+        blocks = blocks_of(model)
+        hooked: list[nn.Module] = [m for m in encoder.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
+        hooked += [m for m in (getattr(block, "feed_forward", None) for block in blocks) if isinstance(m, nn.Module)]
+        hooks += [module.register_forward_pre_hook(on_given) for module in hooked]
+        attentions = [(layer, attention_of(block)) for layer, block in enumerate(blocks)]
+        hooks += [on_attention(layer, module) for layer, module in attentions if module is not None]
+    try:
+        yield record
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,126 @@
+"""Diagnostics: one file each, with the rows it measures and the figure and the table that a page shows of them.
+
+A file of this folder is found by looking: each class that derives from `Section` and has a `name`. Another package
+joins by an entry point of the group `fullrank.diagnostics` that names such a class under its own `name`; docs/adding.md
+adds one. `fullrank.testing` checks that a diagnostic keeps what `Diagnostic` promises.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fullrank.analysis.diagnosis import Row
+from fullrank.analysis.report import Figure, Missing, Table
+from fullrank.analysis.report.results import RunResult
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Progress
+from fullrank.problem import Problem
+
+GROUP = "fullrank.diagnostics"
+
+
+class Section:
+    """A part of the page about some runs. Each of the three may be left as it is: then the page has none of it."""
+
+    name: ClassVar[str]
+    """Of the rows and of the entry point; no two sections of one problem share it."""
+    problem: ClassVar[Problem] = "retrieval"
+    """Which models it is about."""
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        """All runs in one figure; `Missing` says why it cannot be drawn, None leaves it out without a word."""
+        return None
+
+    @classmethod
+    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+        """A figure of one run alone."""
+        return None
+
+    @classmethod
+    def table_of(cls, result: RunResult) -> Table | None:
+        """Numbers of one run that no figure shows."""
+        return None
+
+
+class Diagnostic(Section):
+    """Rows about one model. An instance lives for one diagnosis: it observes every batch, then `rows` is called once.
+
+    The model is not changed, no random number is drawn without a generator of its own, and the same model and context
+    give the same rows. What does not apply to a model is one row `not_measured` that says why, never an error; a
+    diagnostic of a part that most models lack (a reasoner) may give no row at all. The figures read rows alone, so
+    that a page can be drawn of a diagnosis.jsonl of another day; where the rows are absent they give `Missing`.
+    """
+
+    runs_model: ClassVar[bool] = False
+    """Whether `rows` runs the model again (with targets, so never on the training split) and `observe` is not used."""
+    progress: Progress | None = None
+    """Told by `rows` how much of it is done, where that takes long."""
+
+    def __init__(self, context: Any):
+        """`context` is an `activations.Context`; of ranking models a `ranking_activations.RankingContext`."""
+        self.context = context
+
+    def observe(self, batch: Any) -> None:
+        """One batch of the sample: `activations.Activations` or `ranking_activations.RankingActivations`."""
+
+    def rows(self) -> list[Row]:
+        """The figures of the whole sample; `diagnosis.row` makes one."""
+        return []
+
+
+def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Section]]:
+    """Every section of a problem, ours and those of installed packages: those named in `first` in that order, then
+    the others by name. Raises `UserError` where two have one name, or an entry point names something else.
+    """
+    found: dict[str, type[Section]] = {}
+    for section in [*_own(), *_installed()]:
+        if section.problem == problem:
+            if section.name in found:
+                raise UserError(
+                    f"two diagnostics are called {section.name!r}, in {found[section.name].__module__} and in "
+                    f"{section.__module__}: rename one",
+                    code="declared-twice",
+                )
+            found[section.name] = section
+    return [found[name] for name in (*(n for n in first if n in found), *sorted(set(found) - set(first)))]
+
+
+def find_diagnostics(problem: Problem, first: Sequence[str] = ()) -> list[type[Diagnostic]]:
+    """The sections that measure something, in the same order."""
+    return [one for one in find_sections(problem, first) if issubclass(one, Diagnostic)]
+
+
+def _own() -> list[type[Section]]:
+    """Of the files of this folder, by file and then as they stand in it."""
+    files = sorted(file for file in Path(__file__).parent.glob("*.py") if file.stem != "__init__")
+    modules = [importlib.import_module(f"{__name__}.{file.stem}") for file in files]
+    return [
+        value for module in modules for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Section) and value.__module__ == module.__name__
+        and isinstance(getattr(value, "name", None), str)
+    ]  # fmt: skip
+
+
+def _installed() -> list[type[Section]]:
+    found = []
+    for point in importlib.metadata.entry_points(group=GROUP):
+        section = point.load()
+        if not (isinstance(section, type) and issubclass(section, Section)):
+            raise UserError(
+                f"the entry point {point.name!r} of {GROUP} must name a class that derives from "
+                f"fullrank.analysis.diagnostics.Diagnostic, not {point.value}",
+                code="not-a-diagnostic",
+            )
+        if getattr(section, "name", None) != point.name:
+            raise UserError(
+                f"the entry point {point.name!r} of {GROUP} must have the name of its diagnostic: {point.value} is "
+                f"called {getattr(section, 'name', None)!r}",
+                code="entry-point-name",
+            )
+        found.append(section)
+    return found

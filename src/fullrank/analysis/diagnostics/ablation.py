@@ -1,0 +1,196 @@
+"""What each block does to collapse, accuracy and fairness: it is made the identity, and everything is measured again.
+
+Claim (SPRINT, KDD 2026, Figure 6): without attention blocks, or without feed-forward blocks, the score matrix collapses
+less. A sublayer's output becomes zero, so that its residual passes the input on. Rows without a layer leave out all
+attentions, or all feed-forwards, at once; the row `whole` is the model as it is.
+
+Differs: in post-norm blocks the norm behind the residual stays. Nothing is trained again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from fullrank.analysis.activations import (
+    FAIRNESS,
+    Sample,
+    SampleStore,
+    activations,
+    attention_of,
+    blocks_of,
+    device_of,
+)
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_likeness
+from fullrank.analysis.effective_rank import collapse_share
+from fullrank.analysis.report import Figure, Missing, Panel
+from fullrank.analysis.report.draw import COLOURS, GREY, panel
+from fullrank.analysis.report.results import RunResult
+from fullrank.data.batch import Batch, DenseScorer, Model
+from fullrank.evaluation import evaluate
+from fullrank.models.sequential.attention import Attention
+
+USERS = 2048
+"""Most users measured for each part: the first of the sample, whose order is random."""
+
+
+class Ablation(Diagnostic):
+    """Collapse share, likeness to popularity, accuracy and fairness of the sample, whole and without each part."""
+
+    name = "ablation"
+    runs_model = True
+
+    def rows(self) -> list[Row]:
+        parts = parts_of(self.context.model)
+        if not parts:
+            return [not_measured(self.name, "it has no blocks to leave out")]
+        found: list[Row] = []
+        for place, part in enumerate([Part("whole", None, ()), *parts]):
+            with silenced(part.modules):
+                figures = self._figures(self.context.sample.first(USERS))
+            found += [
+                row(self.name, name, value, layer=part.layer, label=part.label) for name, value in figures.items()
+            ]
+            if self.progress is not None:
+                self.progress(place + 1, len(parts) + 1)
+        return found
+
+    def _figures(self, sample: Sample) -> dict[str, float | None]:
+        model, split, spec = self.context.model, self.context.split, self.context.evaluation
+        scores = ScoreMatrix(len(sample), sample.popularity)
+        for batch in activations(model, sample):
+            scores.observe(batch)
+        spectrum = scores.spectrum()
+        store = SampleStore(self.context.store, sample.users)
+        if spectrum is None:
+            return dict(evaluate(model, store, split, spec, device=device_of(model)).metrics)
+        # The spectrum has every user's vector: ranking these runs no layer a second time.
+        measured = evaluate(RecordedScores(model, scores, sample.users), store, split, spec)
+        figures = {
+            "collapse_share": float(collapse_share(spectrum.sigma)),
+            "popularity_spearman": popularity_likeness(spectrum, sample.popularity).spearman,
+        }
+        return figures | measured.metrics
+
+    @classmethod
+    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+        """Collapse share, fairness and accuracy without each block."""
+        name, title = f"ablation-{result.key}", f"Run {result.key} without its parts"
+        rows = result.diagnosis.of("ablation")
+        if not rows:
+            return Missing(name, title, f"{result.name}: {result.why_missing('ablation')}.")
+        found: dict[tuple[str, int | None], dict[str, float]] = {}
+        for one in rows:
+            if one["value"] is not None:
+                found.setdefault((str(one["label"]), one["layer"]), {})[one["name"]] = one["value"]
+        words = {place: _word(*place) for place in found}
+        figures = [
+            name for name in ("collapse_share", FAIRNESS, result.accuracy) if all(name in v for v in found.values())
+        ]
+        panels: list[Panel] = []
+        for figure in figures:
+
+            def paint(axes: Any, figure: str = figure) -> None:
+                values = [found[place][figure] for place in found]
+                colours = [_colour(label) for label, _ in found]
+                axes.barh(range(len(found)), values, color=colours, height=0.7)
+                axes.axvline(values[0], color=GREY, lw=1, ls="--")
+                axes.set_yticks(range(len(found)), list(words.values()))
+                axes.invert_yaxis()
+                axes.grid(axis="y", visible=False)
+
+            label = figure.replace("_", " ")
+            alt = f"{label} of the whole model and without each part: " + "; ".join(
+                f"{words[place]} {found[place][figure]:.3f}" for place in found
+            )
+            shape = 1.3 + 0.24 * len(found)
+            panels.append(panel(f"{name}-{len(panels)}", paint, alt, x=label, y="", height=shape))
+        caption = (
+            "One part at a time is switched off, so that it passes its input on, and everything is measured again on a "
+            "sample of users; nothing is trained anew. A part without which the collapse share falls and fairness "
+            "rises is one that amplifies popularity. The dashed line is the whole model."
+        )
+        table = tuple((words[place], *(found[place].get(name) for name in _names(found))) for place in found)
+        headers = ("", *(name.replace("_", " ") for name in _names(found)))
+        return Figure(name, title, caption, tuple(panels), headers, table)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Modules that are made the identity together."""
+
+    label: str
+    layer: int | None
+    modules: tuple[nn.Module, ...]
+
+
+def parts_of(model: Model) -> list[Part]:
+    """Each attention, each feed-forward, then all of each kind where there are several."""
+    found: list[Part] = []
+    for label in ("attention", "feed_forward"):
+        of_kind = []
+        for layer, block in enumerate(blocks_of(model)):
+            module = attention_of(block) if label == "attention" else getattr(block, label, None)
+            if isinstance(module, nn.Module):
+                of_kind.append(Part(label, layer, (module,)))
+        found += of_kind
+        if len(of_kind) > 1:
+            found.append(Part(label, None, tuple(module for part in of_kind for module in part.modules)))
+    return found
+
+
+@contextmanager
+def silenced(modules: tuple[nn.Module, ...]) -> Iterator[None]:
+    """While this lasts, the outputs of these modules are zero."""
+
+    def zero(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
+        return torch.zeros_like(out)
+
+    with ExitStack() as stack:
+        for module in modules:
+            stack.callback(module.register_forward_hook(zero).remove)
+            if isinstance(module, Attention):  # a reasoner's own tokens do not pass through forward
+                vars(module)["attend_latent"] = _zeros_of(module.attend_latent)
+                stack.callback(delattr, module, "attend_latent")
+        yield
+
+
+def _zeros_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *given: torch.zeros_like(function(*given))
+
+
+class RecordedScores:
+    """A model that gives the user vectors recorded before (`data.batch.Model`)."""
+
+    def __init__(self, model: Model, scores: ScoreMatrix, users: Int[np.ndarray, "U"]):
+        assert scores.vectors is not None and scores.table is not None
+        self.num_items, self.max_length = model.num_items, model.max_length
+        self.vectors, self.table = scores.vectors, scores.table.cpu()
+        self.order = np.argsort(users)
+        self.users = users[self.order]
+
+    def answer(self, batch: Batch) -> DenseScorer:
+        assert batch.rows is not None
+        return DenseScorer(self.vectors[self.order[np.searchsorted(self.users, batch.rows.numpy())]], self.table)
+
+
+def _names(found: dict[tuple[str, int | None], dict[str, float]]) -> list[str]:
+    return list(dict.fromkeys(name for values in found.values() for name in values))
+
+
+def _word(label: str, layer: int | None) -> str:
+    kind = label.replace("_", "-")
+    return "whole model" if label == "whole" else f"no {kind}" if layer is None else f"no {kind} {layer + 1}"
+
+
+def _colour(label: str) -> str:
+    return {"whole": GREY, "attention": COLOURS[0]}.get(label, COLOURS[1])

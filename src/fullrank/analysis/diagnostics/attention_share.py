@@ -1,0 +1,157 @@
+"""Who is attended to: attention mass by the popularity of the key, and how alike the layers' patterns are.
+
+Claim (SPRINT, KDD 2026, Figure 3): popular items receive more attention than their share of the keys. `ratio` is the
+mass over that share, 1 where attention is proportional; `uniform` is the mass that attending evenly to everything
+visible would give (early keys are seen by more queries). Weights that do not sum to 1 or fall below 0 (HSTU) enter by
+their absolute value. Places that a task covers are no keys of an item and are left out.
+
+Differs: the bands divide the catalogue by rank of training popularity at 1, 5, 20 and 50 percent; "20 %" is the
+complement of the items that `fair0.8` calls niche.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fullrank.analysis.activations import Activations, Context, weights_of
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.draw import GREY, legend, look, panel
+from fullrank.analysis.report.results import RunResult
+from fullrank.models.sequential.attention import mask
+
+EDGES = ("0.01", "0.05", "0.2", "0.5", "1")
+"""Upper ends of the bands, as shares of the catalogue by falling popularity."""
+LABELS = ("top 1 %", "1-5 %", "5-20 %", "20-50 %", "50-100 %")
+HEAD = 3
+"""The first bands, which together are the most popular 20 percent."""
+
+
+def popularity_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
+    """Each item's place in `LABELS`. Of equal counts the higher id is the more popular (as in `metrics.fairness`)."""
+    order = np.argsort(popularity, kind="stable")[::-1]
+    ends = [ceil(Fraction(edge) * len(popularity)) for edge in EDGES]
+    band = np.empty(len(popularity), dtype=np.int64)
+    band[order] = np.searchsorted(ends, np.arange(len(popularity)), side="right")
+    return band
+
+
+class AttentionShare(Diagnostic):
+    """Attention mass by popularity band, layer and head."""
+
+    name = "attention_share"
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.band = torch.from_numpy(popularity_bands(context.sample.popularity))
+        self.mass: dict[int, Tensor] = {}
+        """Layer -> [H, bands]."""
+        self.keys = torch.zeros(len(LABELS), dtype=torch.float64)
+        self.uniform = torch.zeros(len(LABELS), dtype=torch.float64)
+
+    @torch.no_grad()
+    def observe(self, batch: Activations) -> None:
+        for given in batch.attentions:
+            first = given.layer == batch.attentions[0].layer  # what can be seen is the same in every layer
+            for _, some, weights in weights_of(given):
+                real = some.valid if some.hidden is None else some.valid & ~some.hidden
+                bins = self.band.to(some.items.device)[some.items[real]]
+                sums = _by_band(weights.abs().sum(2).permute(1, 0, 2)[:, real], bins)
+                self.mass[given.layer] = self.mass.get(given.layer, torch.zeros_like(sums)) + sums
+                if first:
+                    seen = mask(some, causal=given.module.causal)[:, 0] & some.valid[:, :, None]
+                    even = (seen / seen.sum(2, keepdim=True).clamp_min(1)).sum(1)
+                    self.keys += _by_band(torch.ones_like(even)[None, real], bins)[0]
+                    self.uniform += _by_band(even[None, real], bins)[0]
+
+    def rows(self) -> list[Row]:
+        if not self.mass:
+            return [not_measured("attention_share", "it has no attention that shows its weights")]
+        name, found = "attention_share", []
+        keys, uniform = _shares(self.keys), _shares(self.uniform)
+        for band, label in enumerate(LABELS):
+            if keys[band] > 0:
+                found.append(row(name, "keys", float(keys[band]), label=label))
+                found.append(row(name, "uniform", float(uniform[band]), label=label))
+        for layer, sums in sorted(self.mass.items()):
+            for head, mass in enumerate(_shares(sums)):
+                found += self._head(layer, head, mass, keys)
+        return found
+
+    def _head(self, layer: int, head: int, mass: Tensor, keys: Tensor) -> list[Row]:
+        name, found = "attention_share", []
+        for band, label in enumerate(LABELS):
+            if keys[band] > 0:
+                found.append(row(name, "mass", float(mass[band]), layer=layer, head=head, label=label))
+                found.append(row(name, "ratio", float(mass[band] / keys[band]), layer=layer, head=head, label=label))
+        top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
+        found.append(row(name, "mass", top, layer=layer, head=head, label="top 20 %"))
+        ratio = top / share if share > 0 else None
+        return [*found, row(name, "ratio", ratio, layer=layer, head=head, label="top 20 %")]
+
+    @classmethod
+    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+        """Attention to each band of popularity over its share of the events that are read."""
+        name, title = f"attention-{result.key}", f"Whom run {result.key} attends to"
+        rows = result.diagnosis.of("attention_share")
+        if not rows:
+            return Missing(name, title, f"{result.name}: {result.why_missing('attention_share')}.")
+        keys = {row["label"]: row["value"] for row in rows if row["name"] == "keys"}
+        uniform = {row["label"]: row["value"] for row in rows if row["name"] == "uniform"}
+        labels = [label for label in LABELS if label in keys]
+        ratio = {
+            (row["layer"], row["head"], row["label"]): row["value"]
+            for row in rows if row["name"] == "ratio" and row["label"] in labels
+        }  # fmt: skip
+        heads = sorted({(layer, head) for layer, head, _ in ratio})
+        means = {
+            layer: [
+                float(np.mean([ratio[key, head, label] for key, head in heads if key == layer])) for label in labels
+            ]
+            for layer in sorted({layer for layer, _ in heads})
+        }
+
+        def paint(axes: Any) -> None:
+            at = range(len(labels))
+            axes.axhline(1, color=GREY, lw=1)
+            even = [uniform[label] / keys[label] for label in labels]
+            axes.plot(at, even, color=GREY, ls=":", label="even attention")
+            for place, (layer, values) in enumerate(means.items()):
+                axes.plot(at, values, label=f"layer {layer + 1}", **look(place))
+                for head in (head for key, head in heads if key == layer):
+                    spots = [ratio[layer, head, label] for label in labels]
+                    axes.plot(at, spots, ".", color=look(place)["color"], alpha=0.45, ms=4)
+            axes.set_xticks(list(at), labels)
+            legend(axes)
+
+        caption = (
+            "While reading a history, the model weighs its items. At 1 a group of items gets as much weight as it has "
+            "places in the histories; above 1 it gets more. Lines are layers (small dots their heads); the dotted line "
+            "is what weighing everything alike would give, because early items are read more often."
+        )
+        tops = "; ".join(f"layer {layer + 1} {values[0]:.2f}" for layer, values in means.items())
+        alt = f"Attention over share of events by popularity band. For the {labels[0]} of items: {tops}."
+        table = tuple(
+            (f"layer {layer + 1}, head {head + 1}", *(ratio[layer, head, label] for label in labels))
+            for layer, head in heads
+        )
+        first = (("share of events", *(keys[label] for label in labels)),)
+        drawn = panel(name, paint, alt, x="items by popularity", y="attention over share of events")
+        return Figure(name, title, caption, (drawn,), ("", *labels), first + table)
+
+
+def _by_band(values: Float[Tensor, "H N"], bins: Int[Tensor, "N"]) -> Float[Tensor, "H bands"]:
+    sums = torch.zeros(len(values), len(LABELS), dtype=torch.float64, device=values.device)
+    return sums.index_add_(1, bins, values.double()).cpu()
+
+
+def _shares(sums: Float[Tensor, "*n bands"]) -> Float[Tensor, "*n bands"]:
+    return sums / sums.sum(-1, keepdim=True).clamp_min(1e-300)

@@ -1,0 +1,287 @@
+"""The bound of Theorem 4.1 (SPRINT, KDD 2026, Eqs. A.43 to A.57) written out beside the norm that is measured.
+
+Claim: ||Y||_2 <= ||X^(0)||_2 prod (1 + C) ||E||_2, where a sublayer behind its norm has
+C = (xi_gamma / xi_r) sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)     (attention, Eq. A.56)
+C = (xi_gamma / xi_r) L_act sqrt(d) sigma(W_1) sigma(W_2)           (MLP, Eq. A.49)
+and X holds all positions of all users of the sample, so that every constant is the sample's own and the bound is
+rigorous for it. It is loose: it says what cannot happen, and which factor would have to shrink.
+
+Differs. (1) Eq. A.56 is printed without the square of sigma(W_V,h), and then it is no bound. (2) xi_r is the least
+root mean square of a row, not its 2-norm, which lacks a factor sqrt(d). (3) ||X^(0)||_2 is measured: ||E||_2 does not
+bound it where an item occurs twice. (4) n_h is the largest column sum times the largest row sum of |S|, which is the
+column sum where rows sum to 1. (5) LayerNorm and biases add an offset: a sublayer takes a norm x to at most a x + c.
+(6) SwiGLU, which Eq. A.48 does not cover, has max |silu(gate)|, measured, in the place of L_act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log10
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fullrank.analysis.activations import Activations, AttentionInput, Context, weights_of
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
+from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, triangle
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.draw import integer_ticks, legend, look, panel
+from fullrank.analysis.report.results import RunResult, measured
+from fullrank.data.batch import DenseScorer, last
+from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
+from fullrank.models.sequential.encoders.transformer import Block
+from fullrank.models.sequential.items import unit
+
+LIPSCHITZ = {F.relu: 1.0, F.gelu: 1.12891, F.silu: 1.09984}
+"""Largest slope of each activation of the MLP, rounded up."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """At most how much a map makes of a norm x: factor x + offset."""
+
+    factor: float
+    offset: float = 0.0
+
+    def __call__(self, x: float) -> float:
+        return self.factor * x + self.offset
+
+
+class Bound(Diagnostic):
+    """The constants of the bound, and the norms that it bounds."""
+
+    name = "bound"
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.scores = ScoreMatrix(len(context.sample), context.sample.popularity)
+        self.rows_seen = 0
+        self.triangles: list[Tensor] = []
+        self.scale: dict[nn.Module, float] = {}
+        """1 / xi_r of each norm."""
+        self.peak: dict[nn.Module, float] = {}
+        """Largest |silu(gate)| of each SwiGLU."""
+        self.columns: dict[nn.Module, Tensor] = {}
+        """Largest column sum of |S| by head, and below it the largest row sum: [2, H]."""
+        self.drift: dict[nn.Module, float] = {}
+        """Squared Frobenius norm of what each attention makes of a zero input (its biases)."""
+        self.shrunk = 0.0
+        """1 / the shortest answer, where answers are scaled to length one."""
+        self.blocks: tuple[Block, ...] = ()
+        self.closing: nn.Module | None = None
+        """The norm behind the last block, where there is one."""
+        self.why: str | None = "it has no transformer blocks"
+
+    @torch.no_grad()
+    def observe(self, batch: Activations) -> None:
+        self.scores.observe(batch)
+        states, inputs = batch.states, batch.inputs
+        if states is None or inputs is None or not all(isinstance(block, Block) for block in states.blocks):
+            return
+        if not self.rows_seen:
+            self.blocks = tuple(block for block in states.blocks if isinstance(block, Block))
+            self.why = _why_not(self.blocks, batch)
+            self.closing = next((module for module, x in batch.module_inputs.items() if x is states.layers[-1]), None)
+        if self.why is not None:
+            return
+        valid = inputs.valid
+        self.rows_seen += int(valid.sum())
+        known: list[Tensor] | list[None] = self.triangles or [None] * len(states.layers)
+        self.triangles = [triangle(x[valid], old) for x, old in zip(states.layers, known, strict=True)]
+        for module, x in batch.module_inputs.items():
+            self._input(module, x[valid].double())
+        for attention in batch.attentions:
+            self._attention(attention)
+        self._scorer(batch)
+
+    def _input(self, module: nn.Module, x: Tensor) -> None:
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            spread = x.var(-1, unbiased=False) if isinstance(module, nn.LayerNorm) else x.square().mean(-1)
+            eps = module.eps if module.eps is not None else torch.finfo(torch.float32).eps
+            self.scale[module] = max(self.scale.get(module, 0.0), float((spread.min() + eps).rsqrt()))
+        elif isinstance(module, SwiGLU):
+            gate = F.silu(module.gate(x.to(module.gate.weight.dtype)))
+            self.peak[module] = max(self.peak.get(module, 0.0), float(gate.abs().max()))
+
+    def _attention(self, given: AttentionInput) -> None:
+        module = given.module
+        for rows, batch, weights in weights_of(given):
+            size = weights.abs().double()
+            sums = torch.stack([size.sum(2).amax((0, 2)), size.sum(3).amax((0, 2))]).cpu()
+            self.columns[module] = torch.maximum(self.columns.get(module, sums), sums)
+            at_zero = module.apply_weights(weights, torch.zeros_like(given.x[rows, : batch.items.shape[1]]))
+            self.drift[module] = self.drift.get(module, 0.0) + float(at_zero[batch.valid].double().square().sum())
+
+    def _scorer(self, batch: Activations) -> None:
+        assert batch.states is not None and batch.inputs is not None
+        top = last(batch.states.tokens, batch.inputs)
+        if not isinstance(batch.scorer, DenseScorer):
+            self.shrunk = inf
+        elif torch.allclose(batch.scorer.vectors, top, rtol=1e-4, atol=1e-6):
+            self.shrunk = max(self.shrunk, 1.0)
+        elif torch.allclose(batch.scorer.vectors, unit(top), rtol=1e-4, atol=1e-6):
+            self.shrunk = max(self.shrunk, 1 / max(1e-12, float(top.double().norm(dim=-1).min())))
+        else:
+            self.shrunk = inf
+
+    @torch.no_grad()
+    def rows(self) -> list[Row]:
+        if self.why is not None or not self.rows_seen:
+            return [not_measured("bound", self.why or "the sample has no events")]
+        found: list[Row] = []
+        measured = [spectral_norm(factor) for factor in self.triangles]
+        limit = measured[0]
+        for layer, block in enumerate(self.blocks):
+            found += self._norms(layer, measured[layer], limit)
+            attention, feed = self._sublayers(block)
+            for name, affine in (("attention", attention), ("feed_forward", feed)):
+                if affine is not None:
+                    found.append(row("bound", "factor", affine.factor, layer=layer, label=name))
+            for head, column in enumerate(self.columns[block.attention][0]):
+                found.append(row("bound", "column_sum", float(column), layer=layer, head=head))
+            limit = self._through(block, attention, feed, limit)
+        return found + self._norms(len(self.blocks), measured[-1], limit) + self._scores(limit)
+
+    def _norms(self, layer: int, measured: float, limit: float) -> list[Row]:
+        return [
+            row("bound", "log10_norm", _log10(measured), layer=layer),
+            row("bound", "log10_bound", _log10(limit), layer=layer),
+        ]
+
+    def _scores(self, limit: float) -> list[Row]:
+        spectrum, vectors = self.scores.spectrum(), self.scores.vectors
+        if spectrum is None or vectors is None or self.scores.table is None or self.shrunk == inf:
+            return [not_measured("bound", "its answers are not the last layer's states")]
+        if self.closing is not None:
+            limit = self._norm(self.closing)(limit)
+        limit *= self.shrunk / self.scores.temperature * spectral_norm(self.scores.table)
+        return [
+            row("bound", "log10_norm", _log10(float(spectrum.sigma[0])), label="scores"),
+            row("bound", "log10_bound", _log10(limit), label="scores"),
+        ]
+
+    def _through(self, block: Block, attention: Affine, feed: Affine | None, x: float) -> float:
+        """The bound behind a block, from that before it (Eq. A.45)."""
+        for sublayer, norm in ((attention, "attention_norm"), (feed, "feed_forward_norm")):
+            if sublayer is not None:
+                x = x + sublayer(x) if block.pre else self._norm(getattr(block, norm))(x + sublayer(x))
+        return x
+
+    def _sublayers(self, block: Block) -> tuple[Affine, Affine | None]:
+        """Attention and feed-forward, each behind its norm where the norm comes first."""
+        value, output = block.attention.matrices()
+        columns, rows = self.columns[block.attention]
+        sizes = torch.tensor([spectral_norm(head) for head in value], dtype=torch.float64)
+        mixed = Affine(
+            float((columns * rows * sizes**2).sum().sqrt()) * spectral_norm(output), self.drift[block.attention] ** 0.5
+        )
+        fed = None if block.feed_forward is None else self._feed(block.feed_forward)
+        if not block.pre:
+            return mixed, fed
+        first = _chained(self._norm(block.attention_norm), mixed)
+        return first, None if fed is None else _chained(self._norm(block.feed_forward_norm), fed)
+
+    def _norm(self, module: nn.Module) -> Affine:
+        gain: Any = getattr(module, "weight", None)
+        bias: Any = getattr(module, "bias", None)
+        offset = 0.0 if bias is None else self.rows_seen**0.5 * float(bias.double().norm())
+        return Affine(self.scale[module] * (1.0 if gain is None else float(gain.abs().max())), offset)
+
+    def _feed(self, module: nn.Module) -> Affine:
+        assert isinstance(module, MLP | SwiGLU)
+        up, down = module.up, module.down
+        root = min(up.weight.shape) ** 0.5  # |M|_F <= sqrt(rank) |M|_2
+        size, many = feed_forward_norm(module.matrices()), self.rows_seen**0.5
+        if isinstance(module, MLP):
+            zero = module(torch.zeros_like(up.weight[:1]))
+            return Affine(LIPSCHITZ[module.activation] * root * size, many * float(zero.double().norm()))
+        peak = self.peak[module]
+        inside = 0.0 if up.bias is None else peak * many * float(up.bias.norm()) * spectral_norm(down.weight)
+        outside = 0.0 if down.bias is None else many * float(down.bias.norm())
+        return Affine(peak * root * size, inside + outside)
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        """The norm that is measured behind each layer, and the one that Theorem 4.1 allows."""
+        name, title = "bound", "What the theory allows, and what is there"
+        there, absent = measured(results, "bound")
+        if not there:
+            return Missing(name, title, " ".join(absent))
+
+        def paint(axes: Any) -> None:
+            for one in there:
+                style = look(results.index(one))
+                for figure, dashed in (("log10_norm", False), ("log10_bound", True)):
+                    values = one.diagnosis.by_layer("bound", figure)
+                    kept = style | {"linestyle": "--" if dashed else "-"}
+                    label = f"{one.key} {'bound' if dashed else 'measured'}"
+                    axes.plot(list(values), list(values.values()), label=label, **kept)
+            integer_ticks(axes)
+            legend(axes)
+
+        caption = (
+            "How large the states can become behind each layer by Theorem 4.1 of SPRINT (dashed), from the norms of "
+            "the model's matrices and its attention, and how large they are (solid), as powers of ten. The bound is "
+            "far above: it is what SPRINT presses down, and it says which factors leave room for one direction to take "
+            "over."
+        )
+        alt = "Measured norm and bound by layer, powers of ten: " + "; ".join(
+            f"{one.key} ends at {norm:.2f} below {limit:.2f}"
+            for one in there
+            if (norm := one.diagnosis.last_layer("bound", "log10_norm")) is not None
+            and (limit := one.diagnosis.last_layer("bound", "log10_bound")) is not None
+        )
+        rows: list[tuple[Any, ...]] = []
+        for one in there:
+            norms, limits = (one.diagnosis.by_layer("bound", figure) for figure in ("log10_norm", "log10_bound"))
+            rows += [(one.label, layer, norms[layer], limits.get(layer)) for layer in norms]
+            scores = {row["name"]: row["value"] for row in one.diagnosis.of("bound") if row["label"] == "scores"}
+            rows.append((one.label, "scores", scores.get("log10_norm"), scores.get("log10_bound")))
+        headers = ("run", "layer", "measured (power of ten)", "bound (power of ten)")
+        drawn = panel(name, paint, alt, x="layer (0: input)", y="norm (power of ten)")
+        return Figure(name, title, caption, (drawn,), headers, tuple(rows), absent)
+
+
+def _chained(first: Affine, second: Affine) -> Affine:
+    return Affine(second.factor * first.factor, second(first.offset))
+
+
+def _why_not(blocks: tuple[Block, ...], batch: Activations) -> str | None:
+    """Why the bound does not hold for these blocks; None where it does."""
+    if not blocks:
+        return "it has no transformer blocks"
+    if batch.states is not None and batch.states.reasoning is not None:
+        return "it answers after latent steps, which pass its blocks again"
+    for block in blocks:
+        feed = block.feed_forward
+        if feed is not None and not (isinstance(feed, SwiGLU) or _lipschitz(feed)):
+            return "its feed-forward has an activation without a known slope"
+    for given in batch.attentions:
+        if not _is_weighted_sum(given):
+            return "its attention is more than a weighted sum of values and an output projection"
+    return None if len(batch.attentions) == len(blocks) else "its blocks have no attention that shows its weights"
+
+
+def _lipschitz(feed: nn.Module) -> bool:
+    return isinstance(feed, MLP) and feed.activation in LIPSCHITZ
+
+
+def _is_weighted_sum(given: AttentionInput) -> bool:
+    """Whether the attention is sum_h S_h x W_V,h W_O,h up to its biases, tried on some rows."""
+    module = given.module
+    rows, batch, weights = next(weights_of(given))
+    x = given.x[rows, : batch.items.shape[1]]
+    value, output = module.matrices()
+    expected = (weights @ torch.einsum("btd,hed->bhte", x, value)).transpose(1, 2).flatten(2) @ output.mT
+    found = module.apply_weights(weights, x) - module.apply_weights(weights, torch.zeros_like(x))
+    size = float(found[batch.valid].abs().max())
+    return expected.shape == found.shape and float((expected - found)[batch.valid].abs().max()) <= 1e-3 * size + 1e-6
+
+
+def _log10(value: float) -> float | None:
+    return log10(value) if 0 < value < inf else None

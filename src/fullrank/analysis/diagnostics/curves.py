@@ -1,0 +1,99 @@
+"""How training went: loss, validation metric and, where it was watched, collapse, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fullrank.analysis.diagnostics import Section
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.draw import integer_ticks, legend, look, panel
+from fullrank.analysis.report.results import RunResult
+
+COLLAPSE = {"watch/collapse_share": "collapse share"}
+RANKS = {
+    "watch/last_layer_stable_rank": "stable rank behind the last layer",
+    "watch/last_layer_entropy_rank": "entropy rank behind the last layer",
+}
+
+
+class RetrievalCurves(Section):
+    """Loss, validation metric and, where it was watched, collapse share of each epoch."""
+
+    name = "curves"
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        return training_curves(results, COLLAPSE)
+
+
+class RankingCurves(Section):
+    """Loss, validation metric and, where it was watched, effective rank of each epoch."""
+
+    name = "curves"
+    problem = "ranking"
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        return training_curves(results, RANKS)
+
+
+def training_curves(results: Sequence[RunResult], watched: Mapping[str, str]) -> Figure | Missing:
+    """One panel for each figure that any run has; `watched` are those that `--watch` adds, with their words."""
+    name, title = "curves", "How training went"
+    there = [one for one in results if one.epochs]
+    absent = tuple(
+        f"Run {one.key} ({one.name}) is not shown: it was not trained in epochs." for one in results if not one.epochs
+    )
+    if not there:
+        return Missing(name, title, " ".join(absent))
+    figures = {
+        **{f"validation/{metric}": f"validation {metric}" for metric in dict.fromkeys(one.selected for one in there)},
+        "train/loss": "training loss (without penalties)",
+        **watched,
+    }
+    kept = {key: word for key, word in figures.items() if any(_points(one, key) for one in there)}
+    panels = []
+    for place, (key, word) in enumerate(kept.items()):
+
+        def paint(axes: Any, key: str = key) -> None:
+            for one in there:
+                points = _points(one, key)
+                if points:
+                    style = look(results.index(one)) | {"marker": "" if len(points) > 30 else "."}
+                    axes.plot(*zip(*points, strict=True), label=one.key, **style)
+            integer_ticks(axes)
+            legend(axes)
+
+        alt = f"{word} by epoch: " + "; ".join(
+            f"{one.key} from {points[0][1]:.4g} to {points[-1][1]:.4g}"
+            for one in there
+            if (points := _points(one, key))
+        )
+        panels.append(panel(f"{name}-{place}", paint, alt, x="epoch", y=word))
+    caption = (
+        "Each run after every pass over the data. The weights of the epoch with the best validation metric are the "
+        "ones that a run keeps. Losses of different kinds cannot be compared."
+    )
+    if not set(watched) & set(kept):
+        caption += f" No run was watched: train with --watch to see the {next(iter(watched.values()))} here."
+    rows = tuple(
+        (one.label, row["epoch"], *(_number(row.get(key)) for key in kept))
+        for one in there for row in one.epochs
+    )  # fmt: skip
+    return Figure(name, title, caption, tuple(panels), ("run", "epoch", *kept.values()), rows, absent)
+
+
+def _points(one: RunResult, key: str) -> list[tuple[float, float]]:
+    return [
+        (row["epoch"], value)
+        for row in one.log
+        if row.get("event") in ("epoch", "watch")
+        and isinstance(row.get("epoch"), int | float)
+        and (value := _number(row.get(key))) is not None
+    ]
+
+
+def _number(value: Any) -> float | None:
+    """A log is read as it lies on disk: what is no finite number is left out."""
+    return float(value) if isinstance(value, int | float) and abs(value) < float("inf") else None

@@ -1,0 +1,169 @@
+"""How far the streams of a reasoner are apart, step by step, and how fast they come together.
+
+Claim (PLR, Theorem 4.4): with a step that is L-Lipschitz, D^(t) = mean over pairs of streams of |h_{t,m} - h_{t,m'}|^2
+is at most L^(2t) D^(0); below L = 1 it decays as exp(-2 gamma t), gamma = -log L. Measured here: D^(t), mean over
+users, from the openings h_{0,m} on, and gamma by least squares of log D^(t) over t.
+
+Differs: the theorem is an upper bound for any two inputs. The fit says how the streams of these users really move; a
+gamma of 0 or less means that they do not come together, and the bound says nothing then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fullrank.analysis.activations import Activations, Context
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.draw import integer_ticks, legend, logarithmic, look, panel
+from fullrank.analysis.report.results import RunResult, measured
+from fullrank.data.batch import ReasoningStates
+
+ALONE = "it thinks in one stream, which has no other to differ from"
+STILL = "not decaying: the streams do not come together, so Theorem 4.4 bounds nothing here"
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """log D^(t) = intercept - 2 gamma t."""
+
+    gamma: float
+    intercept: float
+    residual: float
+    """Root mean square of what the line leaves, in natural logarithms."""
+
+
+def contraction(distances: Sequence[float]) -> Contraction | None:
+    """The line through log D^(t), t = 0, 1, ...; None with fewer than two steps or where two streams are the same."""
+    values = np.asarray(distances, dtype=np.float64)
+    if len(values) < 2 or not (values > 0).all():
+        return None
+    slope, intercept = np.polyfit(np.arange(len(values)), np.log(values), 1)
+    left = np.log(values) - intercept - slope * np.arange(len(values))
+    return Contraction(float(-slope / 2), float(intercept), float(np.sqrt(np.mean(left**2))))
+
+
+def mean_distance(states: Float[Tensor, "*n M D"]) -> Float[Tensor, "*n"]:
+    """Mean squared distance of all ordered pairs of different streams, in float64."""
+    x, m = states.double(), states.shape[-2]
+    pairs = [(x[..., a, :] - x[..., b, :]).square().sum(-1) for a in range(m) for b in range(a)]
+    return 2 * torch.stack(pairs).sum(0) / (m * (m - 1))
+
+
+def with_openings(reasoner: Any, states: ReasoningStates) -> Float[Tensor, "B S M D"]:
+    """h_{0,m}, h_{1,m}, ...: where the streams open, then their steps; the steps alone where a reasoner hides it."""
+    opened = getattr(reasoner, "openings", None)
+    if not callable(opened):
+        return states.steps
+    first = opened(states.start)[:, None, : states.gate.shape[1]]
+    return torch.cat([first, states.steps], 1)
+
+
+class Diversity(Diagnostic):
+    """D^(t) and its contraction. Without a reasoner it has nothing to say."""
+
+    name = "diversity"
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.reasoner = getattr(context.model, "reasoner", None)
+        self.sums: Tensor | None = None
+        self.users = 0
+        self.alone = False
+
+    @torch.no_grad()
+    def observe(self, batch: Activations) -> None:
+        reasoned = None if batch.states is None else batch.states.reasoning
+        if reasoned is None:
+            return
+        self.alone = reasoned.gate.shape[1] == 1
+        if self.alone:
+            return
+        sums = mean_distance(with_openings(self.reasoner, reasoned)).sum(0).cpu()
+        self.sums = sums if self.sums is None else self.sums + sums
+        self.users += len(reasoned.start)
+
+    def rows(self) -> list[Row]:
+        if self.alone:
+            return [not_measured("diversity", ALONE)]
+        if self.sums is None:
+            return []
+        distances = (self.sums / self.users).tolist()
+        first = 0 if callable(getattr(self.reasoner, "openings", None)) else 1
+        found = [row("diversity", "distance", value, index=first + t) for t, value in enumerate(distances)]
+        line = contraction(distances)
+        if line is None:
+            return [*found, row("diversity", "gamma", None, label="two streams are the same, or there is one step")]
+        note = STILL if line.gamma <= 0 else None
+        found.append(row("diversity", "gamma", line.gamma, label=note))
+        found.append(row("diversity", "lipschitz", float(np.exp(-line.gamma)), label=note))
+        return [*found, row("diversity", "residual", line.residual)]
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        """Squared distance of the streams by step, with the fitted contraction."""
+        name, title = "diversity", "Do the streams of thought stay apart?"
+        if not any(reasons(one) for one in results):
+            return None
+        there, absent = reasoning_runs(results, "diversity")
+        if not there:
+            return Missing(name, title, " ".join(absent))
+        curves = {one.key: _steps(one, "diversity", "distance") for one in there}
+        gamma = {one.key: one.diagnosis.value("diversity", "gamma") for one in there}
+
+        def paint(axes: Any) -> None:
+            for one in there:
+                values = {step: value for step, value in curves[one.key].items() if value > 0}
+                axes.plot(list(values), list(values.values()), label=one.key, **look(results.index(one)))
+            if any(value > 0 for values in curves.values() for value in values.values()):
+                logarithmic(axes)
+            integer_ticks(axes)
+            legend(axes)
+
+        caption = (
+            "Before it answers, a model can think in several streams at once, a few steps each. The curve says how far "
+            "apart the streams are after each step (mean squared distance; step 0 is where they start). If it falls to "
+            "nothing, all streams end at the same thought and more than one was for nothing. The rate says how fast: "
+            "with every step the distance shrinks by that power of e; below 0 the streams move apart instead."
+        )
+        alt = "Distance of the streams by step: " + "; ".join(
+            f"{key} from {values[min(values)]:.3g} to {values[max(values)]:.3g}" for key, values in curves.items()
+        )
+        rows = tuple(
+            (one.label, step, value, gamma[one.key])
+            for one in there for step, value in curves[one.key].items()
+        )  # fmt: skip
+        drawn = panel(name, paint, alt, x="step of thought (0: start)", y="distance of the streams")
+        return Figure(name, title, caption, (drawn,), ("run", "step", "distance", "rate (gamma)"), rows, absent)
+
+
+REASONING = ("diversity", "streams", "latent_attention", "step_curve", "oracle_step")
+"""Diagnostics that only a model with a reasoner has rows of."""
+
+
+def has_reasoner(model: Any) -> bool:
+    """Whether a model takes latent steps before it answers."""
+    return getattr(model, "reasoner", None) is not None
+
+
+def reasons(one: RunResult) -> bool:
+    """Whether a run has a reasoner, as far as its diagnosis knows."""
+    return any(one.diagnosis.of(name) for name in REASONING)
+
+
+def reasoning_runs(results: Sequence[RunResult], diagnostic: str) -> tuple[list[RunResult], tuple[str, ...]]:
+    """The runs that have it, and a sentence for each that reasons and has not: who does not reason is no news."""
+    return measured([one for one in results if reasons(one)], diagnostic)
+
+
+def _steps(one: RunResult, diagnostic: str, name: str) -> dict[int, float]:
+    found = one.diagnosis.of(diagnostic, name)
+    return {row["index"]: row["value"] for row in found if row["index"] is not None and row["value"] is not None}

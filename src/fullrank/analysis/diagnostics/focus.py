@@ -1,0 +1,159 @@
+"""How much attention goes to relevant events and how much to noise (FAIR, Figure 1 and Table 4).
+
+Claim: a transformer gives much of its attention to noise; focused attention gives more of it to what matters for the
+next choice. Of each user of the sample the query is the last event, the keys are the last 20 events, and `relevance.py`
+says which are relevant to the target. Users whose events are all relevant, or all noise, say nothing and are left out.
+
+Weights enter by their absolute value over the sum of them, so that rows of any sum, and signed ones, compare: the row
+`relevant` is the mean share of relevant events, `even` their share of the events, `ratio` the first over the second.
+`signed` adds the weights with their sign over the same sum, once for relevant events and once for noise: focused
+attention may subtract noise. Figures are means over users, by layer and head; with `head` null over a layer's heads.
+
+Differs: one token an item, not one a code, so no mean over codes is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fullrank.analysis.activations import Activations, Context, weights_of
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.relevance import LAST
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
+from fullrank.analysis.report.results import RunResult
+from fullrank.data.batch import Batch
+
+KINDS = ("relevant", "noise")
+
+
+class Focus(Diagnostic):
+    """Attention of the last event to relevant events and to noise."""
+
+    name = "focus"
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.targets, self.relevance = context.targets, context.relevance
+        self.seen: dict[int, Tensor] = {}
+        """Layer -> sums over users [3, H]: share of relevant events, signed of relevant events, signed of noise."""
+        self.even, self.users, self.read, self.attentive = 0.0, 0, 0, False
+
+    @torch.no_grad()
+    def observe(self, batch: Activations) -> None:
+        if self.targets is None or not batch.attentions:
+            return
+        self.attentive = True
+        relevant, window = self._marked(batch.attentions[0].batch, self.targets[batch.users])
+        mixed = (relevant.any(1) & (window & ~relevant).any(1)).float()
+        self.read, self.users = self.read + len(mixed), self.users + int(mixed.sum())
+        self.even += float((mixed * relevant.sum(1) / window.sum(1).clamp_min(1)).sum())
+        for given in batch.attentions:
+            for rows, some, weights in weights_of(given):
+                shares = last_shares(weights, some, window[rows, : weights.shape[-1]])
+                mine = relevant[rows, None, : weights.shape[-1]]
+                parts = shares.abs() * mine, shares * mine, shares * ~mine
+                sums = torch.stack([(part.sum(-1) * mixed[rows, None]).sum(0) for part in parts]).double().cpu()
+                self.seen[given.layer] = self.seen.get(given.layer, torch.zeros_like(sums)) + sums
+
+    def rows(self) -> list[Row]:
+        name = "focus"
+        if self.targets is None:
+            return [not_measured(name, "the training split has no targets")]
+        if not self.attentive:
+            return [not_measured(name, "it has no attention that shows its weights")]
+        if not self.users:
+            return [not_measured(name, "no user of the sample has both relevant events and noise among the last 20")]
+        even = self.even / self.users
+        found = [row(name, "users", self.users), row(name, "asked", self.read), row(name, "even", even)]
+        for layer, sums in sorted(self.seen.items()):
+            means = sums / self.users
+            for head, (share, kept, noise) in [(None, means.mean(1)), *enumerate(means.T)]:
+                found.append(row(name, "relevant", float(share), layer=layer, head=head))
+                found.append(row(name, "ratio", float(share) / even, layer=layer, head=head))
+                for kind, value in zip(KINDS, (kept, noise), strict=True):
+                    found.append(row(name, "signed", float(value), layer=layer, head=head, label=kind))
+        return found
+
+    def _marked(self, batch: Batch, targets: Int[np.ndarray, "B"]) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
+        """Which places hold a relevant event, and which are looked at."""
+        window = recent_events(batch)
+        rows, places = (x.cpu().numpy() for x in window.nonzero(as_tuple=True))
+        items = batch.items.cpu().numpy()[rows, places]
+        relevant = torch.zeros_like(window)
+        relevant[window] = torch.from_numpy(self.relevance(items, targets[rows])).to(window.device)
+        return relevant, window
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        """The share of attention that relevant events get, layer by layer, beside their share of the events."""
+        name, title = "focus", "Attention to what matters and to noise"
+        there = [one for one in results if one.diagnosis.of("focus", "relevant")]
+        absent = tuple(one.absent("focus") for one in results if one not in there)
+        if not there:
+            return Missing(name, title, missing_from_all(results, "focus"))
+        shares = {one.key: _over_heads(one, "relevant") for one in there}
+        even = float(np.mean([one.diagnosis.value("focus", "even") or 0.0 for one in there]))
+
+        def paint(axes: Any) -> None:
+            axes.axhline(100 * even, color=GREY, ls=":", label="even attention")
+            for place, one in enumerate(results):
+                if one in there:
+                    layers = sorted(shares[one.key])
+                    values = [100 * shares[one.key][layer] for layer in layers]
+                    axes.plot([layer + 1 for layer in layers], values, label=one.label, **look(place))
+            integer_ticks(axes)
+            legend(axes)
+
+        caption = (
+            "Of the last 20 things a person did, some have to do with what they chose next: people who had the one had "
+            "the other more often than chance. The lines say how much of its attention the model gives to those; the "
+            "dotted line is their share of the events, what attending to everything alike would give. The rest goes to "
+            "noise. The table also has attention with its sign: below 0 a model subtracts what it reads there."
+        )
+        tops = "; ".join(
+            f"{one.key} " + ", ".join(f"{s:.0%}" for _, s in sorted(shares[one.key].items())) for one in there
+        )
+        alt = f"Share of attention to relevant events by layer, {even:.0%} of the events. Layer by layer: {tops}."
+        headers = ("run", "layer", "relevant share", "over even", "signed, relevant", "signed, noise", "people")
+        rows = tuple(
+            (one.label, layer + 1, shares[one.key][layer], _over_heads(one, "ratio")[layer],
+             _over_heads(one, "signed", "relevant")[layer], _over_heads(one, "signed", "noise")[layer],
+             one.diagnosis.value("focus", "users"))
+            for one in there for layer in sorted(shares[one.key])
+        )  # fmt: skip
+        drawn = panel(name, paint, alt, x="layer", y="percent of attention")
+        return Figure(name, title, caption, (drawn,), headers, rows, absent)
+
+
+def recent_events(batch: Batch) -> Bool[Tensor, "B T"]:
+    """The last 20 events of each row; a covered place is no event."""
+    real = batch.valid if batch.hidden is None else batch.valid & ~batch.hidden
+    return real & (real.flip(1).cumsum(1).flip(1) <= LAST)
+
+
+def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T"]:
+    """The weights of each row's last place over the sum of their absolute values in the window, signed; 0 elsewhere."""
+    at = (batch.lengths - 1).clamp_min(0)[:, None, None, None].expand(-1, weights.shape[1], 1, weights.shape[3])
+    own = weights.gather(2, at)[:, :, 0].float() * window[:, None]
+    return own / own.abs().sum(-1, keepdim=True).clamp_min(1e-30)
+
+
+def _over_heads(one: RunResult, name: str, label: str | None = None) -> dict[int, float]:
+    """Means over heads."""
+    return {
+        row["layer"]: row["value"]
+        for row in one.diagnosis.of("focus", name) if row["head"] is None and row["label"] == label
+    }  # fmt: skip
+
+
+def missing_from_all(results: Sequence[RunResult], diagnostic: str) -> str:
+    """Why no run has a diagnostic, run by run."""
+    return "; ".join(f"{one.name}: {one.why_missing(diagnostic)}" for one in results) + "."

@@ -1,0 +1,223 @@
+"""Where a reasoner attends: the attention of each stream and step over the history (PLR, Sec. 6.5.4 and Figure 5).
+
+Claim: streams attend to different parts, one to recent events, another to old ones. A latent token's query meets the
+keys of the history and of its stream's own tokens; its softmax weights are made here explicitly, mean over heads, and
+added up by how far back an event lies. `even` is what equal weights over the history would give.
+
+The slow path: queries are taken down as the model projects them, keys are read from its cache, on a small sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fullrank.analysis.activations import BLOCK, attention_of, blocks_of, device_of
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics.diversity import has_reasoner, reasons
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.draw import GREY, legend, look, panel
+from fullrank.analysis.report.results import RunResult
+from fullrank.data.batch import Batch
+from fullrank.inference.batches import batches
+from fullrank.models.sequential.attention.softmax import SoftmaxAttention
+
+USERS = 512
+"""Most users looked at: the first of the sample."""
+EDGES = (1, 3, 6, 11, 21)
+"""Places from the end at which the next band begins."""
+LABELS = ("last", "2-3", "4-6", "7-11", "12-21", "older")
+OWN = "own steps"
+PLACES = 20
+"""Places from the end that are shown one by one."""
+
+
+@dataclass(frozen=True)
+class LatentWeights:
+    """One layer's attention weights of one reasoning step."""
+
+    layer: int
+    step: int
+    """From 1."""
+    weights: Float[Tensor, "B H M n"]
+    """Over the history's T keys, then the stream's own tokens up to this one."""
+
+
+class LatentAttention(Diagnostic):
+    """Mass by recency band and by place from the end, for each layer, stream and step; nothing without a reasoner."""
+
+    name = "latent_attention"
+    runs_model = True
+
+    def rows(self) -> list[Row]:
+        model = self.context.model
+        if not has_reasoner(model):
+            return []
+        found = [attention_of(block) for block in blocks_of(model)]
+        attentions = [one for one in found if isinstance(one, SoftmaxAttention)]
+        if not attentions or len(attentions) < len(found):
+            return [not_measured(self.name, "its attention has no softmax weights to show for latent tokens")]
+        sums = _Sums()
+        for _, batch in batches(
+            model, self.context.sample.first(USERS).histories, block=BLOCK, device=device_of(model)
+        ):
+            with torch.no_grad():
+                for one in latent_weights(model, attentions, batch):
+                    sums.add(one, batch)
+        return sums.rows()
+
+    @classmethod
+    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+        """Attention of every stream and step over the history, by how far back events lie."""
+        if not reasons(result):
+            return None
+        name, title = f"looks-{result.key}", f"Where run {result.key} looks while it thinks"
+        mass = {
+            (row["layer"], row["head"], row["index"], row["label"]): row["value"]
+            for row in result.diagnosis.of("latent_attention", "mass")
+        }  # fmt: skip
+        if not mass:
+            return Missing(name, title, f"{result.name}: {result.why_missing('latent_attention')}.")
+        even = {row["label"]: row["value"] for row in result.diagnosis.of("latent_attention", "even")}
+        labels = [label for label in (*LABELS, OWN) if label in even or label == OWN]
+        places = sorted({key[:3] for key in mass})
+        panels = []
+        for layer in sorted({place[0] for place in places}):
+
+            def paint(axes: Any, layer: int = layer) -> None:
+                at = range(len(labels))
+                axes.plot(
+                    at, [100 * even.get(label, 0) for label in labels], color=GREY, ls=":", label="even attention"
+                )
+                for _, stream, step in (place for place in places if place[0] == layer):
+                    values = [100 * mass[layer, stream, step, label] for label in labels]
+                    style = look(stream) | {"linestyle": ("-", "--", "-.", ":")[(step - 1) % 4]}
+                    axes.plot(at, values, label=f"stream {stream + 1}, step {step}", **style)
+                axes.set_xticks(list(at), labels)
+                axes.tick_params(axis="x", labelsize=7)
+                axes.set_ylim(top=1.5 * axes.get_ylim()[1])
+                legend(axes, place="upper center")
+
+            tops = "; ".join(
+                f"stream {stream + 1}, step {step}: {mass[layer, stream, step, labels[0]]:.0%}"
+                for key, stream, step in places if key == layer
+            )  # fmt: skip
+            alt = f"Layer {layer + 1}, attention by how long ago events were. To the last event: {tops}."
+            panels.append(
+                panel(f"{name}-{layer}", paint, alt, x=f"place from the end of the history (layer {layer + 1})",
+                      y="percent of attention")
+            )  # fmt: skip
+        caption = (
+            "At each step a stream of thought reads the history again. Lines say how much it reads of the most recent "
+            "event, of the two before it, and so on back to the oldest; colours are streams, dashes are steps, the "
+            "dotted line is reading everything alike. Streams with different lines look at different parts of the "
+            f"past. '{OWN}' is what a stream reads of its own thoughts."
+        )
+        rows = tuple(
+            (f"layer {layer + 1}, stream {stream + 1}, step {step}",
+             *(mass[layer, stream, step, label] for label in labels))
+            for layer, stream, step in places
+        )  # fmt: skip
+        first = (("even attention", *(even.get(label) for label in labels)),)
+        return Figure(name, title, caption, tuple(panels), ("", *labels), first + rows)
+
+
+def latent_weights(model: Any, attentions: Sequence[SoftmaxAttention], batch: Batch) -> Iterator[LatentWeights]:
+    """The weights of every layer at every step of one batch."""
+    reasoner = model.reasoner
+    x, inputs = model.task.inference_inputs(model.items, batch)
+    state = reasoner.begin(x, inputs)
+    for step in range(1, reasoner.steps + 1):
+        with _projected(attentions) as queries:
+            state = reasoner.advance(state)
+        for layer, (q, kept) in enumerate(zip(queries, state.cache.layers, strict=True)):
+            yield LatentWeights(layer, step, weights(q, kept[0], kept[2], inputs).detach())
+
+
+def weights(
+    q: Float[Tensor, "B H M e"], keys: Float[Tensor, "B H T e"], own: Float[Tensor, "B H M S e"], batch: Batch
+) -> Float[Tensor, "B H M n"]:
+    """Softmax weights of one token in each stream over the history and the stream's own tokens."""
+    history = (q @ keys.mT).masked_fill(~batch.valid[:, None, None], float("-inf"))
+    scores = torch.cat([history, (q[:, :, :, None] * own).sum(-1)], -1)
+    return (scores / q.shape[-1] ** 0.5).softmax(-1)
+
+
+@contextmanager
+def _projected(attentions: Sequence[SoftmaxAttention]) -> Iterator[list[Tensor]]:
+    """While this lasts, the queries that the attentions project are taken down, in order."""
+    queries: list[Tensor] = []
+
+    def recording(project: Any) -> Any:
+        def record(*given: Any) -> Any:
+            found = project(*given)
+            queries.append(found[0])
+            return found
+
+        return record
+
+    for module in attentions:
+        module.project = recording(module.project)  # type: ignore[method-assign]
+    try:
+        yield queries
+    finally:
+        for module in attentions:
+            del module.project
+
+
+class _Sums:
+    """Masses by (layer, stream, step), added up over users."""
+
+    def __init__(self) -> None:
+        self.bands: dict[tuple[int, int, int], Tensor] = {}
+        self.places: dict[tuple[int, int, int], Tensor] = {}
+        self.even = torch.zeros(len(LABELS), dtype=torch.float64)
+        self.reached = torch.zeros(PLACES, dtype=torch.float64)
+        """Users whose history goes so far back."""
+        self.users = 0
+
+    def add(self, one: LatentWeights, batch: Batch) -> None:
+        back = batch.positions(from_end=True)
+        band = torch.bucketize(back, torch.tensor(EDGES, device=back.device), right=True)
+        inside = torch.nn.functional.one_hot(band, len(LABELS)).double() * batch.valid[..., None]
+        at = torch.nn.functional.one_hot(back.clamp_max(PLACES), PLACES + 1)[..., :PLACES].double()
+        at = at * batch.valid[..., None]
+        if one.layer == 0 and one.step == 1:
+            self.users += len(batch.lengths)
+            self.even += (inside.sum(1) / batch.lengths.clamp_min(1)[:, None]).sum(0).cpu()
+            self.reached += at.sum((0, 1)).cpu()
+        width = batch.items.shape[1]
+        mean = one.weights.mean(1).double()
+        for stream in range(mean.shape[1]):
+            history = mean[:, stream, :width, None]
+            own = mean[:, stream, width:].sum()[None]
+            key = one.layer, stream, one.step
+            mass = torch.cat([(history * inside).sum((0, 1)), own]).cpu()
+            self.bands[key] = self.bands.get(key, torch.zeros_like(mass)) + mass
+            seen = (history * at).sum((0, 1)).cpu()
+            self.places[key] = self.places.get(key, torch.zeros_like(seen)) + seen
+
+    def rows(self) -> list[Row]:
+        name, found = "latent_attention", []
+        there = self.even > 0
+        for band, label in enumerate(LABELS):
+            if there[band]:
+                found.append(row(name, "even", float(self.even[band] / self.users), label=label))
+        for (layer, stream, step), mass in sorted(self.bands.items()):
+            where: dict[str, Any] = {"layer": layer, "head": stream, "index": step}
+            shares = mass / self.users
+            for band, label in enumerate((*LABELS, OWN)):
+                if label == OWN or there[band]:
+                    found.append(row(name, "mass", float(shares[band]), **where, label=label))
+            for place, users in enumerate(self.reached.tolist()):
+                if users:
+                    share = float(self.places[layer, stream, step][place]) / users
+                    found.append(row(name, "place", share, **where, label=str(place)))
+        return found

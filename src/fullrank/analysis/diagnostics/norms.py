@@ -1,0 +1,109 @@
+"""Spectral norms of every matrix that a model multiplies by, and the log of their products.
+
+SPRINT (KDD 2026, Section 4.1) penalises these: of each block the value projection of each head, the output projection,
+the up- and the down-projection, and the item table. A layer's attention enters by
+log(sqrt(sum_h sigma(W_V,h)^2) sigma(W_O)), the weights' part of Eq. A.56 in its squared form, its feed-forward by
+log(sigma(W_1) sigma(W_2)). Exact, by singular values; an encoder without such blocks shows every matrix it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf, log
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fullrank.analysis.activations import attention_of, blocks_of
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics.spectrum import triangle
+from fullrank.analysis.report import Table
+from fullrank.analysis.report.results import RunResult, readable
+
+
+def spectral_norm(matrix: Tensor) -> float:
+    """The largest singular value of a matrix, in float64."""
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
+    return float(torch.linalg.matrix_norm(triangle(tall), 2)) if matrix.numel() else 0.0
+
+
+def attention_norm(matrices: tuple[Tensor, Tensor]) -> float:
+    """sqrt(sum_h sigma(W_V,h)^2) sigma(W_O): what an attention does to a norm apart from its weights."""
+    value, output = matrices
+    return sum(spectral_norm(head) ** 2 for head in value) ** 0.5 * spectral_norm(output)
+
+
+def feed_forward_norm(matrices: tuple[Tensor, Tensor]) -> float:
+    """sigma(W_1) sigma(W_2)."""
+    return spectral_norm(matrices[0]) * spectral_norm(matrices[1])
+
+
+class Norms(Diagnostic):
+    """Spectral norms of a model's matrices, by layer and head."""
+
+    name = "norms"
+
+    @torch.no_grad()
+    def rows(self) -> list[Row]:
+        model = self.context.model
+        encoder = getattr(model, "encoder", None)
+        if not isinstance(encoder, nn.Module):
+            return [not_measured("norms", "it has no matrices that were trained")]
+        found: list[Row] = []
+        items = getattr(model, "items", None)
+        if items is not None:
+            found.append(row("norms", "sigma", spectral_norm(items.all()), label="embedding"))
+            found.append(row("norms", "log_product", _log(found[-1]["value"]), label="embedding"))
+        blocks = [list(_block(layer, block)) for layer, block in enumerate(blocks_of(model))]
+        if any(blocks):
+            found += [one for rows in blocks for one in rows]
+            logs = [one["value"] for one in found if one["name"] == "log_product"]
+            total = None if None in logs else sum(logs)
+            return [*found, row("norms", "log_product", total, label="total")]
+        matrices = [(name, p) for name, p in encoder.named_parameters() if p.ndim == 2]
+        return found + [row("norms", "sigma", spectral_norm(p), label=name) for name, p in matrices]
+
+    @classmethod
+    def table_of(cls, result: RunResult) -> Table | None:
+        """The largest singular value of each matrix."""
+        found = result.diagnosis.of("norms")
+        if not found:
+            return None
+        rows = [
+            (_matrix(row), None if row["layer"] is None else row["layer"] + 1,
+             None if row["head"] is None else row["head"] + 1, row["value"])
+            for row in found
+        ]  # fmt: skip
+        return Table(
+            f"Norms of the matrices of run {result.key}",
+            "Largest singular values, and the logs of their products; SPRINT's regulariser keeps these low.",
+            ("matrix", "layer", "head", "value"),
+            tuple(rows),
+        )
+
+
+def _block(layer: int, block: nn.Module) -> Iterator[Row]:
+    attention, feed = attention_of(block), getattr(block, "feed_forward", None)
+    if attention is not None:
+        value, output = attention.matrices()
+        for head, matrix in enumerate(value):
+            yield row("norms", "sigma", spectral_norm(matrix), layer=layer, head=head, label="value")
+        yield row("norms", "sigma", spectral_norm(output), layer=layer, label="output")
+        product = attention_norm((value, output))
+        yield row("norms", "log_product", _log(product), layer=layer, label="attention")
+    if feed is not None and callable(getattr(feed, "matrices", None)):
+        up, down = feed.matrices()
+        yield row("norms", "sigma", spectral_norm(up), layer=layer, label="up")
+        yield row("norms", "sigma", spectral_norm(down), layer=layer, label="down")
+        yield row("norms", "log_product", _log(feed_forward_norm((up, down))), layer=layer, label="feed_forward")
+
+
+def _log(value: float) -> float | None:
+    return log(value) if 0 < value < inf else None
+
+
+def _matrix(row: Mapping[str, Any]) -> str:
+    label = readable(str(row["label"])).replace("_", "-")
+    return label if row["name"] == "sigma" else f"log of the product: {label}"

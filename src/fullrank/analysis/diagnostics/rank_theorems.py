@@ -1,0 +1,120 @@
+"""What of RankElastor's theorems is there in a trained model (KDD 2026, arXiv:2605.23191, Theorems 2.1, 2.2 and 3.2).
+
+What can be proved is a test (`tests/theory/test_rankelastor.py`); the rest holds or does not, and is measured here on
+every impression. X is what a module was given, k its stable rank. Rows by block (`layer`), `label` the module's tap:
+
+Theorem 2.1, of block transpose alone. Y = transpose(X), M = X + Y, mu = stable rank of Y:
+    transpose_lower, transpose_upper    means of 2 k mu / (sqrt k + sqrt mu)^2 and of 2 (k + mu)
+    transpose_rank, transpose_before    means of the stable rank of M, and of k
+    transpose_within                    share of the impressions with M between its two bounds
+    transpose_overlap                   mean of <X, Y>_F / |X|_F^2, which the theorem takes to be near 0
+    transpose_coherence                 mean of |M|_2^2 / max(|X|_2^2, |Y|_2^2), which it takes to be near 1
+Theorem 2.2 (a feed-forward contracts) and Theorem 3.2 (a gated one adds): the module as it was trained, with its skip:
+    feed_forward_ratio, feed_forward_gain    means of rank(out) / rank(in) and of rank(out) - rank(in)
+    feed_forward_rose                        share of the impressions in which it rose
+
+The input of a feed-forward lies behind the mixing's norm, so its gain is not the `stable_rank_change` of `token_ranks`.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.effective_rank import LEAST
+from fullrank.analysis.ranking_activations import RankingActivations, RankingContext, layers_of
+from fullrank.analysis.report import Table
+from fullrank.analysis.report.results import RunResult, readable
+from fullrank.models.ranking.mixings.block_transpose import BlockTransposeMixing, transposed
+
+NAME = "rank_theorems"
+SLACK = 1e-9
+"""Of rounding, relative: what lies on a bound is within it."""
+
+
+def transpose_figures(x: Float[Tensor, "B T D"]) -> dict[str, Float[Tensor, "B"]]:
+    """The terms of Theorem 2.1 for each matrix, float64; zero matrices are left out by the caller."""
+    x = x.detach().cpu().double()
+    y = transposed(x)
+    top_x, top_y, top_m = (torch.linalg.matrix_norm(one, 2).square() for one in (x, y, x + y))
+    energy = x.square().sum((1, 2))  # the same of Y, whose entries are those of X
+    k, mu = energy / top_x, energy / top_y
+    rank = (x + y).square().sum((1, 2)) / top_m.clamp_min(LEAST)
+    lower, upper = 2 * k * mu / (k.sqrt() + mu.sqrt()).square(), 2 * (k + mu)
+    return {
+        "before": k, "rank": rank, "lower": lower, "upper": upper,
+        "within": ((rank >= lower * (1 - SLACK)) & (rank <= upper * (1 + SLACK))).double(),
+        "overlap": (x * y).sum((1, 2)) / energy,
+        "coherence": top_m / torch.maximum(top_x, top_y),
+    }  # fmt: skip
+
+
+def feed_forward_figures(given: Float[Tensor, "B T D"], made: Float[Tensor, "B T D"]) -> dict[str, Float[Tensor, "B"]]:
+    """Stable rank behind a feed-forward against before it."""
+    old, new = (_stable(one.detach().cpu().double()) for one in (given, made))
+    return {"ratio": new / old, "gain": new - old, "rose": (new > old).double()}
+
+
+class RankTheorems(Diagnostic):
+    """The mixings and feed-forwards of a ranking model. Other rankers have no such modules."""
+
+    name = "rank_theorems"
+    problem = "ranking"
+
+    def __init__(self, context: RankingContext):
+        super().__init__(context)
+        mixings = layers_of(context.model, "mixings")
+        self.transposes = [n for n, mixing in enumerate(mixings) if isinstance(mixing, BlockTransposeMixing)]
+        self.mixes = len(mixings)
+        self.sums: dict[tuple[int, str, str], list[Tensor]] = {}
+        """(block, tap, figure) -> values of each batch."""
+
+    def observe(self, batch: RankingActivations) -> None:
+        for block in self.transposes:
+            given = batch.taps["tokens" if block == 0 else f"ffn_{block - 1}"]
+            kept = given[given.flatten(1).any(1)]
+            self._add(block, f"mixing_{block}", "transpose", transpose_figures(kept))
+        for tap, given in batch.feed_forward_inputs.items():
+            some = given.flatten(1).any(1)
+            figures = feed_forward_figures(given[some], batch.taps[tap][some])
+            self._add(int(tap.removeprefix("ffn_")), tap, "feed_forward", figures)
+
+    def _add(self, block: int, tap: str, kind: str, figures: dict[str, Tensor]) -> None:
+        for name, values in figures.items():
+            self.sums.setdefault((block, tap, f"{kind}_{name}"), []).append(values)
+
+    def rows(self) -> list[Row]:
+        if not self.mixes:
+            return [not_measured(NAME, "it has no token mixing and no feed-forward per token")]
+        rows = []
+        for (block, tap, name), parts in self.sums.items():
+            values = torch.cat(parts)
+            rows.append(row(NAME, name, float(values.mean()) if len(values) else None, layer=block, label=tap))
+        if not self.transposes:
+            rows.append(not_measured(NAME, "Theorem 2.1 is of block transpose, and it mixes by another module"))
+        return rows
+
+    @classmethod
+    def table_of(cls, result: RunResult) -> Table | None:
+        """What of RankElastor's theorems is there in this model."""
+        found = result.diagnosis.of("rank_theorems")
+        if not found:
+            return None
+        return Table(
+            f"The theorems of RankElastor in run {result.key}",
+            (
+                "Means over the sample. transpose_...: Theorem 2.1, the stable rank behind block transpose between two "
+                "bounds, under an overlap near 0 and a coherence near 1. feed_forward_...: Theorems 2.2 and 3.2, the "
+                "rank behind a feed-forward over, and less, that of what it was given. They are promises about random "
+                "weights."
+            ),
+            ("module", "figure", "value"),
+            tuple((readable(str(row["label"])), row["name"], row["value"]) for row in found),
+        )
+
+
+def _stable(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B"]:
+    return x.square().sum((1, 2)) / torch.linalg.matrix_norm(x, 2).square().clamp_min(LEAST)

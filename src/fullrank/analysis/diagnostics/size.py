@@ -1,0 +1,291 @@
+"""What more parameters do: runs that differ in the size of their model alone, smallest to largest.
+
+Recommenders: accuracy, fairness, collapse share and effective rank by the parameters without the tables of the items
+(SPRINT, KDD 2026, Figure 1, upper half). Ranking models: AUC and effective rank by dense parameters (RankElastor, KDD
+2026, Figures 7 and 8). Differs: neither paper draws the rank here; RankElastor has a multiple of the smallest model
+across.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from fullrank.analysis.activations import FAIRNESS
+from fullrank.analysis.diagnostics import Section
+from fullrank.analysis.diagnostics.token_ranks import taps_of
+from fullrank.analysis.report import Figure, Missing, Panel
+from fullrank.analysis.report.draw import integer_ticks, legend, look, panel, plain_powers
+from fullrank.analysis.report.results import RunResult, not_comparable, readable
+from fullrank.models.ranking.model import RankingModule
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.scaling.sequence_size import non_embedding
+
+NAME, TITLE = "size", "What more parameters do"
+Value = Callable[[Any], float | None]
+"""A figure of one run; None where it has none."""
+_MEAN = "a point is the mean of its seeds"
+_DIFFER = "the size of their model alone (width, layers, heads, inner widths; and in their seed)"
+_DIFFER_RANKERS = "the size of their ranker alone (tokens, layers, heads, widths; and in their seed)"
+
+LAYERS = ("encoder.layers",)
+"""Settings of a model that make it deeper."""
+SIZES = (
+    "dim", *LAYERS, "encoder.hidden", "encoder.inner",
+    "encoder.attention.heads", "encoder.attention.qk_width", "encoder.attention.value_width",
+)  # fmt: skip
+"""Settings of a recommender that make it larger. Not among them: what makes it read or think longer."""
+RANKER_SIZES = tuple(
+    f"ranker.{name}"
+    for name in (
+        "tokens", "width", "blocks", "tokeniser.hidden", "feed_forward.expansion", "feed_forward.hidden",
+        "feed_forward.experts", "layers", "heads", "crosses", "rank", "experts", "cin", "deep.hidden",
+    )
+)  # fmt: skip
+"""Settings of a ranking model that add dense parameters. Not `embedding.dim`: the tables would grow with it unseen."""
+PARTS = ("ranker.rank", "ranker.experts", "ranker.deep.hidden")
+"""Where one of these is null or empty, the model lacks a part, which is no matter of size."""
+FREE = "free"
+
+
+class Depth(Section):
+    """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
+
+    name = "depth"
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
+        name, title = "depth", "What more layers do"
+        layered = [one for one in results if one.layers is not None]
+        groups = [group for group in same_but_for(layered, LAYERS) if len({one.layers for one in group}) > 1]
+        if not groups:
+            return Missing(name, title, "no two runs differ in their number of layers alone (and in their seed).")
+        inside = [one for group in groups for one in group]
+        why = not_comparable(inside)
+        if why is not None:
+            return Missing(name, title, f"{why}.")
+        accuracy = inside[0].accuracy
+        figures = ((accuracy, "accuracy"), (FAIRNESS, "fairness"), ("collapse share", "collapse share"))
+
+        def value(one: RunResult, figure: str) -> float | None:
+            return (
+                one.diagnosis.value("spectrum", "collapse_share") if figure == "collapse share" else one.metric(figure)
+            )
+
+        panels = []
+        for figure, word in figures:
+
+            def paint(axes: Any, figure: str = figure) -> None:
+                for place, group in enumerate(groups):
+                    points: dict[int, list[float]] = {}
+                    for one in group:
+                        found = value(one, figure)
+                        if found is not None and one.layers is not None:
+                            points.setdefault(one.layers, []).append(found)
+                    x = sorted(points)
+                    axes.plot(x, [float(np.mean(points[n])) for n in x], label=line_label(group), **look(place))
+                integer_ticks(axes)
+                legend(axes)
+
+            label = word if figure == word else f"{word} ({figure})"
+            alt = f"{label} by number of layers: " + "; ".join(
+                f"{one.key} ({one.layers} layers) {found:.4f}"
+                for one in inside if (found := value(one, figure)) is not None
+            )  # fmt: skip
+            panels.append(panel(f"{name}-{word.replace(' ', '-')}", paint, alt, x="layers", y=label))
+        caption = (
+            "Runs that differ only in how many layers they have. If fairness falls and the collapse share (how much of "
+            "all scores is one direction) rises from left to right, depth amplifies popularity here."
+        )
+        rows = tuple((one.label, one.layers, *(value(one, figure) for figure, _ in figures)) for one in inside)
+        return Figure(name, title, caption, tuple(panels), ("run", "layers", *(figure for figure, _ in figures)), rows)
+
+
+class RetrievalSize(Section):
+    """Accuracy, fairness, collapse share and effective rank of recommenders by parameters without the items' tables.
+
+    The effective rank is the entropy rank of the last layer's outputs, one row a user of the sample: every model with
+    layers has it.
+    """
+
+    name = "size"
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        trained = [one for one in results if isinstance(one.run.spec.model, Recommender)]
+        lines, sizes = _lines(trained, SIZES, lambda one: non_embedding(cast(RecommenderModel, one.run.model())))
+        if not lines:
+            return Missing(NAME, TITLE, f"no two runs differ in {_DIFFER}.")
+        inside = [one for line in lines for one in line]
+        why = not_comparable(inside)
+        if why is not None:
+            return Missing(NAME, TITLE, f"{why}.")
+        accuracy = inside[0].accuracy
+        values: dict[str, Value] = {
+            f"accuracy ({accuracy})": lambda one: one.metric(accuracy),
+            f"fairness ({FAIRNESS})": lambda one: one.metric(FAIRNESS),
+            "collapse share": lambda one: one.diagnosis.value("spectrum", "collapse_share"),
+            "effective rank": lambda one: one.diagnosis.last_layer("layers", "entropy_rank"),
+        }
+        caption = (
+            f"Runs that differ in {_DIFFER}. Across are the parameters without those of the items' tables; {_MEAN}. If "
+            "fairness falls and the collapse share (how much of all scores is one direction) rises from left to right, "
+            "size amplifies popularity here. The effective rank is how many directions the people's states use behind "
+            "the last layer (its entropy rank). It cannot exceed the width, so compare it with the width in the "
+            "numbers below."
+        )
+        rows = tuple(
+            (one.label, sizes[one.key], one.layers, one.run.spec.model.dim,  # type: ignore[attr-defined]
+             *(value(one) for value in values.values()))
+            for one in inside
+        )  # fmt: skip
+        panels, absent = _panels(lines, sizes, values, "parameters without the items' tables")
+        return Figure(NAME, TITLE, caption, panels, ("run", "parameters", "layers", "width", *values), rows, absent)
+
+
+class RankingSize(Section):
+    """AUC and effective rank of ranking models by dense parameters.
+
+    The effective rank is the mean stable rank (RankElastor, Eq. 1) behind the last mixing; of a ranker without mixings,
+    behind its last layer that gives one vector a token.
+    """
+
+    name = "size"
+    problem = "ranking"
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        lines, sizes = _lines(results, RANKER_SIZES, _dense)
+        if not lines:
+            return Missing(NAME, TITLE, f"no two runs differ in {_DIFFER_RANKERS}.")
+        inside = [one for line in lines for one in line]
+        why = not_comparable(inside)
+        if why is not None:
+            return Missing(NAME, TITLE, f"{why}.")
+        values: dict[str, Value] = {"auc": lambda one: one.metric("auc"), "effective rank": _mixed}
+        caption = (
+            f"Runs that differ in {_DIFFER_RANKERS}. Across are the dense parameters, which every impression passes; "
+            f"{_MEAN}. The effective rank is how many directions the tokens of an impression use behind the last "
+            "mixing, before the feed-forward (its stable rank, mean over a sample); a ranker without mixings is "
+            "measured behind its last layer that still has tokens, named in the numbers below. If the rank stays where "
+            "it is while the model grows, the new parameters add no directions. It cannot exceed the number in the "
+            "last column."
+        )
+        rows = tuple(
+            (one.label, sizes[one.key], *(value(one) for value in values.values()), *_measured(one)) for one in inside
+        )
+        panels, absent = _panels(lines, sizes, values, "dense parameters")
+        headers = ("run", "dense parameters", "auc", "effective rank", "entropy rank", "behind", "of")
+        return Figure(NAME, TITLE, caption, panels, headers, rows, absent)
+
+
+def same_but_for(results: Sequence[RunResult], free: Sequence[str] = ()) -> list[list[RunResult]]:
+    """Groups of runs whose specs agree but for the seed and these settings (dotted, below `model`), in their order."""
+    groups: dict[str, list[RunResult]] = {}
+    for one in results:
+        tree = one.run.spec.dump()
+        tree["seed"] = FREE
+        for name in free:
+            _mask(tree["model"], name)
+        groups.setdefault(json.dumps(tree, sort_keys=True), []).append(one)
+    return list(groups.values())
+
+
+def line_label(group: Sequence[RunResult]) -> str:
+    """`A, B: sasrec`, of more than six runs `A, B, C, ... J: sasrec`.
+
+    It begins with a letter of ours: matplotlib hides labels that begin with an underscore.
+    """
+    keys = [one.key for one in group]
+    shown = ", ".join(keys) if len(keys) <= 6 else f"{', '.join(keys[:3])}, ... {keys[-1]}"
+    return f"{shown}: {readable(group[0].run.spec.recipe)}"
+
+
+def _mask(tree: Any, name: str) -> None:
+    """Write `FREE` where a setting stands; nothing where the model has none of that name."""
+    *rooms, last = name.split(".")
+    for room in rooms:
+        tree = tree.get(room) if isinstance(tree, dict) else None
+    if isinstance(tree, dict) and last in tree and (tree[last] or name not in PARTS):
+        tree[last] = FREE
+
+
+def _lines(
+    results: Sequence[RunResult], free: Sequence[str], count: Callable[[RunResult], int]
+) -> tuple[list[list[RunResult]], dict[str, int]]:
+    """Lines of at least two sizes, each by rising size, and the sizes by the runs' keys.
+
+    A size is counted only where specs leave it open: that may open the run's weights.
+    """
+    groups = [group for group in same_but_for(results, free) if len(same_but_for(group)) > 1]
+    sizes = {one.key: count(one) for group in groups for one in group}
+    lines = [sorted(group, key=lambda one: sizes[one.key]) for group in groups]
+    return [line for line in lines if sizes[line[0].key] < sizes[line[-1].key]], sizes
+
+
+def _panels(
+    lines: Sequence[Sequence[RunResult]], sizes: Mapping[str, int], values: Mapping[str, Value], x: str
+) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+    """A panel a figure, and a sentence for each figure that no run has."""
+    panels, absent = [], []
+    for place, (word, value) in enumerate(values.items()):
+        if not any(value(one) is not None for line in lines for one in line):
+            absent.append(f"No panel shows the {word}: none of these runs has it.")
+            continue
+
+        def paint(axes: Any, value: Value = value) -> None:
+            for number, line in enumerate(lines):
+                drawn = seed_means(line, sizes, value)
+                axes.plot([n for n, _ in drawn], [y for _, y in drawn], label=line_label(line), **look(number))
+            axes.set_xscale("log")
+            plain_powers(axes.xaxis)
+            legend(axes)
+
+        alt = f"{word} by {x}: " + "; ".join(
+            f"{one.key} ({sizes[one.key]:,}) {found:.4g}"
+            for line in lines for one in line if (found := value(one)) is not None
+        )  # fmt: skip
+        panels.append(panel(f"{NAME}-{place}", paint, alt, x=x, y=word))
+    return tuple(panels), tuple(absent)
+
+
+def seed_means(line: Sequence[RunResult], sizes: Mapping[str, int], value: Value) -> list[tuple[int, float]]:
+    """Size and mean over the seeds of each setting that has the figure, in the line's order."""
+    found = [
+        (sizes[seeds[0].key], [y for one in seeds if (y := value(one)) is not None]) for seeds in same_but_for(line)
+    ]
+    return [(n, float(np.mean(some))) for n, some in found if some]
+
+
+def _dense(one: RunResult) -> int:
+    """As the manifest has it; of a run from before it was kept there, counted."""
+    kept = one.run.manifest.get("size")
+    found = kept.get("dense_parameters") if isinstance(kept, dict) else None
+    return found if type(found) is int else cast(RankingModule, one.run.model()).size().dense
+
+
+def _behind(one: RunResult) -> str | None:
+    """The tap that is measured: the last mixing, else the last one; None without vectors."""
+    taps = list(taps_of(one, "stable_rank"))
+    return next(reversed([tap for tap in taps if tap.startswith("mixing_")] or taps), None)
+
+
+def _mixed(one: RunResult) -> float | None:
+    tap = _behind(one)
+    return None if tap is None else taps_of(one, "stable_rank")[tap]
+
+
+def _measured(one: RunResult) -> tuple[float | None, str | None, int | None]:
+    """Entropy rank at the tap, the tap, and what no rank there exceeds."""
+    tap = _behind(one)
+    if tap is None:
+        return None, None, None
+    return (
+        taps_of(one, "entropy_rank").get(tap),
+        readable(tap),
+        int(min(taps_of(one, "tokens")[tap], taps_of(one, "width")[tap])),
+    )

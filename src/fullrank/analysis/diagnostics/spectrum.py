@@ -1,0 +1,233 @@
+"""Spectral collapse: how much of the score matrix is its first direction, and how close that is to popularity.
+
+Claim (SPRINT, KDD 2026, Lemma 3.1 and Figure 2): the first right singular vector q1 of the users x items score matrix
+is nearly the item popularity, and the share sigma_1^2 / sum sigma_k^2 grows with depth. Both are measured here;
+`layers.py` has the share for the outputs of every layer.
+
+The score matrix X E^T is never formed: with X = Q_x R_x and E = Q_e R_e it has the singular values of R_x R_e^T, which
+is D x D. The triangular factors are made block by block in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fullrank.analysis.activations import Activations, Context
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
+from fullrank.analysis.report import Figure, Missing, Table
+from fullrank.analysis.report.draw import legend, logarithmic, look, panel
+from fullrank.analysis.report.results import RunResult, measured, readable
+from fullrank.data.batch import DenseScorer
+
+ROWS = 1 << 14
+"""Rows of a tall matrix that are made float64 and triangular at once."""
+LOADINGS = 10
+"""Items named as those that the first direction raises most."""
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Singular values of a score matrix, falling, and its first pair of singular vectors."""
+
+    sigma: Float[Tensor, "K"]
+    left: Float[Tensor, "U"]
+    right: Float[Tensor, "V"]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """The first right singular vector, its free sign turned towards popularity, and how near it is (Lemma 3.1).
+
+    Towards popularity means: its rank correlation is not negative. The cosine can then be: where a model's scores are
+    below zero, the direction lowers the unpopular items more than it raises the popular ones.
+    """
+
+    right: Float[np.ndarray, "V"]
+    cosine: float | None
+    spearman: float | None
+
+
+def popularity_likeness(spectrum: Spectrum, popularity: Int[np.ndarray, "V"]) -> Likeness:
+    """Cosine and rank correlation of q1 and popularity; None where they do not exist (popularity is constant)."""
+    right = spectrum.right.numpy()
+    correlation = spearman(right, popularity)
+    if correlation is not None and correlation < 0:
+        right, correlation = -right, -correlation
+    return Likeness(right, _cosine(right, popularity), correlation)
+
+
+def triangle(x: Float[Tensor, "*n D"], above: Float[Tensor, "k D"] | None = None) -> Float[Tensor, "m D"]:
+    """R of the QR factors of [above; x], float64 on the CPU: R^T R is the Gram matrix, its square roots kept exact."""
+    flat = x.flatten(0, -2)
+    found = above if above is not None else torch.zeros(0, flat.shape[1], dtype=torch.float64)
+    for low in range(0, len(flat), ROWS):
+        part = flat[low : low + ROWS].detach().cpu().double()
+        found = torch.linalg.qr(torch.cat([found, part]), mode="r").R
+    return found
+
+
+def score_spectrum(vectors: Float[Tensor, "U D"], table: Float[Tensor, "V D"]) -> Spectrum:
+    """The spectrum of vectors @ table.T; the right vector's sum is not negative."""
+    users, items = triangle(vectors), triangle(table)
+    left, sigma, right = torch.linalg.svd(users @ items.T)
+    scale = sigma[0].clamp_min(LEAST)
+    u, v = (users.T @ left[:, 0]) / scale, (items.T @ right[0]) / scale
+    q = _times(table, u)
+    sign = -1.0 if float(q.sum()) < 0 else 1.0
+    return Spectrum(sigma[: vectors.shape[1]], sign * _times(vectors, v), sign * q)
+
+
+class ScoreMatrix:
+    """The score matrix of a sample as its two factors, collected batch by batch."""
+
+    def __init__(self, users: int, popularity: Int[np.ndarray, "V"]):
+        self.users, self.popularity = users, popularity
+        self.vectors: Tensor | None = None
+        self.table: Tensor | None = None
+        self.temperature = 1.0
+
+    def observe(self, batch: Activations) -> None:
+        if not isinstance(batch.scorer, DenseScorer):
+            return
+        vectors = (batch.scorer.vectors / batch.scorer.temperature).cpu()
+        if self.vectors is None:
+            self.vectors, self.table = torch.zeros(self.users, vectors.shape[1]), batch.scorer.table
+            self.temperature = batch.scorer.temperature
+        self.vectors[torch.from_numpy(batch.users)] = vectors.float()
+
+    def spectrum(self) -> Spectrum | None:
+        if self.vectors is None or self.table is None:
+            return None
+        return score_spectrum(self.vectors, self.table)
+
+
+class SpectralCollapse(Diagnostic):
+    """Share of the first direction, ranks, likeness to popularity, singular values, items of the largest loadings."""
+
+    name = "spectrum"
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.scores = ScoreMatrix(len(context.sample), context.sample.popularity)
+
+    def observe(self, batch: Activations) -> None:
+        self.scores.observe(batch)
+
+    def rows(self) -> list[Row]:
+        spectrum = self.scores.spectrum()
+        if spectrum is None:
+            return [not_measured(self.name, "its scores are no inner product of user and item vectors")]
+        name, sigma, like = self.name, spectrum.sigma, popularity_likeness(spectrum, self.scores.popularity)
+        found = [
+            row(name, "collapse_share", float(collapse_share(sigma))),
+            row(name, "stable_rank", float(stable_rank(sigma))),
+            row(name, "entropy_rank", float(entropy_rank(sigma))),
+            row(name, "width", len(sigma)),
+            row(name, "popularity_cosine", like.cosine),
+            row(name, "popularity_spearman", like.spearman),
+        ]
+        found += [row(name, "sigma", float(value), index=k + 1) for k, value in enumerate(sigma)]
+        best = np.argsort(-like.right, kind="stable")[:LOADINGS]
+        return found + [row(name, "loading", float(like.right[item]), index=int(item)) for item in best]
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        """Singular values of the score matrix over the largest."""
+        name, title = "spectrum", "How many directions the scores have"
+        there, absent = measured(results, "spectrum")
+        if not there:
+            return Missing(name, title, " ".join(absent))
+        curves = {one.key: [row["value"] for row in one.diagnosis.of("spectrum", "sigma")] for one in there}
+
+        def paint(axes: Any) -> None:
+            for one in there:
+                values = [value / curves[one.key][0] for value in curves[one.key] if value > 0]
+                style = look(results.index(one)) | {"marker": "o" if len(values) == 1 else ""}
+                axes.plot(range(1, len(values) + 1), values, label=one.key, **style)
+            logarithmic(axes)
+            legend(axes)
+
+        shares = {one.key: one.diagnosis.value("spectrum", "collapse_share") for one in there}
+        likeness = {one.key: one.diagnosis.value("spectrum", "popularity_spearman") for one in there}
+        caption = (
+            "All scores that a model gives (users by items) are a sum of patterns; the curve shows how strong each is, "
+            "the first being 1. A curve that drops at once means one pattern decides, and everybody gets nearly the "
+            "same list. The collapse share is how much of all scores is that first pattern; its likeness to popularity "
+            "is the rank correlation with how often items were used (1: it is a popularity ranking)."
+        )
+        alt = "Falling curves of singular values. Share of the first: " + "; ".join(
+            f"{key} {share:.3f}" for key, share in shares.items() if share is not None
+        )
+        rows = tuple(
+            (one.label, shares[one.key], likeness[one.key],
+             one.diagnosis.value("spectrum", "popularity_cosine"), one.diagnosis.value("spectrum", "entropy_rank"),
+             one.diagnosis.value("spectrum", "width"), curves[one.key][0])
+            for one in there
+        )  # fmt: skip
+        headers = (
+            "run",
+            "collapse share",
+            "likeness to popularity",
+            "as a cosine",
+            "directions in use",
+            "of",
+            "largest",
+        )
+        drawn = panel(name, paint, alt, x="pattern, by falling strength", y="strength (first = 1)")
+        return Figure(name, title, caption, (drawn,), headers, rows, absent)
+
+    @classmethod
+    def table_of(cls, result: RunResult) -> Table | None:
+        """The items that the first direction raises most, with their titles."""
+        found = result.diagnosis.of("spectrum", "loading")
+        catalog = result.run.catalog
+        if not found or any(row["index"] is None or not 0 <= row["index"] < catalog.size for row in found):
+            return None
+        order = (-catalog.popularity).argsort(kind="stable").argsort()
+        titles = catalog.titles
+        rows = [
+            (readable(str(catalog.ids[row["index"]])), "" if titles is None else readable(titles[row["index"]] or ""),
+             int(catalog.popularity[row["index"]]), int(order[row["index"]]) + 1, row["value"])
+            for row in found
+        ]  # fmt: skip
+        return Table(
+            f"What the first pattern of run {result.key} raises",
+            (
+                "The items with the largest part in the strongest pattern of all scores, and their places by "
+                "popularity. If they are the most popular ones, the pattern is popularity."
+            ),
+            ("item", "title", "training events", "place by popularity", "part in the pattern"),
+            tuple(rows),
+        )
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Rank correlation; equal values share their mean rank. None where one side is constant."""
+    left, right = _ranks(a), _ranks(b)
+    return _cosine(left - left.mean(), right - right.mean())
+
+
+def _ranks(values: np.ndarray) -> Float[np.ndarray, "n"]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[place]
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float | None:
+    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / norm if norm > 0 else None
+
+
+def _times(matrix: Float[Tensor, "n D"], vector: Float[Tensor, "D"]) -> Float[Tensor, "n"]:
+    """matrix @ vector in float64 on the CPU, some rows at a time."""
+    parts = [matrix[low : low + ROWS].detach().cpu().double() @ vector for low in range(0, len(matrix), ROWS)]
+    return torch.cat(parts)

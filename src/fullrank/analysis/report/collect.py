@@ -1,0 +1,229 @@
+"""Collect the results of runs: what their folders hold is taken, what is missing is evaluated and diagnosed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fullrank.analysis.activations import FAIRNESS
+from fullrank.analysis.diagnose import IMPRESSIONS, USERS, diagnose_ranking, diagnose_retrieval, protocol_of
+from fullrank.analysis.diagnosis import NAME, Diagnosis
+from fullrank.analysis.report.results import RunResult, run_key, run_names
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.progress import Progress, Tell
+from fullrank.data.events.store import Store
+from fullrank.data.impressions.store import AnyStore, ImpressionStore
+from fullrank.evaluation import EVALUATE, EvaluationResult
+from fullrank.evaluation.spec import Evaluation
+from fullrank.problem import Problem
+from fullrank.run import Run, store_of, weights_hash
+
+Settings = Sequence[str]
+
+
+def collect(
+    runs: Sequence[Run],
+    *,
+    data: AnyStore | Path | None = None,
+    split: str = "test",
+    sample: int | None = None,
+    settings: Settings = (),
+    evaluations: Mapping[str, Any] | None = None,
+    tell: Tell | None = None,
+    device: torch.device | str = "cpu",
+) -> list[RunResult]:
+    """A result per run, all of one problem, in the order given.
+
+    `evaluations` are by the runs' names (`run_names`). What stands in a run folder (evaluation.json, diagnosis.jsonl)
+    is taken where it is of this split and of these weights; with `settings` everything is evaluated anew, alike.
+    Accuracy is the metric that `settings` or else the first run select by, where every run has it. `sample` is the size
+    of the diagnosis, in users or impressions.
+    """
+    names = _names(runs, settings, evaluations)
+    family = FAMILIES[runs[0].spec.problem]
+    stores = [family.store(run, data) for run in runs]
+    evaluated: list[EvaluationResult] = []
+    for name, run, store in zip(names, runs, stores, strict=True):
+        found = (evaluations or {}).get(name)
+        if found is not None and not family.fits(found, run, store, split):
+            raise UserError(
+                f"the evaluation given for {name} is not of {family.needed(run)} on the split {split!r} of "
+                f"{store.path}; leave it out to evaluate anew",
+                code="evaluation-does-not-fit",
+            )
+        if found is None and not settings and _has_evaluation(run):
+            kept = EvaluationResult.load(run.path)
+            found = kept if family.fits(kept, run, store, split) else None
+        if found is None:
+            spec, tick = family.spec(run, settings), None if tell is None else tell(f"evaluate {run.path}")
+            model: Any = run.model().to(device)
+            found = EVALUATE[run.spec.problem](model, store, split, spec, device=device, progress=tick)
+        evaluated.append(found)
+    wanted = family.spec(runs[0], settings).selection
+    shared = all(wanted in one.metrics for one in evaluated)
+    results = []
+    for place, (name, run, store, one) in enumerate(zip(names, runs, stores, evaluated, strict=True)):
+        accuracy = wanted if shared else run.spec.evaluation.selection
+        measure = family.diagnosis(run, store, split, sample, one, accuracy)
+        diagnosis = _kept_diagnosis(run, measure.about)
+        if diagnosis is None:
+            tick = None if tell is None else tell(f"diagnose {run.path}")
+            diagnosis = measure(run.model().to(device), tick)
+        results.append(RunResult(run_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy))
+    return results
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A diagnosis that may have to be made: what its first rows would say, and the call that makes it."""
+
+    about: Mapping[str, Any]
+    call: Any
+
+    def __call__(self, model: Any, progress: Progress | None) -> Diagnosis:
+        made: Diagnosis = self.call(model, progress)
+        return made
+
+
+class Family(Protocol):
+    """What collecting the results of runs of one problem needs to know."""
+
+    def store(self, run: Run, data: Any) -> Any:
+        """The store of the run's training, or the one that is given."""
+        ...
+
+    def spec(self, run: Run, settings: Settings) -> Any:
+        """How a run is evaluated for the page."""
+        ...
+
+    def needed(self, run: Run) -> str:
+        """What an evaluation of a run has to be of."""
+        ...
+
+    def fits(self, found: Any, run: Run, store: Any, split: str) -> bool:
+        """Whether an evaluation is of this split and has what the page shows."""
+        ...
+
+    def diagnosis(
+        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+    ) -> _Measure:
+        """The diagnosis that belongs beside an evaluation."""
+        ...
+
+
+class _Retrieval:
+    def store(self, run: Run, data: Store | Path | None) -> Store:
+        found = store_of(run, data, how="with --data")
+        if found.problem != "retrieval":
+            raise UserError(
+                f"{found.path} holds impressions, and {run.path} reads histories; name its store",
+                code="store-of-other-problem",
+            )
+        return found
+
+    def spec(self, run: Run, settings: Settings) -> Evaluation:
+        """The run's protocol with every metric, so that the page has what it shows."""
+        spec = run.spec.lists.override(*settings)
+        if spec.protocol == "sampled":
+            raise UserError(
+                f"{run.path} is evaluated on sampled items, which have no full lists: --set protocol=full",
+                code="needs-full-protocol",
+            )
+        return spec.model_copy(update={"metrics": None}) if spec.metrics is not None else spec
+
+    def needed(self, run: Run) -> str:
+        return f"ranked items, with {run.spec.evaluation.selection}, {FAIRNESS} and full lists,"
+
+    def fits(self, found: Any, run: Run, store: Store, split: str) -> bool:
+        if not isinstance(found, EvaluationResult) or found.problem != "retrieval":
+            return False
+        there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
+        there = there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
+        return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
+
+    def diagnosis(
+        self, run: Run, store: Store, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+    ) -> _Measure:
+        # The protocol of the evaluation, for the model without its parts too: both stand on one page.
+        popularity = str(found.protocol.get("popularity")).removesuffix(" events")
+        as_evaluated = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
+        spec = run.spec.lists.model_copy(update=as_evaluated)
+        weights = weights_hash(run.path)
+        about: dict[str, Any] = {"weights": weights, "split": split, "fingerprint": store.fingerprint}
+        about |= protocol_of(spec)
+        about |= {} if sample is None else {"users": min(sample, len(store.eval_set(split)))}
+        users = USERS if sample is None else sample
+        return _Measure(
+            about,
+            lambda model, progress: diagnose_retrieval(
+                model, store, split=split, users=users, evaluation=spec, weights=weights, progress=progress
+            ),
+        )
+
+
+class _Ranking:
+    def store(self, run: Run, data: ImpressionStore | Path | None) -> Any:
+        return store_of(run, data, how="with --data")  # of the run's own problem: the fingerprints agree
+
+    def spec(self, run: Run, settings: Settings) -> Any:
+        return run.spec.evaluation.override(*settings)
+
+    def needed(self, run: Run) -> str:
+        return "clicks"
+
+    def fits(self, found: Any, run: Run, store: ImpressionStore, split: str) -> bool:
+        if not isinstance(found, EvaluationResult) or found.problem != "ranking":
+            return False
+        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
+
+    def diagnosis(
+        self, run: Run, store: ImpressionStore, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+    ) -> _Measure:
+        weights = weights_hash(run.path)
+        about: dict[str, Any] = {"weights": weights, "split": split, "fingerprint": store.fingerprint}
+        about |= {} if sample is None else {"impressions": min(sample, len(store.split(split)))}
+        impressions = IMPRESSIONS if sample is None else sample
+        return _Measure(
+            about,
+            lambda model, progress: diagnose_ranking(
+                model, store, split=split, impressions=impressions, weights=weights, progress=progress
+            ),
+        )
+
+
+FAMILIES: Mapping[Problem, Family] = {"retrieval": _Retrieval(), "ranking": _Ranking()}
+
+
+def _names(runs: Sequence[Run], settings: Settings, evaluations: Mapping[str, Any] | None) -> list[str]:
+    """A name for each run. Raises `UserError` where evaluations are given for others, or beside settings."""
+    if not runs:
+        raise UserError("a report needs at least one run", code="no-runs")
+    if settings and evaluations:
+        raise UserError(
+            "settings change how runs are evaluated, so they have no effect on evaluations that are given",
+            code="setting-without-effect",
+        )
+    names = run_names([run.path for run in runs])
+    for name in evaluations or ():
+        if name not in names:
+            raise unknown("run of this report", name, names)
+    return names
+
+
+def _has_evaluation(run: Run) -> bool:
+    """Whether the folder holds an evaluation that is not older than the weights."""
+    path = run.path / "evaluation.json"
+    return path.is_file() and path.stat().st_mtime >= (run.path / "weights.safetensors").stat().st_mtime
+
+
+def _kept_diagnosis(run: Run, wanted: Mapping[str, Any]) -> Diagnosis | None:
+    """The diagnosis in the folder, where its first rows say what is wanted."""
+    if not (run.path / NAME).is_file():
+        return None
+    kept = Diagnosis.load(run.path / NAME)
+    about = kept.about()
+    return kept if all(about.get(key) == value for key, value in wanted.items()) else None

@@ -1,0 +1,166 @@
+"""Watching a training: collapse of a recommender, effective rank of a ranking model, in each epoch's row.
+
+    fr.train("sasrec", data, "runs/a", callbacks=[Watch()])
+    fr.train("rankelastor", data, "runs/b", callbacks=[WatchRanks(every=200)])
+
+Both implement `training.Callback`. They change nothing of the training: no random number is drawn, no weight is
+touched.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from torch import nn
+
+from fullrank.analysis.activations import Context, activations, sample_users
+from fullrank.analysis.diagnosis import Row
+from fullrank.analysis.diagnostics.layers import Layers
+from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
+from fullrank.analysis.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
+from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
+from fullrank.core.errors import UserError
+from fullrank.core.log import logger
+from fullrank.data.batch import Model
+from fullrank.data.events.store import Store
+from fullrank.data.impressions.store import AnyStore, ImpressionStore
+from fullrank.models.ranking.model import RankingModule
+from fullrank.run import metrics_rows
+from fullrank.training import TrainState
+from fullrank.training.log import MetricsLog
+
+log = logger(__name__)
+SHARE = "watch/collapse_share"
+LAST = "watch/last_layer_stable_rank"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Collapse share, ranks and likeness to popularity at each epoch's end, on a sample of users."""
+
+    users: int = 512
+    """Users of the sample; validation histories, or training ones where the store has none."""
+    alarm: float = 0.8
+    """Collapse share from which on the alarm is raised: a line on stderr and a row `alarm` in metrics.jsonl."""
+
+    headline: ClassVar[tuple[str, ...]] = (SHARE, LAST)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alarm <= 1:
+            raise UserError(
+                f"the alarm is a share of the score matrix, above 0 and at most 1, not {self.alarm}",
+                code="alarm-out-of-range",
+            )
+        if self.users < 2:
+            raise UserError(f"a sample needs at least 2 users, not {self.users}", code="sample-too-small")
+
+    def check(self, model: nn.Module, store: AnyStore) -> None:
+        """Raise `UserError` where there is nothing to watch, or a setting would have no effect."""
+        if store.problem == "retrieval":
+            return
+        if self != Watch():
+            raise UserError(
+                "users and alarm are of runs that recommend: watch a ranking model with Watch(), or with "
+                "WatchRanks(impressions=N)",
+                code="setting-without-effect",
+            )
+        WatchRanks().check(model, store)
+
+    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+        """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
+        if moment.store.problem == "ranking":
+            return WatchRanks().on_epoch(moment)
+        begun = time.perf_counter()
+        figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, moment.model), moment.store)}
+        share = figures.get(SHARE)
+        if share is not None and share >= self.alarm and not self._raised(moment):
+            self._raise(moment, share)
+        return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
+
+    def _figures(self, model: Model, store: Store) -> list[tuple[str, float | None]]:
+        split = "validation" if len(store.eval_set("validation")) > 1 else "train"
+        sample = sample_users(store, split, self.users)
+        context = Context(model, store, split, sample)
+        scores, layers = SpectralCollapse(context), Layers(context)
+        for batch in activations(model, sample):
+            scores.observe(batch)
+            layers.observe(batch)
+        of_scores = [
+            (one["name"], one["value"])
+            for one in scores.rows()
+            if one["name"] in ("collapse_share", "entropy_rank", "popularity_spearman")
+        ]
+        return of_scores + _last_layer(layers.rows())
+
+    def _raised(self, moment: TrainState) -> bool:
+        """Whether the epoch before was above the threshold already: an alarm is raised once per crossing."""
+        before = [row for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
+        value = before[-1][SHARE] if before else None
+        return isinstance(value, int | float) and value >= self.alarm
+
+    def _raise(self, moment: TrainState, share: float) -> None:
+        log.warning(
+            f"Alarm: after epoch {moment.epoch} one direction holds {share:.0%} of the score matrix (alarm at "
+            f"{self.alarm:.0%}); users are about to get the same popular items"
+        )
+        MetricsLog(moment.out).add("alarm", moment.step, moment.epoch, {SHARE: share, "threshold": self.alarm})
+
+
+@dataclass(frozen=True)
+class WatchRanks:
+    """Mean stable and entropy rank at every tap (`diagnostics/token_ranks.py`), on a sample of impressions."""
+
+    impressions: int = 1024
+    """Impressions of the sample; of the validation split, or of the training one where the store has none."""
+    every: int | None = None
+    """Optimizer steps between measurements inside an epoch, which get rows `watch` of their own; None is none."""
+
+    headline: ClassVar[str] = LAST
+
+    def __post_init__(self) -> None:
+        if self.impressions < 1:
+            raise UserError(f"a sample needs at least 1 impression, not {self.impressions}", code="sample-too-small")
+        if self.every is not None and self.every < 1:
+            raise UserError(
+                f"every is a number of optimizer steps, at least 1, not {self.every}", code="every-below-one"
+            )
+
+    def check(self, model: nn.Module, store: AnyStore) -> None:
+        """Raise `UserError` where there is nothing to watch."""
+        if store.problem != "ranking" or not isinstance(model, RankingModule):
+            raise UserError(
+                "the rank of an impression's tokens is of ranking models: watch this run with fullrank.Watch",
+                code="watch-of-other-problem",
+            )
+        if not _ranks(model, store, 1):
+            raise UserError(
+                f"there is no rank to watch in this model: {NO_TOKENS}; leave watching out", code="nothing-to-watch"
+            )
+
+    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+        """`watch/stable_rank/TAP` and `watch/entropy_rank/TAP`, those of the last layer again, and the seconds."""
+        begun = time.perf_counter()
+        figures: dict[str, Any] = {}
+        found = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)
+        for tap, both in found.items():
+            for name, value in zip(FIGURES, both, strict=True):
+                figures[f"watch/{name}/{tap}"] = figures[f"watch/last_layer_{name}"] = value
+        return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
+
+
+def _last_layer(rows: list[Row]) -> list[tuple[str, float | None]]:
+    top = max((one["layer"] for one in rows if one["layer"] is not None), default=None)
+    kept = ("collapse_share", "entropy_rank")
+    return [(f"last_layer_{one['name']}", one["value"]) for one in rows if one["layer"] == top and one["name"] in kept]
+
+
+def _ranks(model: RankingModule, store: ImpressionStore, impressions: int) -> dict[str, list[float]]:
+    """Tap -> means of stable and entropy rank."""
+    split = "validation" if len(store.split("validation")) else "train"
+    context = RankingContext(model, store, split, sample_impressions(store, split, impressions))
+    ranks = TokenRanks(context)
+    for batch in ranking_activations(model, store, context.rows):
+        ranks.observe(batch)
+    return {tap: both.mean(1).tolist() for tap, both in ranks.found().items()}

@@ -1,0 +1,201 @@
+"""Where each field that a ranker reads comes from: tables of users and items, or the context of a call.
+
+Tables have one row per id, found by the id as text, so that 42 and "42" are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+
+from fullrank.core.errors import UserError, unknown
+from fullrank.data.frames import InputTable
+from fullrank.data.impressions.fields import Categorical, Schema
+from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
+from fullrank.data.values import refuse
+
+USUAL = {"user": ("user", "user_id"), "item": ("item", "item_id")}
+"""Names of the id columns where none is given."""
+
+
+class KeyedTable:
+    """A table with an id column: the first of `keys` that it has. Columns are read when they are first asked for."""
+
+    def __init__(self, table: Any, what: str, keys: Sequence[str]):
+        self._source = InputTable(table, what)
+        self.name = self._source.name
+        found = [key for key in keys if key in self._source.columns]
+        if not found:
+            shown = ", ".join(self._source.columns) or "none"
+            raise UserError(
+                f"{self.name} has no id column {' or '.join(map(repr, keys))} (columns: {shown}); rename the one that "
+                "holds the ids",
+                code="missing-id-column",
+            )
+        self.key = found[0]
+        self.columns = tuple(column for column in self._source.columns if column not in keys)
+        self._read: dict[str, pl.Series] = {}
+
+    def rows(self, ids: pl.Series) -> Int[np.ndarray, "N"]:
+        """The row of each id, -1 where there is none."""
+        return np.maximum(self._rows.ids(canonical(ids, "ids")) - FIRST, -1)
+
+    def gather(self, names: Sequence[str], ids: pl.Series) -> list[pl.Series]:
+        """Some columns at these ids, null where the table has none."""
+        unread = [name for name in names if name not in self._read]
+        self._read |= {series.name: series for series in (self._source.read(unread) if unread else ())}
+        at = pl.Series(self.rows(ids)).cast(pl.Int64).replace(-1, None)
+        return [self._read[name].gather(at) for name in names]
+
+    def require_some(self, ids: pl.Series, what: str) -> None:
+        """Raise `UserError` where it has none of these ids: then they are ids of something else. Nulls do not count."""
+        named = ids.drop_nulls()
+        if len(named) and not bool((self.rows(named) >= 0).any()):
+            raise UserError(
+                f"{self.name} has none of the {len(named):,} {what} in its column {self.key!r}; are these the same "
+                "ids?",
+                code="no-known-ids",
+            )
+
+    @cached_property
+    def _rows(self) -> Vocabulary:
+        what = f"column {self.key!r} of {self.name}"
+        column = self._source.read([self.key])[self.key]
+        ids = canonical(column, what)
+        refuse(ids.is_null(), column, what, "missing ids", code="missing-ids")
+        refuse(ids.is_duplicated(), column, what, "repeated ids, where each needs one row,", code="repeated-ids")
+        return Vocabulary(ids.cast(pl.String))
+
+
+class Context:
+    """Fields of a call, such as the hour: the same for all users (a mapping), or a table with a row for each user."""
+
+    def __init__(self, given: Any, fields: Iterable[str], keys: Sequence[str]):
+        """`fields` are those that the ranker reads, `keys` the names that the user's id may have in a table."""
+        allowed = list(fields)
+        self._constants: dict[str, Any] = {}
+        self._table: KeyedTable | None = None
+        if given is None:
+            given = {}
+        if isinstance(given, Mapping):
+            for name in given:
+                if name not in allowed:
+                    raise unknown("context field", str(name), allowed)
+            self._constants = dict(given)
+        else:
+            self._table = KeyedTable(given, "context", keys)
+            self.columns: tuple[str, ...] = tuple(name for name in self._table.columns if name in allowed)
+            if not self.columns:
+                raise UserError(
+                    f"{self._table.name} has no column that the ranker reads (columns: "
+                    f"{', '.join(self._table.columns) or 'none'}; read: {', '.join(allowed)}); leave it out",
+                    code="no-column-read",
+                )
+            return
+        self.columns = tuple(self._constants)
+
+    def gather(self, users: pl.Series) -> list[pl.Series]:
+        """Its columns for these users."""
+        if self._table is not None:
+            return self._table.gather(self.columns, users)
+        return [constant_column(name, value, len(users)) for name, value in self._constants.items()]
+
+    def require_some(self, users: pl.Series) -> None:
+        """Raise `UserError` where there is a table and it has none of these users."""
+        if self._table is not None:
+            self._table.require_some(users, "users")
+
+
+def constant_column(name: str, value: Any, rows: int) -> pl.Series:
+    """A column that holds one value; None is a column of nulls."""
+    return pl.Series(name, [value], strict=False).new_from_index(0, rows)
+
+
+@dataclass(frozen=True)
+class FieldPlan:
+    """Names of fields by where they are read, each in the order of the schema."""
+
+    users: tuple[str, ...]
+    items: tuple[str, ...]
+    context: tuple[str, ...]
+
+
+def id_column(schema: Schema, role: str, given: str | None) -> str:
+    """The column of the schema that holds the ids of `role` (user or item).
+
+    Where none is `given`: the group column (of users), or a field of a usual name. Raises `UserError` where there is
+    none, and for one that is no categorical field (a group column need not be a field).
+    """
+    fields = {field.name: field for field in schema.fields}
+    group = schema.group if role == "user" else None
+    names = [given] if given is not None else [*([group] if group else []), *USUAL[role]]
+    for name in names:
+        if name is not None and (name in fields or name == group):
+            if name in fields and not isinstance(fields[name], Categorical):
+                raise UserError(
+                    f"the ranker's field {name!r} is {fields[name].kind_of()}, and an id is categorical",
+                    code="id-not-categorical",
+                )
+            return name
+    if given is not None:
+        raise unknown(f"{role} column", given, fields)
+    raise UserError(
+        f"the ranker's schema has no {role} column (fields: {', '.join(fields)}): say which one holds the {role}s' ids "
+        f"by {role}=NAME, or train the ranker on impressions with one",
+        code="missing-id-column",
+    )
+
+
+def plan_fields(
+    schema: Schema, user: str, item: str, users: KeyedTable | None, items: KeyedTable | None, context: Sequence[str]
+) -> FieldPlan:
+    """The source of every field. Raises `UserError` for a field that no table has, or that both tables have."""
+    places: dict[str, list[str]] = {"users": [], "items": [], "context": []}
+    lost = []
+    of_users, of_items = (() if table is None else table.columns for table in (users, items))
+    for field in schema.fields:
+        name = field.name
+        if name in (user, item) and name in context:
+            raise UserError(
+                f"the context has the column {name!r}, which the cascade fills itself; leave it out",
+                code="context-has-id",
+            )
+        if name == item or (name in of_items and name not in (*context, user)):
+            if name != item and name in of_users:
+                raise UserError(
+                    f"the ranker reads {name!r}, which both the users and the items have; drop or rename one column",
+                    code="column-in-both-tables",
+                )
+            places["items"].append(name)
+        elif name in context:
+            places["context"].append(name)
+        elif name == user or name in of_users:
+            places["users"].append(name)
+        else:
+            lost.append(name)
+    if lost:
+        raise UserError(_lost(lost, users, items), code="missing-columns")
+    if not places["items"]:
+        raise UserError(
+            f"the ranker reads nothing of an item (fields: {', '.join(f.name for f in schema.fields)}), so that all "
+            "candidates are alike to it; train it on impressions with the item",
+            code="ranker-reads-no-item",
+        )
+    return FieldPlan(*(tuple(places[name]) for name in ("users", "items", "context")))
+
+
+def _lost(lost: Sequence[str], users: KeyedTable | None, items: KeyedTable | None) -> str:
+    shown = [
+        f"the {name} ({'no table' if table is None else ', '.join(table.columns) or 'no columns'})"
+        for name, table in (("users", users), ("items", items))
+    ]
+    return (
+        f"the ranker reads {', '.join(map(repr, lost))}, which neither {' nor '.join(shown)} have: add it to a table "
+        f"(users=, items=), or give it by context={{{lost[0]!r}: VALUE}}, where None means that it is missing"
+    )

@@ -1,0 +1,189 @@
+"""Rerank candidates by click probability: features of (user, item) pairs, their probabilities, and the blend.
+
+Each side of a pair is encoded once, and a pair is a gather of both. The encoding is the ranker's own
+(`data.impressions.encoding`): what `predict` gives for the joined table of pairs is what is given here, an unknown
+value is id 1 and a missing one id 0. B users of a block, C candidates of each, R pairs of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Bool, Float, Int
+
+from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, constant_column
+from fullrank.cascade.stages import RankingStage
+from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
+from fullrank.data.batch import Impressions
+from fullrank.data.impressions.encoding import FieldEncoder, to_tensors
+from fullrank.inference.predict import predict_batch
+from fullrank.models.ranking.model import RankingModule
+
+BATCH = 1 << 14
+"""Pairs given to the ranker at once; a ranker's evaluation takes as many."""
+PAIRS = 1 << 17
+"""Most pairs (user, candidate) alive at once."""
+TINY = 1e-12
+"""Probabilities are kept so far from 0 and 1 where logits are blended."""
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A ranker, where it reads users, and the catalogue as it reads items."""
+
+    ranker: RankingStage
+    users: KeyedTable | None
+    user: str
+    """The schema's column of user ids."""
+    plan: FieldPlan
+    context: Context
+    items: EncodedFields
+    device: torch.device
+
+    def __call__(
+        self, users: pl.Series, ids: Int[np.ndarray, "B C"], scores: Float[np.ndarray, "B C"], blend: float
+    ) -> Float[np.ndarray, "B C"]:
+        """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
+
+        `users` are external ids, null where nobody is named.
+        """
+        found = probabilities(self.ranker.model, self.pairs(users), ids, self.device)
+        return blend_scores(found, scores, blend)
+
+    def require_some(self, users: pl.Series) -> None:
+        """Raise `UserError` where a table that is read knows none of these users: asked once, for all of them."""
+        self.context.require_some(users)
+        if self.users is not None and self._names:
+            self.users.require_some(users, "users")
+
+    def pairs(self, users: pl.Series) -> PairFeatures:
+        """The features of these users with every item."""
+        columns = self.context.gather(users)
+        if self._names:
+            assert self.users is not None
+            columns += self.users.gather(self._names, users)
+        if self.user in self.plan.users:
+            columns.append(users.alias(self.user))
+        encoder = self.ranker.encoder
+        return PairFeatures(encoder, encode_fields(encoder, columns, len(users), "the users"), self.items)
+
+    @property
+    def _names(self) -> list[str]:
+        """The columns read of the users' table."""
+        return [name for name in self.plan.users if name != self.user]
+
+
+@dataclass(frozen=True)
+class EncodedFields:
+    """Some of the fields for N users or N items; places are those among the ranker's fields of that kind."""
+
+    categorical: Int[np.ndarray, "N c"]
+    categorical_at: list[int]
+    numeric: Float[np.ndarray, "N n"]
+    numeric_at: list[int]
+    bags: dict[int, Jagged]
+    """Bag number -> the ids of each row."""
+
+
+def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int, what: str) -> EncodedFields:
+    """The fields that these columns hold, of `rows` rows. Raises `UserError` for values that the schema refuses."""
+    own = {column.name: column for column in columns}
+    names = [field.name for field in encoder.schema.fields]
+    frame = pl.DataFrame([own[name] if name in own else constant_column(name, None, rows) for name in names])
+    found = encoder.encode(frame, what)
+    columns_at = [at for at, field in enumerate(encoder.categorical) if field.name in own]
+    numbers_at = [at for at, field in enumerate(encoder.numeric) if field.name in own]
+    bags = {at: bag for at, bag in enumerate(found.bags) if encoder.multivalued[at].name in own}
+    return EncodedFields(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
+
+
+@dataclass(frozen=True)
+class PairFeatures:
+    """All fields of any user with any item."""
+
+    encoder: FieldEncoder
+    users: EncodedFields
+    items: EncodedFields
+
+    def batch(self, users: Int[np.ndarray, "R"], items: Int[np.ndarray, "R"]) -> Impressions:
+        """The impressions of user users[r] and item items[r], as rows of the two sides."""
+        categorical = np.zeros((len(users), len(self.encoder.categorical)), np.int32)
+        numeric = np.full((len(users), len(self.encoder.numeric)), np.nan, np.float32)
+        without = Jagged.from_lengths(np.zeros(0, np.int32), np.zeros(len(users), np.int64))
+        bags = [without] * len(self.encoder.multivalued)
+        for side, rows in ((self.users, users), (self.items, items)):
+            categorical[:, side.categorical_at] = side.categorical[rows]
+            numeric[:, side.numeric_at] = side.numeric[rows]
+            for number, bag in side.bags.items():
+                bags[number] = bag.take(rows)
+        return to_tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))
+
+
+def probabilities(
+    model: RankingModule, pairs: PairFeatures, ids: Int[np.ndarray, "B C"], device: torch.device | str = "cpu"
+) -> Float[np.ndarray, "B C"]:
+    """The click probability of each user's candidates; -inf in empty places (id -1)."""
+    users, places = np.nonzero(ids >= 0)
+    found = np.full(ids.shape, -np.inf)
+    for low in range(0, len(users), BATCH):
+        some = slice(low, low + BATCH)
+        at = users[some], places[some]
+        found[at] = predict_batch(model, pairs.batch(at[0], ids[at]), device)
+    return found
+
+
+def blend_scores(
+    ranker: Float[np.ndarray, "B C"], retriever: Float[np.ndarray, "B C"], share: float
+) -> Float[np.ndarray, "B C"]:
+    """The scores that candidates are ordered by: probabilities, or (1 - share) z(logit) + share z(retriever's score).
+
+    z is standardised over the user's candidates (mean 0, deviation 1), because the two scales have nothing in common.
+    Empty places are -inf in both and stay so.
+    """
+    if share == 0:
+        return ranker
+    there = ranker > -np.inf
+    kept = np.where(there, ranker, 0.5).clip(TINY, 1 - TINY)
+    logits = np.log(kept) - np.log1p(-kept)
+    mixed = (1 - share) * _standardised(logits, there) + share * _standardised(retriever, there)
+    return np.where(there, mixed, -np.inf)
+
+
+def best_candidates(
+    scores: Float[np.ndarray, "B C"], ids: Int[np.ndarray, "B C"], k: int
+) -> tuple[Int[np.ndarray, "B K"], Float[np.ndarray, "B K"]]:
+    """The k best candidates of each user and their scores; equal scores keep the retriever's order."""
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
+
+
+def blocks(users: int, candidates: int) -> list[tuple[int, int]]:
+    """Ranges of users whose candidates are at most `PAIRS`."""
+    size = max(PAIRS // candidates, 1)
+    return [(low, min(low + size, users)) for low in range(0, users, size)]
+
+
+def check_candidates(k: int, candidates: int, blend: float) -> None:
+    """Raise `UserError` for a list longer than the candidates, and for a share that is none."""
+    if candidates < 1 or k > candidates:
+        raise UserError(
+            f"k={k} items cannot be chosen from candidates={candidates}: raise candidates, or lower k",
+            code="too-few-candidates",
+        )
+    if not 0 <= blend <= 1:
+        raise UserError(
+            f"blend={blend} is not between 0 (the ranker's order) and 1 (the retriever's)", code="share-out-of-range"
+        )
+
+
+def _standardised(scores: Float[np.ndarray, "B C"], there: Bool[np.ndarray, "B C"]) -> Float[np.ndarray, "B C"]:
+    kept = np.where(there, scores, 0.0).astype(np.float64)
+    count = np.maximum(there.sum(1, keepdims=True), 1)
+    away = np.where(there, kept - kept.sum(1, keepdims=True) / count, 0.0)
+    deviation = np.sqrt((away**2).sum(1, keepdims=True) / count)
+    return away / np.where(deviation > 0, deviation, 1.0)

@@ -1,0 +1,247 @@
+"""`fullrank list`, `show` and `schema`: what there is to choose from, and what may stand in an experiment's file.
+
+`list` reads the source text of the rooms, so that nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.options import AsJson, Settings
+from fullrank.cli.output import Output
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import write_json
+
+if TYPE_CHECKING:
+    from fullrank.core.spec import Spec
+    from fullrank.experiment import Experiment
+
+
+def add(app: typer.Typer) -> None:
+    app.command("list")(list_)
+    app.command("show")(show)
+    app.command("schema")(schema)
+
+
+def list_(
+    room: Annotated[str | None, typer.Argument(metavar="ROOM", help="One room; without it, all of them.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List recipes, data sources, losses and the rest.
+
+    Everything is in a room: a room holds components that do the same job. A component's name is what `kind` takes
+    in a YAML recipe and in --set (`--set model.loss=bce`). Components of installed third parties are listed too.
+
+    \b
+    fullrank list              the rooms
+    fullrank list recipes      what `fullrank train` knows by name
+    fullrank list sources      what `fullrank download` and `prepare` know by name
+    """
+    from fullrank.core.registry import ROOMS, kinds
+
+    output = Output(as_json)
+    if room is None:
+        rows = [(name, len(kinds(name)), what) for name, what in ROOMS.items()]
+        output.table(("room", "kinds", "what"), rows)
+        output.say("\nfullrank list ROOM names the kinds of one room.")
+        output.finish({"rooms": [{"room": name, "kinds": kinds(name), "what": what} for name, what in ROOMS.items()]})
+        return
+    full = full_room(room)
+    lines = {kind: first_line(full, kind) for kind in kinds(full)}
+    output.table(("kind", "what"), list(lines.items()))
+    output.finish({"room": full, "what": ROOMS[full], "kinds": [{"kind": k, "what": t} for k, t in lines.items()]})
+
+
+def full_room(given: str) -> str:
+    """A room by its full or last name (`losses` -> `objectives.losses`); `UserError` with the nearest where unknown."""
+    from fullrank.core.registry import ROOMS
+
+    for room in ROOMS:
+        if given in (room, room.split(".")[-1]):
+            return room
+    raise unknown("room", given, [room.split(".")[-1] for room in ROOMS])
+
+
+def first_line(room: str, kind: str) -> str:
+    """The first line of the docstring of the file that declares a kind, or of its class where the file has several.
+
+    Empty where the source is out of reach.
+    """
+    from fullrank.core.registry import declared
+
+    own = declared(room)
+    if kind in own:
+        several = list(own.values()).count(own[kind]) > 1
+        return _docstring(own[kind], kind if several else None)
+    points = importlib.metadata.entry_points(group=f"fullrank.{room}")
+    return next((_docstring(point.module) for point in points if point.name == kind), "")
+
+
+def _docstring(module: str, kind: str | None = None) -> str:
+    """Of a module found beside its top package, or of the class in it that has the kind; neither is imported."""
+    from fullrank.core.registry import kinds_in
+
+    top, *rest = module.split(".")
+    found = importlib.util.find_spec(top) if top else None
+    if found is None or found.origin is None:
+        return ""
+    base = Path(found.origin)
+    file = base if not rest else base.parent.joinpath(*rest).with_suffix(".py")
+    if not file.is_file() or file.suffix != ".py":
+        return ""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    text = ast.get_docstring(tree if kind is None else kinds_in(tree)[kind]) or ""
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def show(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="A recipe's name, a YAML or JSON file, or a run folder.")],
+    settings: Settings = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="STORE", help="Count a ranking model's size on this store's fields."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings of a recipe or a run as YAML.
+
+    `fullrank train` reads it back. How large a ranking model is and what an impression costs stands behind it as a
+    comment: of a run, or with --data.
+
+    \b
+    fullrank show sasrec > mine.yaml
+    fullrank show sasrec --set model.dim=256
+    fullrank show runs/sasrec
+    fullrank show dcnv2 --data data/ctr
+    """
+    from fullrank import api
+    from fullrank.run import Run
+
+    output = Output(as_json)
+    if not Path(what).is_dir():
+        spec = api.recipe(what, *(settings or ()))
+        size = None if data is None else size_of(spec, data)
+        output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
+        output.finish({"spec": spec.dump()} | ({} if size is None else {"size": size}))
+        return
+    run = Run.open(what)
+    spec = run.spec.override(*(settings or ()))
+    size = run.manifest.get("size") if data is None and not settings else size_of(spec, data or run.path)
+    output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
+    last = run.rows()[-1] if run.rows() else None
+    told = {"spec": spec.dump(), "manifest": run.manifest, "last": last}
+    output.finish(told if size is None else told | {"size": size})
+
+
+def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:
+    """A ranking model's size on the fields of a store or a run. Raises `UserError` where it has none."""
+    import torch
+
+    from fullrank.data.impressions.store import open_store
+    from fullrank.run import Run, is_run
+
+    if is_run(place):
+        if spec.problem == "retrieval":
+            return None
+        fields = Run.open(place).fields
+    else:
+        store = open_store(place)
+        if spec.problem == "retrieval" or store.problem == "retrieval":
+            raise UserError(
+                f"a size is counted of a ranking model on impressions, not of {spec.recipe} on {place}: leave out "
+                "--data",
+                code="option-of-other-problem",
+            )
+        fields = store.fields
+    with torch.device("meta"):  # shapes without memory
+        found: dict[str, Any] = spec.model.build(fields).size().dump()  # type: ignore[attr-defined]
+    return found
+
+
+def said(size: dict[str, Any] | None) -> str:
+    """The size as comments of the YAML before it."""
+    if size is None:
+        return ""
+    both = f"{size['embedding_parameters']:,} parameters in tables, {size['dense_parameters']:,} dense"
+    lines = [both, f"{count(size['flops'])} FLOPs an impression (products of the forward pass)"]
+    lines += [f"  {name} {count(flops)}" for name, flops in size["flops_by_component"].items()]
+    return "".join(f"\n# {line}" for line in lines)
+
+
+def count(flops: int | None) -> str:
+    return "an unknown number of" if flops is None else f"{flops:,}"
+
+
+def schema(
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind", metavar="KIND", help="One component (see `fullrank list`), `prepare`, `impressions` or `encode`."
+        ),
+    ] = None,
+    room: Annotated[
+        str | None, typer.Option("--room", metavar="ROOM", help="Where two rooms have that kind, which is meant.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there, not to stdout.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a JSON Schema, for editors to complete.
+
+    Begin a YAML file with the line `# yaml-language-server: $schema=experiment.schema.json` (VS Code, Neovim and
+    JetBrains editors understand it). `fullrank show sasrec > mine.yaml` gives a file to begin with.
+
+    \b
+    fullrank schema --out experiment.schema.json
+    fullrank schema --kind transformer
+    """
+    output = Output(as_json)
+    if room is not None and kind is None:
+        raise UserError("--room says which --kind is meant: give both or neither", code="missing-option")
+    tree = spec_of(kind, room).model_json_schema()
+    tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **tree}
+    text = json.dumps(tree, indent=2)
+    if out is not None:
+        write_json(out, tree)
+        output.say(f"written to {out}")
+        output.finish({"out": out, "title": tree.get("title")})
+        return
+    if not as_json:
+        output.say(text, wrap=False)
+    output.finish(tree)
+
+
+def spec_of(kind: str | None, room: str | None) -> type[Spec]:
+    """The Spec class of a kind; without one, of an experiment. `UserError` where the name is unknown or ambiguous."""
+    from fullrank.core.registry import ROOMS, find, kinds
+
+    if kind is None:
+        from fullrank.experiment import Experiment
+
+        return Experiment
+    if kind == "prepare" and room is None:
+        from fullrank.data.events.prepare import Prepare
+
+        return Prepare
+    if kind == "impressions" and room is None:
+        from fullrank.data.impressions.fields import Schema
+
+        return Schema
+    if kind == "encode" and room is None:
+        from fullrank.semantic_ids.spec import Encode
+
+        return Encode
+    rooms = [full_room(room)] if room is not None else list(ROOMS)
+    found = [name for name in rooms if kind in kinds(name)]
+    if not found:
+        raise unknown("kind", kind, sorted({known for name in rooms for known in kinds(name)}))
+    if len(found) > 1:
+        raise UserError(f"{kind!r} is a kind of {' and of '.join(found)}: choose by --room", code="ambiguous-kind")
+    answer: Any = find(kind, found[0])
+    return answer

@@ -1,0 +1,154 @@
+"""What `fullrank evaluate` prints: one result of either problem, the differences of two, and the studies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fullrank.cli.output import Output, seconds
+from fullrank.metrics.names import PAIRED
+from fullrank.problem import Problem
+
+if TYPE_CHECKING:
+    from fullrank.evaluation import Comparison, EvaluationResult, OracleCeiling, StepCurvePoint
+    from fullrank.run import Run
+
+
+SHOWN = 10
+"""List length of the metrics that a study prints where none are named."""
+
+
+def grid(metrics: dict[str, float]) -> tuple[list[str], list[list[Any]]]:
+    """Metrics as a table: a row per metric, a column per k."""
+    ks = sorted({int(name.split("@")[1]) for name in metrics})
+    bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
+    return ["metric", *(f"@{k}" for k in ks)], [[base, *(metrics.get(f"{base}@{k}") for k in ks)] for base in bases]
+
+
+def print_single(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
+    """The metrics of one run, and how they were measured."""
+    SINGLE[found.problem](output, run, found, spent)
+
+
+def print_pair(
+    output: Output, runs: Sequence[Run], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float,
+    *, stand_in: bool = False,
+) -> None:  # fmt: skip
+    """The differences between two runs, row by row of `rows`; `stand_in`: bqs_like was asked for, so it is printed."""
+    output.say(f"A {runs[0].path}\nB {runs[1].path}")
+    printed = [c for c in rows if stand_in or not c.metric.startswith(PAIRED)]
+    cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", _span(c.interval, "+"), c.p] for c in printed]
+    problem = found[0].problem
+    # runs of ranking are compared at `compare`'s own level, whatever their own intervals have
+    level = found[0].protocol["bootstrap"]["level"] if problem == "retrieval" else 0.95
+    output.table(("metric", "A", "B", "B - A", f"{100 * level:g} % interval", "p"), cells)
+    what = "users" if problem == "retrieval" else "impressions"
+    output.say(f"{rows[0].users if rows else 0:,} {what}, paired; in {seconds(spent)}")
+    if any(c.metric.startswith(PAIRED) for c in printed):
+        output.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
+    output.finish({
+        "runs": [str(run.path) for run in runs],
+        "metrics": {c.metric: c.dump() for c in rows},
+        "protocol": found[0].protocol,
+        "seconds": round(spent, 3),
+    })  # fmt: skip
+
+
+def _print_retrieval(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
+    output.table(*grid(found.metrics))
+    protocol = found.protocol
+    output.say(
+        f"{protocol['users']:,} users of the {protocol['split']} split, {protocol['items']:,} items, "
+        f"candidates {protocol['candidates']}, seen items: {protocol['seen']}; in {seconds(spent)}"
+    )
+    if found.mean_steps is not None:
+        output.say(f"{found.mean_steps:.2f} of at most {protocol['reasoning']['steps']} reasoning steps a user")
+    main = run.spec.evaluation.selection
+    if main in found.interval and found.protocol["bootstrap"]["samples"]:
+        low, high = found.interval[main]
+        output.say(
+            f"{main} {found.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to {high:.4f}"
+        )
+    _say_bands(output, found, main)
+    if found.sampled:
+        title = f"{protocol['sampled']['negatives']:,} shared negatives"
+        rows = [[name, row["full"], row["sampled"], f"{row['gap']:+.4f}"] for name, row in found.sampled.items()]
+        output.table(("metric", "all items", title, "gap"), rows)
+        if "note" in protocol["sampled"]:
+            output.say(f"note: {protocol['sampled']['note']}")
+    output.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
+
+
+def _say_bands(output: Output, found: EvaluationResult, main: str) -> None:
+    """Recall by popularity of the target, at the list length of the metric `main`."""
+    name = f"recall@{main.split('@')[1]}"
+    bands = {label: part[name] for label, part in found.slices.get("target", {}).items() if name in part}
+    if bands:
+        output.say(f"{name} where the target is " + ", ".join(f"{label} {v:.4f}" for label, v in bands.items()))
+    cold = found.slices.get("cold", {}).get("cold", {})
+    if name in cold:
+        output.say(f"{name} where training never saw the target: {cold[name]:.4f} ({cold['count']:,} users)")
+
+
+def _print_ranking(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
+    rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
+    boot = found.protocol["bootstrap"]
+    output.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
+    curve = [[one.rows, one.probability, one.rate] for one in found.curve]
+    output.table(("rows", "predicted", "clicked"), curve, title="reliability")
+    protocol = found.protocol
+    groups = ""
+    if protocol["gauc_groups"] is not None:
+        groups = f", gauc over {protocol['gauc_groups']:,} groups ({protocol['gauc_left_out']:,} of one class left out)"
+    output.say(
+        f"{protocol['rows']:,} impressions of the {protocol['split']} split, {protocol['clicks']:,} clicks{groups}; "
+        f"in {seconds(spent)}"
+    )
+    output.finish({"run": run.path, **found.dump(), "seconds": round(spent, 3)})
+
+
+SINGLE: Mapping[Problem, Callable[[Output, Run, EvaluationResult, float], None]] = {
+    "retrieval": _print_retrieval,
+    "ranking": _print_ranking,
+}
+
+
+def _span(pair: tuple[float, float] | None, sign: str = "") -> str:
+    if pair is None or pair[0] != pair[0]:
+        return ""
+    return f"{pair[0]:{sign}.4f} {pair[1]:{sign}.4f}"
+
+
+def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[dict[str, Any]]) -> None:
+    """Metrics by the share of events that is hidden; of two runs their differences."""
+    if len(runs) == 1:
+        every = list(rows[0]["metrics"])
+        names = ([name for name in every if name.endswith(f"@{SHOWN}")] or every)[:5]
+        output.table(("hidden", *names), [[f"{row['drop']:.0%}", *(row["metrics"][n] for n in names)] for row in rows])
+        output.say("Share of each history's events that the model did not see; the same events for every run.")
+        return
+    output.say(f"A {runs[0].path}\nB {runs[1].path}")
+    cells = [
+        [f"{row['drop']:.0%}", c["metric"], c["a"], c["b"], f"{c['difference']:+.4f}", c["p"]]
+        for row in rows
+        for c in row["metrics"].values()
+        if not c["metric"].startswith(PAIRED)  # a stand-in, printed on request only; the JSON has it
+    ]
+    output.table(("hidden", "metric", "A", "B", "B - A", "p"), cells)
+
+
+def print_oracle(output: Output, found: Sequence[OracleCeiling]) -> None:
+    """What stopping every user at their best step would bring."""
+    from fullrank.evaluation.reasoning_steps import LABEL
+
+    shown = [one for one in found if one.metric.endswith(f"@{SHOWN}")] or found
+    most = len(found[0].steps) - 1
+    cells = [[one.metric, one.fixed, one.best, f"{one.gap:+.4f}", _span(one.interval, "+")] for one in shown]
+    output.table(("metric", f"after {most}", "at each user's best step", "gap", "interval"), cells)
+    output.say(f"Oracle ({LABEL}): every user is stopped at the step, 0 to {most}, that finds their target best.")
+
+
+def print_curve(output: Output, found: Sequence[StepCurvePoint], names: Sequence[str]) -> None:
+    """Accuracy and time by reasoning steps."""
+    cells = [[one.streams, one.label, one.steps, *(one.metrics[name] for name in names), one.seconds] for one in found]
+    output.table(("streams", "steps", "taken", *names, "s / 1,000 users"), cells)

@@ -1,0 +1,168 @@
+"""The manifest of a folder of data: what the folder says of itself, and the checks that it is true.
+
+Stores of events, stores of impressions and folders of semantic ids share these. No file is trusted, none can run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fullrank.core.errors import UserError
+from fullrank.core.readers import read_bytes, read_json_text
+from fullrank.problem import PROBLEMS, Problem
+
+FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
+"""What a manifest calls the stores of each problem."""
+NAME = "manifest.json"
+AGAIN = "prepare the data again"
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size, hash, dtype and shape of each file of a store that is being written."""
+    files: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.iterdir()):
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        if path.suffix == ".npy":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            files[path.name] |= {"dtype": array.dtype.str, "shape": list(array.shape)}
+    return files
+
+
+def content(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """One hash for all files of a store."""
+    lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_store(folder: Path, *problems: Problem) -> bool:
+    """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
+    try:
+        return load_manifest(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
+    except UserError:
+        return False
+
+
+@dataclass(frozen=True)
+class FolderFormat:
+    """A kind of folder that a manifest can describe."""
+
+    what: str
+    describes: str
+    make: str
+    """How to get one."""
+    name: str
+    version: int
+    again: str = AGAIN
+    """What to do where one is damaged or of another version."""
+
+
+def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
+    """The manifest of a folder of this form. Raises `UserError` for another folder, form or version."""
+    if not folder.exists():
+        raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
+    if not (folder / NAME).is_file():
+        raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}", code="wrong-folder")
+    manifest = load_manifest(folder)
+    where, found = f"{NAME} of {str(folder)!r}", manifest.get("format")
+    if found != form.name:
+        raise UserError(
+            f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})", code="wrong-folder"
+        )
+    if manifest.get("format_version") != form.version:
+        raise UserError(
+            f"{where} has format version {manifest.get('format_version')!r}; this library reads {form.version}: "
+            f"{form.again}, or use the library version that wrote it",
+            code="wrong-format-version",
+        )
+    return manifest
+
+
+def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
+    try:
+        with np.errstate(over="raise"):  # a shape whose size wraps around
+            found = np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
+    except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
+            MemoryError) as error:  # fmt: skip
+        raise damaged_file(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
+        order = "" if found.flags.c_contiguous else " by columns"
+        raise damaged_file(path, f"it holds {found.dtype} {found.shape}{order}, expected {np.dtype(dtype)} {shape}")
+    if path.stat().st_size != found.offset + found.nbytes:
+        raise damaged_file(path, "its size does not fit its header")
+    return found
+
+
+def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:
+    """Read every file and compare its hash. Raises `UserError` for the first that differs."""
+    for name, entry in manifest["files"].items():
+        if sha256_file(folder / name) != entry.get("sha256"):
+            raise damaged_file(folder / name, "its hash is not the one in the manifest", again)
+    if content(manifest["files"]) != manifest["content"]:
+        raise UserError(
+            f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}", code="file-damaged"
+        )
+
+
+def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:
+    """The error for a file of a folder that is not what it should be."""
+    return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}", code="file-damaged")
+
+
+def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserError:
+    """The error for a manifest that lacks something; `what` says it behind the manifest's name ("lacks 'split'")."""
+    return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
+
+
+def load_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of any store as JSON; nothing of it is checked."""
+    path = folder / NAME
+    try:
+        tree = read_json_text(read_bytes(path))
+    except OSError as error:
+        raise damaged_file(path, error.strerror or str(error)) from None
+    except UserError as error:
+        raise damaged_file(path, f"it is not JSON ({error})") from None
+    if not isinstance(tree, dict):
+        raise damaged_file(path, "it is not a JSON object")
+    return tree
+
+
+def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
+    """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
+    for name, entry in files.items():
+        # Names are ours or refused: a manifest cannot point out of its folder.
+        if name not in allowed:
+            raise UserError(
+                f"{NAME} of {str(folder)!r} lists {name!r}, which is no file of such a folder; {again}",
+                code="foreign-files",
+            )
+        if not (isinstance(entry, dict) and is_count(entry.get("bytes")) and isinstance(entry.get("sha256"), str)):
+            raise incomplete_manifest(folder, f"lacks the size or the hash of {name}", again)
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{str(path)!r} is missing; {again}", code="missing-file")
+        if path.stat().st_size != entry["bytes"]:
+            raise damaged_file(
+                path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again
+            )
+    for name in sorted(needed):
+        if name not in files:
+            raise incomplete_manifest(folder, f"does not list {name}", again)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value of a manifest is a whole number of at least 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,194 @@
+"""Metrics of a reasoner by the number of its steps: the oracle's ceiling, and the curve of accuracy against latency.
+
+`oracle_ceilings` takes each user's answer after the step that suits them best (PLR, Sec. 6.5.2, Figure 4). An oracle
+reads the truth. It says how much would be won by knowing when to stop, and is no result of a model: it beats every
+fixed number of steps by construction, more so the more steps there are, even where they differ by chance alone.
+Differs: the paper takes each step's own output; here step s is what the model would answer if it stopped after s steps
+(0: the encoder alone), which is what a system that stopped earlier could really show. The best step is chosen anew for
+every metric; of equal ones the earliest.
+
+`accuracy_by_steps` measures after 0, 1, ... S steps for everybody, and with adaptive stopping. Seconds are those of
+scoring and ranking, histories in and metrics out, on the machine at hand; the settings take turns, and each keeps its
+best of `rounds`, so that a disturbance is nobody's alone. Compare them within one table only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Progress
+from fullrank.evaluation.retrieval import EvalStore, evaluate
+from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.statistics import bounds, resample
+from fullrank.metrics.names import ACCURACY
+from fullrank.models.sequential.reasoning.budget import Budget, check_budget, reasoner_of
+
+LABEL = "reads the truth: a ceiling, not a result of the model"
+LENGTH = 10
+"""Items that must stay the same from step to step, where adaptive stopping is not told how many."""
+
+
+@dataclass(frozen=True)
+class OracleCeiling:
+    """One metric under the oracle."""
+
+    metric: str
+    fixed: float
+    """With the number of steps that the model takes."""
+    best: float
+    """Each user at the step that is best for them; an oracle."""
+    gap: float
+    """best - fixed, what stopping at the right step would be worth."""
+    interval: tuple[float, float]
+    """Of the gap, by bootstrap over users."""
+    steps: tuple[float, ...]
+    """The metric with everybody stopped after 0, 1, ... steps."""
+    chosen: tuple[float, ...]
+    """Share of the users whose (earliest) best step this is."""
+
+    def dump(self) -> dict[str, Any]:
+        return asdict(self) | {"label": LABEL}
+
+
+@dataclass(frozen=True)
+class StepCurvePoint:
+    """Metrics and latency of one budget."""
+
+    asked: int
+    """Most steps that may be taken. The name is a key of `--json`, which keeps it."""
+    adaptive: bool
+    """Each user stops when their list no longer changes."""
+    streams: int
+    """Streams that were computed."""
+    steps: float
+    """Steps taken, mean over users."""
+    metrics: dict[str, float]
+    seconds: float
+    """Per 1,000 users."""
+
+    @property
+    def label(self) -> str:
+        return f"{'adaptive, at most ' if self.adaptive else ''}{self.asked}"
+
+    def dump(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def oracle_ceilings(
+    model: Any,
+    store: EvalStore,
+    split: str,
+    spec: Evaluation | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> list[OracleCeiling]:
+    """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
+    spec = _accuracy_alone(spec or Evaluation())
+    most = _most_steps(model, spec)
+    values = []
+    for step in range(most + 1):
+        tick = None if progress is None else _part(progress, step, most + 1)
+        found = evaluate(model, store, split, _at_step(spec, step), device=device, progress=tick)
+        values.append(found.per_user.values)
+    return [_ceiling(str(name), np.stack([v[str(name)] for v in values]), spec) for name in spec.names()]
+
+
+def accuracy_by_steps(
+    model: Any,
+    store: EvalStore,
+    split: str,
+    spec: Evaluation | None = None,
+    *,
+    metrics: Sequence[str] | None = None,
+    rounds: int = 3,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> list[StepCurvePoint]:
+    """A point for each number of steps up to `reasoning.steps` (as trained by default), then the adaptive one.
+
+    `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
+    """
+    spec = spec or Evaluation()
+    if rounds < 1:
+        raise UserError(f"rounds must be at least 1, not {rounds}", code="rounds-below-one")
+    most = _most_steps(model, spec)
+    light = spec.for_selection().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
+    settings = [_at_step(light, step) for step in range(most + 1)]
+    if spec.drop == 0 and spec.protocol == "full" and most:
+        settings.append(light.model_copy(update={"reasoning": _adaptive(spec.reasoning, most)}))
+    best, found = [float("inf")] * len(settings), [None] * len(settings)
+    for turn in range(rounds):
+        for place, setting in enumerate(settings):
+            begun = time.perf_counter()
+            measured: Any = evaluate(model, store, split, setting, device=device)
+            best[place] = min(best[place], time.perf_counter() - begun)
+            found[place] = measured
+            if progress is not None:
+                progress(turn * len(settings) + place + 1, rounds * len(settings))
+    return [_point(*three) for three in zip(settings, found, best, strict=True)]
+
+
+def _most_steps(model: Any, spec: Evaluation) -> int:
+    check_budget(model, spec.reasoning)
+    reasoner = reasoner_of(model)
+    if reasoner is None:
+        raise UserError(
+            "this model does not reason, so it has no steps to vary; give a run with a reasoner", code="not-a-reasoner"
+        )
+    return int(reasoner.steps if spec.reasoning.steps is None else spec.reasoning.steps)
+
+
+def _at_step(spec: Evaluation, step: int) -> Evaluation:
+    """The same evaluation after this many steps."""
+    return spec.model_copy(update={"reasoning": Budget(steps=step, streams=spec.reasoning.streams)})
+
+
+def _accuracy_alone(spec: Evaluation) -> Evaluation:
+    """Of what else is measured (exposure, fairness) more is not better, so an oracle cannot choose by it."""
+    if spec.reasoning.adaptive is not None:
+        raise UserError(
+            "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
+        )
+    names = tuple(str(name) for name in spec.names() if name.base in ACCURACY)
+    if not names:
+        raise UserError(
+            f"the oracle chooses by accuracy: name one of {', '.join(ACCURACY)} among the metrics",
+            code="no-accuracy-metric",
+        )
+    return spec.model_copy(update={"metrics": names, "slices": False})
+
+
+def _ceiling(name: str, values: np.ndarray, spec: Evaluation) -> OracleCeiling:
+    """From [steps, users]."""
+    best = values.max(0)
+    gap = best - values[-1]
+    drawn = resample(gap[:, None], samples=spec.bootstrap, seed=spec.seed)[:, 0]
+    share = np.bincount(values.argmax(0), minlength=len(values)) / values.shape[1]
+    return OracleCeiling(
+        name, float(values[-1].mean()), float(best.mean()), float(gap.mean()), bounds(drawn, spec.level),
+        tuple(values.mean(1).tolist()), tuple(share.tolist()),
+    )  # fmt: skip
+
+
+def _adaptive(budget: Budget, most: int) -> Budget:
+    return Budget(steps=most, streams=budget.streams, adaptive=budget.adaptive or LENGTH, patience=budget.patience)
+
+
+def _point(setting: Evaluation, found: Any, seconds: float) -> StepCurvePoint:
+    asked: int = found.protocol["reasoning"]["steps"]
+    adaptive = setting.reasoning.adaptive is not None
+    steps = found.mean_steps if adaptive else float(asked)
+    streams: int = found.protocol["reasoning"]["streams"]
+    return StepCurvePoint(asked, adaptive, streams, steps, found.metrics, 1000 * seconds / found.protocol["users"])
+
+
+def _part(progress: Progress, place: int, parts: int) -> Progress:
+    return lambda done, total: progress(place * total + done, parts * total)

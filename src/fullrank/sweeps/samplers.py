@@ -1,0 +1,108 @@
+"""Which settings a search tries: Halton's points by default, TPE (Optuna) on request.
+
+`halton` is a function of (seed, n) alone, so every cell of a search tries settings that are known before the first run.
+`tpe` chooses each trial from the scores of those before it (Bergstra et al., "Algorithms for Hyper-Parameter
+Optimization", NeurIPS 2011) and is a function of the seed, the trial's number and these scores, whose order counts: a
+search that is cut off and goes on asks for the same trials as an unbroken one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fullrank.core.errors import UserError
+
+if TYPE_CHECKING:
+    from fullrank.sweeps.search import Range
+
+SAMPLERS = ("halton", "tpe")
+STARTUP = 5
+"""Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few scores say nothing."""
+ATTEMPTS = 100
+"""How often TPE is asked for settings that were not tried yet."""
+
+
+def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
+    """Points in the unit cube that fill it evenly; point n does not depend on how many follow.
+
+    Halton's sequence with each base's digits passed through random permutations (Owen 2017, arXiv:1706.02808), so that
+    few points in many dimensions are not on a line.
+    """
+    from scipy.stats import qmc
+
+    class Seeded(qmc.Halton):
+        def _initialize_permutations(self) -> None:
+            """A permutation per digit, drawn from (seed, base): a further setting leaves the others' values alone."""
+            digits = (-(-52 // np.log2(base)) for base in self.base)  # as many as a float can tell apart
+            draws = (np.random.default_rng([seed, base]) for base in self.base)
+            self._permutations = [
+                np.array([draw.permutation(base) for _ in range(int(count))])
+                for base, count, draw in zip(self.base, digits, draws, strict=True)
+            ]
+            self.seeded = True
+
+    engine = Seeded(dimensions, scramble=True)
+    if not hasattr(engine, "seeded"):  # its own permutations would give other points than recorded searches have
+        raise RuntimeError("this scipy draws Halton's permutations in another place; install one like 1.17")
+    while True:
+        yield [min(float(value), 1 - 2.0**-53) for value in engine.random(1)[0]]  # a sum of digits may round up to 1
+
+
+def tpe(
+    space: Mapping[str, Range],
+    tried: Sequence[Mapping[str, Any]],
+    scores: Sequence[float | None],
+    seed: int,
+) -> dict[str, Any]:
+    """Settings for the trial after those `tried`, whose scores are given (larger is better, None where one failed).
+
+    Needs the extra `tune`. Raises `UserError` where the space holds nothing that was not tried.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise UserError(
+            "the sampler 'tpe' needs optuna, which is not installed: pip install 'fullrank[tune]'",
+            code="missing-package",
+        ) from None
+    kinds = {path: _distribution(some) for path, some in space.items()}
+    sampler_seed = int(np.random.SeedSequence([seed, len(tried)]).generate_state(1)[0])
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # a line per study says nothing that ours do not
+    try:
+        sampler = optuna.samplers.TPESampler(seed=sampler_seed, n_startup_trials=1)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for settings, score in zip(tried, scores, strict=True):
+            if score is not None and settings.keys() == space.keys():  # the defaults of trial 0 may be no such point
+                point = {path: space[path].place_of(value) for path, value in settings.items()}
+                study.add_trial(optuna.trial.create_trial(params=point, distributions=kinds, value=score))
+        for _ in itertools.repeat(None, ATTEMPTS):
+            asked = study.ask(kinds).params
+            settings = {path: some.tidy(asked[path]) for path, some in space.items()}
+            if settings not in tried:
+                return settings
+    finally:
+        optuna.logging.set_verbosity(before)
+    raise UserError(
+        f"TPE found nothing in the space that was not among the {len(tried)} trials so far: ask for fewer trials, or "
+        "widen the space",
+        code="space-exhausted",
+    )
+
+
+def _distribution(some: Range) -> Any:
+    """A range in Optuna's terms; of choices their places, because a value may be a list or a mapping."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if some.choice is not None:
+        return CategoricalDistribution(range(len(some.choice)))
+    if some.integer is not None:
+        return IntDistribution(*some.integer)
+    if some.log is not None:
+        return FloatDistribution(*some.log, log=True)
+    assert some.uniform is not None
+    return FloatDistribution(*some.uniform)

@@ -1,0 +1,86 @@
+"""What is logged of a run: metrics.jsonl, Lightning loggers, and what a person sees (a bar, and a line per epoch).
+
+metrics.jsonl has one JSON row per logged step and per epoch, in the order they happened.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import append_line, write_jsonl
+from fullrank.core.progress import Reporter, clock
+from fullrank.run import metrics_rows
+
+
+class MetricsLog:
+    """Appends rows to a run's metrics.jsonl and passes their numbers on to Lightning loggers."""
+
+    def __init__(self, out: Path, loggers: tuple[Any, ...] = ()):
+        self.path, self.loggers = out / "metrics.jsonl", loggers
+
+    def keep_until(self, step: int) -> None:
+        """Drop the rows behind a step: a resumed run writes them again."""
+        if not self.path.exists():
+            return
+        write_jsonl(self.path, takewhile(lambda row: row["step"] <= step, metrics_rows(self.path.parent)))
+
+    def add(self, event: str, step: int, epoch: int | float, figures: Mapping[str, Any]) -> None:
+        """One row: what happened, where, and its figures."""
+        row = {"event": event, "step": step, "epoch": epoch, **figures}
+        append_line(self.path, json.dumps(row))
+        numbers = {f"{event}/{k}": v for k, v in figures.items() if isinstance(v, int | float)}
+        for logger in self.loggers:
+            logger.log_metrics(numbers, step=step)
+
+
+def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
+    """Lightning loggers by name (tensorboard, csv, mlflow, wandb, ...)."""
+    import lightning.pytorch.loggers as room
+
+    allowed = {n.removesuffix("Logger").lower(): n for n in dir(room) if n.endswith("Logger") and n != "Logger"}
+    found = []
+    for name in names:
+        if name.lower() not in allowed:
+            raise unknown("logger", name, allowed)
+        try:
+            found.append(_make_logger(getattr(room, allowed[name.lower()]), name.lower(), out))
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"the logger {name!r} needs a package that is not installed: {error}", code="missing-package"
+            ) from None
+    return tuple(found)
+
+
+def _make_logger(kind: Any, name: str, out: Path) -> Any:
+    if name in ("tensorboard", "csv"):
+        return kind(save_dir=str(out / "logs"), name=name, version="")
+    if name == "mlflow":
+        return kind(experiment_name="fullrank", tracking_uri=f"file:{(out / 'logs' / 'mlflow').absolute()}")
+    return kind(project="fullrank") if name in ("wandb", "comet", "neptune") else kind()
+
+
+class TrainingProgress:
+    """A bar on a terminal; where there is none, a line per epoch alone."""
+
+    def __init__(self, enabled: bool, total: int, done: int):
+        self.total, self.first, self.begun = total, done, time.perf_counter()
+        self.reporter = Reporter(enabled, lines=False).__enter__()
+        self.advance(done, "training")
+
+    def advance(self, step: int, text: str) -> None:
+        self.reporter.at("training", step, self.total, text)
+
+    def epoch(self, step: int, text: str) -> None:
+        """One line that stays."""
+        spent = time.perf_counter() - self.begun
+        left = spent / max(1, step - self.first) * (self.total - step)
+        self.reporter.say(f"{text}  [{clock(spent)} gone, at most {clock(left)} left]")
+
+    def close(self) -> None:
+        self.reporter.close()

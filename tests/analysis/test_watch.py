@@ -1,0 +1,85 @@
+"""Watching a training: figures each epoch, one alarm per crossing, and not a bit of the weights changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fullrank as fr
+from fullrank.analysis.watch import Watch
+from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.prepare import prepare
+from fullrank.data.events.store import Store
+from fullrank.data.sources.planted import Planted
+from fullrank.training import Callback
+from refusals import refused
+from tests.training.conftest import tiny
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    tables = Planted(users=120, items=40, events_per_user=8).read()
+    return prepare(tables.events, tmp_path_factory.mktemp("market") / "store", items=tables.items)
+
+
+def test_it_is_a_callback_of_training() -> None:
+    assert isinstance(Watch(), Callback)
+    assert fr.Watch is Watch
+
+
+def test_figures_of_each_epoch_and_the_same_weights(market: Store, tmp_path: Path) -> None:
+    spec = tiny("training.max_epochs=2")
+    bare = fr.train(spec, market, tmp_path / "bare", progress=False)
+    watched = fr.train(spec, market, tmp_path / "watched", callbacks=[Watch(users=30)], progress=False)
+    epochs = [row for row in watched.rows() if row["event"] == "epoch"]
+    assert len(epochs) == 2
+    for row in epochs:
+        assert 0 < row["watch/collapse_share"] <= 1 and 1 <= row["watch/entropy_rank"] <= 16
+        assert 0 <= row["watch/popularity_spearman"] <= 1 and row["watch_seconds"] >= 0
+        assert 0 < row["watch/last_layer_collapse_share"] <= 1 and 1 <= row["watch/last_layer_entropy_rank"] <= 16
+    one, two = (read_tensors(run.path / "weights.safetensors") for run in (bare, watched))
+    assert one.keys() == two.keys() and all(one[key].equal(two[key]) for key in one)
+
+
+def test_the_share_is_that_of_a_diagnosis(market: Store, tmp_path: Path) -> None:
+    run = fr.train(tiny("training.max_epochs=1"), market, tmp_path / "r", callbacks=[Watch(users=30)], progress=False)
+    (epoch,) = (row for row in run.rows() if row["event"] == "epoch")
+    found = fr.diagnose(run, "validation", users=30)
+    assert found.value("spectrum", "collapse_share") == pytest.approx(epoch["watch/collapse_share"], rel=1e-4)
+
+
+def test_one_alarm_per_crossing(market: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch(users=30, alarm=1e-6)
+    run = fr.train(tiny("training.max_epochs=3"), market, tmp_path / "run", callbacks=[watch], progress=False)
+    (alarm,) = (row for row in run.rows() if row["event"] == "alarm")
+    assert alarm["epoch"] == 1 and alarm["threshold"] == 1e-6 and alarm["watch/collapse_share"] > 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Alarm: ")]
+    assert len(said) == 1 and "after epoch 1" in said[0]
+    quiet = fr.train(
+        tiny("training.max_epochs=1"), market, tmp_path / "q", callbacks=[Watch(alarm=1.0)], progress=False
+    )
+    assert not [row for row in quiet.rows() if row["event"] == "alarm"]
+
+
+def test_without_validation_users_training_histories_are_read(market: Store, tmp_path: Path) -> None:
+    bounds = market.bounds.copy()
+    bounds[:, 1] = bounds[:, 0]
+    arrays = {"items": market.items, "offsets": market.offsets, "bounds": bounds, "times": None, "weights": None}
+    store = Store(market.path, market.manifest, arrays | {"types": None}, market.catalog)
+    run = fr.train(tiny("training.max_epochs=1"), store, tmp_path / "run", callbacks=[Watch()], progress=False)
+    assert [row for row in run.rows() if row["event"] == "epoch"][0]["watch/collapse_share"] > 0
+
+
+def test_settings_that_cannot_be() -> None:
+    with refused("alarm-out-of-range", 1.5):
+        Watch(alarm=1.5)
+    with refused("sample-too-small", 1):
+        Watch(users=1)
+
+
+def test_a_baseline_has_no_epochs_to_watch(market: Store, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="fitted at once"):
+        fr.train("popularity", market, tmp_path / "run", callbacks=[Watch()])
+    assert not (tmp_path / "run").exists()
