@@ -10,7 +10,8 @@ problems states in a Protocol what that is, and registers its two in one table; 
     evaluation.compare.COMPARE       the paired difference of two results `evaluation.compare.Compare`
     training.data_module.DATA_MODULES   a store, as training sees it      `training.data_module.DataModule`
     analysis.diagnose.DIAGNOSE       what a run looks like from inside    `analysis.diagnose.Diagnose`
-    analysis.report.report.REPORT    a page about some runs               `analysis.report.report.WritePage`
+    analysis.report.report.REPORT    a page about some runs               a function of their results and the split
+    analysis.report.collect.FAMILIES what a page takes from a run folder  `analysis.report.collect.Family`
 
 The tables stand in their rooms because nothing here may import them: this module stands below all of them.
 """

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fullrank.analysis.activations import Context, Sample, activations, sample_users
+from fullrank.analysis.activations import RetrievalContext, Sample, activations, sample_users
 from fullrank.analysis.diagnosis import Row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.core.spec import Spec
@@ -47,9 +47,11 @@ def everyone(on: Store) -> Sample:
     return sample_users(on, "test", 10_000)
 
 
-def context_of(model: Any, some: Sample, on: Store | None = None, split: str = "test", **given: Any) -> Context:
+def context_of(
+    model: Any, some: Sample, on: Store | None = None, split: str = "test", **given: Any
+) -> RetrievalContext:
     """What a diagnostic is given; most of them read nothing of the store."""
-    return Context(model, shop() if on is None else on, split, some, **given)
+    return RetrievalContext(model, shop() if on is None else on, split, some, **given)
 
 
 def observed(model: Any, some: Sample, *diagnostics: type[Diagnostic] | Diagnostic, **given: Any) -> list[list[Row]]:

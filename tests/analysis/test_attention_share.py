@@ -21,8 +21,8 @@ from tests.analysis.conftest import everyone, model_of, observed, recommender, s
 @pytest.mark.parametrize("size", [5, 23, 60, 1000])
 def test_the_head_is_what_fairness_does_not_call_niche(size: int) -> None:
     popularity = np.random.default_rng(size).integers(0, 9, size)
-    assert np.array_equal(popularity_bands(popularity) < HEAD, ~niche(popularity, 0.8))
-    assert popularity[popularity_bands(popularity) == 0].min() >= popularity[popularity_bands(popularity) == 4].max()
+    assert np.array_equal(item_bands(popularity) < HEAD, ~niche(popularity, 0.8))
+    assert popularity[item_bands(popularity) == 0].min() >= popularity[item_bands(popularity) == 4].max()
 
 
 def two_sided() -> object:
@@ -34,7 +34,7 @@ def two_sided() -> object:
 def test_the_twin_adds_up_single_weights(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = shop()
     model, some = model_of(recommender() if kind == "causal" else two_sided(), store), everyone(store)
-    band = popularity_bands(some.popularity)
+    band = item_bands(some.popularity)
     mass, keys, uniform = np.zeros((2, 2, 5)), np.zeros(5), np.zeros(5)
     (reading,) = activations(model, some)
     for attended in reading.attentions:

@@ -1,4 +1,4 @@
-"""Click models diagnosed and watched: the sample, the file, what is refused, and not a bit of the weights changed."""
+"""Ranking models diagnosed and watched: the sample, the file, what is refused, and not a bit of the weights changed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 
 from fullrank.analysis.diagnosis import Row, row
 from fullrank.analysis.diagnostics import Diagnostic, Section, find_sections
-from fullrank.analysis.report import Figure, Missing, Panel, Table
+from fullrank.analysis.report import Figure, Missing, Panel, RunTable
 from fullrank.analysis.report.results import RunResult
 from fullrank.problem import PROBLEMS
 from fullrank.testing import check_component, checks, checks_of
@@ -80,8 +80,8 @@ class Ragged(Sound):
     """A table whose rows are shorter than its header."""
 
     @classmethod
-    def table_of(cls, result: RunResult) -> Table | None:
-        return Table("a", "b", ("x", "y"), ((1,),))
+    def table_of(cls, result: RunResult) -> RunTable | None:
+        return RunTable("a", "b", ("x", "y"), ((1,),))
 
 
 class Nameless(Sound):

@@ -111,7 +111,7 @@ def test_a_graph_that_reaches_too_little_gives_the_exact_list() -> None:
     made, how = predictor("codes"), PATHS["graph"][1]
     found = made.recommend(HISTORIES, k=10, allow=IDS[3:18], **how)
     assert found.equals(made.recommend(HISTORIES, k=10, allow=IDS[3:18]))
-    (search,) = made._made.values()
+    (search,) = made._searches.values()
     assert search is not None
     for _, part in found.group_by("user"):
         assert part["score"].is_sorted(descending=True)
@@ -322,7 +322,7 @@ def test_another_decoding_starts_from_its_own_defaults() -> None:
     assert exact == beam.recommend(HISTORIES, decoding={"kind": "pruned"}).rows()
     for beams in range(2, 12):
         beam.recommend(HISTORIES, k=2, decoding={"beams": beams})
-    assert len(beam._made) <= 4, "what searches keep does not grow with the settings asked for"
+    assert len(beam._searches) <= 4, "what searches keep does not grow with the settings asked for"
 
 
 def test_look_ups_of_any_kind_of_id() -> None:

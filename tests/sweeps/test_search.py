@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fullrank.core.errors import UserError
-from fullrank.sweeps.samplers import halton, tpe
-from fullrank.sweeps.search import Range, Search
+from fullrank.sweeps.samplers import Range, halton, tpe
+from fullrank.sweeps.search import Search
 from refusals import refused
 
 SPACE = "{training.lr: {log: [3e-4, 3e-3]}, model.encoder.dropout: {choice: [0.2, 0.5]}, model.dim: {integer: [4, 40]}}"

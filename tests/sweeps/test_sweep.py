@@ -116,7 +116,7 @@ def test_a_sweep_cut_off_between_training_and_its_row_only_evaluates(
 
     grid = tiny("[sasrec, gru4rec]")
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setitem(one.EVALUATE, "retrieval", cut)
+        patched.setitem(engine.EVALUATE, "retrieval", cut)
         sweep(grid, store, out, progress=False)
     assert not (out / "rows.jsonl").exists(), "an interrupt is no failure"
     before = (out / "cells" / "sasrec-seed0" / "metrics.jsonl").read_text()

@@ -24,15 +24,15 @@ class Even(AttentionSpec):
     """The mean of what a query may see: no entry point names it."""
 
     kind: Literal["even"] = "even"
+    unread: bool = False
+    """Planted: nothing reads it."""
 
     def build(self, dim: int, max_length: int) -> Attention:
         return EvenAttention(dim, max_length, self)
 
 
 class EvenAttention(Attention):
-    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().project(x, positions)
-        return q, k, v + 0.0 * (q + k)  # every parameter has a gradient, if only of zero
+    uncounted = "its weights are no products of queries and keys"
 
     def mix(self, q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
         return (allowed / allowed.sum(-1, keepdim=True)).expand(len(q), q.shape[1], -1, -1).to(q.dtype)
@@ -71,8 +71,7 @@ def test_a_failure_names_the_component_the_check_and_the_settings() -> None:
 
 
 def test_what_a_third_party_has_not_registered_is_checked_by_its_base_class() -> None:
-    """Its parameters of queries and keys do not learn, and that is what is said."""
-    with pytest.raises(AssertionError, match="even, check 'learns': .*qkv.*"):
+    with pytest.raises(AssertionError, match="even, check 'effects': unread has no effect"):
         check_component(Even)
 
 

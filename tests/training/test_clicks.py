@@ -224,9 +224,9 @@ def test_the_wrong_store_is_refused(store: ImpressionStore, market: Store, tmp_p
 def test_what_ranks_items_is_refused_on_a_click_model(store: ImpressionStore, tmp_path: Path) -> None:
     run = fit(tiny("training.max_epochs=1"), store, tmp_path / "run", progress=False)
     for ask in (lambda: fr.recommend(run, {"me": [1]}), lambda: run.catalog):
-        with pytest.raises(UserError, match="ranks no catalogue"):
+        with refused("not-a-recommender"):
             ask()
-    with pytest.raises(UserError, match="users and alarm are of runs that recommend"):
+    with refused("setting-without-effect", "users", "alarm"):
         fit(tiny("training.max_epochs=1"), store, tmp_path / "w", progress=False, callbacks=(fr.Watch(users=9),))
     assert not (tmp_path / "w").exists()
 

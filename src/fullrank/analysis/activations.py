@@ -120,7 +120,7 @@ class SampleStore:
 
 
 @dataclass(frozen=True)
-class Context:
+class RetrievalContext:
     """What a diagnostic of a recommender is given: one model on a sample of a split of a store."""
 
     model: Any

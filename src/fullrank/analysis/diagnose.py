@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from fullrank.analysis.activations import Context, activations, sample_protocol, sample_users
+from fullrank.analysis.activations import RetrievalContext, activations, sample_protocol, sample_users
 from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, row
 from fullrank.analysis.diagnostics import Diagnostic, find_diagnostics
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
@@ -73,7 +73,7 @@ def diagnose_retrieval(
         )
     sample = sample_users(store, split, users, seed=seed)
     spec = sample_protocol(evaluation or Evaluation())
-    context = Context(model, store, split, sample, spec, vectors)
+    context = RetrievalContext(model, store, split, sample, spec, vectors)
     classes = find_diagnostics("retrieval", ORDER["retrieval"])
     observers = [diagnostic(context) for diagnostic in classes if not diagnostic.runs_model]
     for batch in activations(model, sample, _part(progress, 0.0, PASS)):

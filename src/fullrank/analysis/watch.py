@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 
 from torch import nn
 
-from fullrank.analysis.activations import Context, activations, sample_users
+from fullrank.analysis.activations import RetrievalContext, activations, sample_users
 from fullrank.analysis.diagnosis import Row
 from fullrank.analysis.diagnostics.layers import Layers
 from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
@@ -82,7 +82,7 @@ class Watch:
     def _figures(self, model: Model, store: Store) -> list[tuple[str, float | None]]:
         split = "validation" if len(store.eval_set("validation")) > 1 else "train"
         sample = sample_users(store, split, self.users)
-        context = Context(model, store, split, sample)
+        context = RetrievalContext(model, store, split, sample)
         scores, layers = SpectralCollapse(context), Layers(context)
         for batch in activations(model, sample):
             scores.observe(batch)

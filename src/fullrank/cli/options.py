@@ -206,7 +206,8 @@ def _options(spec: str, flags: Mapping[str, str]) -> list[Any]:
 def _option(path: str, flag: str, spec: type[Spec], flags: Mapping[str, str]) -> inspect.Parameter:
     field, owner = _field(spec, path)
     kind, metavar = _type(field)
-    lowest, highest = (next((getattr(m, key) for m in field.metadata if hasattr(m, key)), None) for key in ("ge", "le"))
+    limits = [] if owner else field.metadata  # another kind may stand there, with limits of its own
+    lowest, highest = (next((getattr(m, key) for m in limits if hasattr(m, key)), None) for key in ("ge", "le"))
     if _nullable(field):
         metavar = f"{metavar}|none"
     info = typer.Option(flag, metavar=metavar, help=_help(field, owner, kind, flags), min=lowest, max=highest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,72 +13,13 @@ from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import Cell, Job, check_distinct_folders, check_name, check_seeds, make_jobs
-from fullrank.sweeps.samplers import halton
+from fullrank.sweeps.samplers import Range, halton
 
 MOST = 12
 """Settings that are searched at once: Halton's points in more dimensions lie on lines for too long."""
 
 Plan = dict[str, list[dict[str, Any]]]
 """Name of a cell -> the settings of each of its trials."""
-
-
-class Range(Spec):
-    """The values that one setting may take: exactly one of the four."""
-
-    log: tuple[float, float] | None = None
-    """Between two positive numbers, even in the logarithm."""
-    uniform: tuple[float, float] | None = None
-    """Between two numbers, evenly."""
-    integer: tuple[int, int] | None = None
-    """Whole numbers from the first to the last."""
-    choice: tuple[Any, ...] | None = None
-    """One of these."""
-
-    @model_validator(mode="after")
-    def _is_one_range(self) -> Range:
-        given = {name: getattr(self, name) for name in type(self).model_fields if getattr(self, name) is not None}
-        if len(given) != 1:
-            raise UserError(
-                f"a range is one of log, uniform, integer, choice; given: {', '.join(given) or 'none'}",
-                code="not-one-range",
-            )
-        name, values = next(iter(given.items()))
-        if name == "choice":
-            if len(values) < 2:
-                raise UserError("choice: at least two values, or there is nothing to choose", code="too-few-choices")
-        elif not (all(map(math.isfinite, values)) and values[0] < values[1]) or (name == "log" and values[0] <= 0):
-            raise UserError(
-                f"{name}: the lower end, then the upper one{', both above 0' * (name == 'log')}; given: {list(values)}",
-                code="bad-range",
-            )
-        return self
-
-    def at(self, place: float) -> Any:
-        """The value at a place in [0, 1); numbers to 3 significant digits, within the range."""
-        if self.choice is not None:
-            return self.choice[int(place * len(self.choice))]
-        if self.integer is not None:
-            return self.integer[0] + int(place * (self.integer[1] - self.integer[0] + 1))
-        if self.log is not None:
-            low, high = self.log
-            value = low * (high / low) ** place
-        else:
-            low, high = self.uniform or (0.0, 1.0)
-            value = low + (high - low) * place
-        return self.tidy(value)
-
-    def tidy(self, value: Any) -> Any:
-        """A value as it is tried: of a choice the one at this place, a number to 3 significant digits in the range."""
-        if self.choice is not None:
-            return self.choice[value]
-        if self.integer is not None:
-            return value
-        low, high = self.log or self.uniform or (0.0, 1.0)
-        return min(max(float(f"{value:.3g}"), low), high)
-
-    def place_of(self, value: Any) -> Any:
-        """The inverse of `tidy`: of a choice its place, else the value."""
-        return value if self.choice is None else self.choice.index(value)
 
 
 class SearchCell(Cell):

@@ -19,11 +19,11 @@ import numpy as np
 import polars as pl
 import torch
 
-from fullrank.analysis.activations import Context, activations, sample_users
+from fullrank.analysis.activations import RetrievalContext, activations, sample_users
 from fullrank.analysis.diagnosis import LEFT_OUT, Diagnosis, Row, is_row
 from fullrank.analysis.diagnostics import Diagnostic, Section
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
-from fullrank.analysis.report import Figure, Missing, Table
+from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.files import jsonable
@@ -146,7 +146,7 @@ def _rows(
     model = example.model(device) if model is None else model
     if section.problem == "retrieval":
         sample = sample_users(example.store, "test", SAMPLE)
-        diagnostic = section(Context(model, example.store, "test", sample))
+        diagnostic = section(RetrievalContext(model, example.store, "test", sample))
         passes: Iterator[Any] = activations(model, sample, batch_size=batch_size)
     else:
         rows = sample_impressions(example.store, "test", SAMPLE)
@@ -175,7 +175,7 @@ def _whole_figure(figure: object) -> None:
 
 
 def _whole_table(table: object) -> None:
-    assert table is None or isinstance(table, Table), f"{table!r} is no Table or None"
+    assert table is None or isinstance(table, RunTable), f"{table!r} is no RunTable or None"
     if table is not None:
         assert table.title and table.rows and all(len(row) == len(table.headers) for row in table.rows), table.title
 

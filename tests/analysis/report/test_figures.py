@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fullrank.analysis.diagnostics.ablation import Ablation
-from fullrank.analysis.diagnostics.attention_share import AttentionShare, popularity_bands
+from fullrank.analysis.diagnostics.attention_share import AttentionShare, item_bands
 from fullrank.analysis.diagnostics.bound import Bound
 from fullrank.analysis.diagnostics.curves import RetrievalCurves
 from fullrank.analysis.diagnostics.evaluation import Pareto, PopularityBands, pareto_front
@@ -55,7 +55,7 @@ def test_bands_count_recommended_places(found: list[RunResult]) -> None:
     made = figure(PopularityBands.figure(found[:1]))
     one = found[0]
     popularity = one.run.catalog.popularity
-    band, counts, events = popularity_bands(popularity), np.zeros(5), np.zeros(5)
+    band, counts, events = item_bands(popularity), np.zeros(5), np.zeros(5)
     assert one.evaluation.per_user.lists is not None
     for row in one.evaluation.per_user.lists[:, :10]:
         for item in row:

@@ -1,4 +1,4 @@
-"""The page of click models: every figure with alt text and numbers, what is missing said, kept results taken."""
+"""The page of ranking models: every figure with alt text and numbers, what is missing said, kept results taken."""
 
 from __future__ import annotations
 

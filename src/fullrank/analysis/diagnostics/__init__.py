@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fullrank.analysis.diagnosis import Row
-from fullrank.analysis.report import Figure, Missing, Table
+from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
@@ -42,7 +42,7 @@ class Section:
         return None
 
     @classmethod
-    def table_of(cls, result: RunResult) -> Table | None:
+    def table_of(cls, result: RunResult) -> RunTable | None:
         """Numbers of one run that no figure shows."""
         return None
 
@@ -62,7 +62,7 @@ class Diagnostic(Section):
     """Told by `rows` how much of it is done, where that takes long."""
 
     def __init__(self, context: Any):
-        """`context` is an `activations.Context`; of ranking models a `ranking_activations.RankingContext`."""
+        """`context` is an `activations.RetrievalContext`; of ranking models a `ranking_activations.RankingContext`."""
         self.context = context
 
     def observe(self, batch: Any) -> None:

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, Context, weights_of
+from fullrank.analysis.activations import Activations, RetrievalContext, weights_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Table
+from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult
 
 USERS = 256
@@ -50,7 +50,7 @@ class Alignment(Diagnostic):
 
     name = "alignment"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
         self.heads: dict[int, list[Tensor]] = {}
         """Layer -> cosine of u1 and v1, [b, H] each."""
@@ -104,7 +104,7 @@ class Alignment(Diagnostic):
         return found
 
     @classmethod
-    def table_of(cls, result: RunResult) -> Table | None:
+    def table_of(cls, result: RunResult) -> RunTable | None:
         """Table 3 of SPRINT: the cosines that Theorem 3.2 assumes to be near 1."""
         cosines, pairs = result.diagnosis.of("alignment", "uv_cosine"), result.diagnosis.of("alignment", "layer_cosine")
         if not cosines:
@@ -115,7 +115,7 @@ class Alignment(Diagnostic):
             for row in cosines
         ]  # fmt: skip
         rows += [(f"layers {row['layer'] + 1} and {row['index'] + 1}", "mean of users", row["value"]) for row in pairs]
-        return Table(
+        return RunTable(
             f"How alike the attention patterns of run {result.key} are",
             (
                 "A layer's attention writes one pattern best and reads one pattern best; the cosine says how alike "

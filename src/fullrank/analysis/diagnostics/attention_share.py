@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, Context, weights_of
+from fullrank.analysis.activations import Activations, RetrievalContext, weights_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
@@ -35,7 +35,7 @@ HEAD = 3
 """The first bands, which together are the most popular 20 percent."""
 
 
-def popularity_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
+def item_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
     """Each item's place in `LABELS`. Of equal counts the higher id is the more popular (as in `metrics.fairness`)."""
     order = np.argsort(popularity, kind="stable")[::-1]
     ends = [ceil(Fraction(edge) * len(popularity)) for edge in EDGES]
@@ -49,9 +49,9 @@ class AttentionShare(Diagnostic):
 
     name = "attention_share"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
-        self.band = torch.from_numpy(popularity_bands(context.sample.popularity))
+        self.band = torch.from_numpy(item_bands(context.sample.popularity))
         self.mass: dict[int, Tensor] = {}
         """Layer -> [H, bands]."""
         self.keys = torch.zeros(len(LABELS), dtype=torch.float64)

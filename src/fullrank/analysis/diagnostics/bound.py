@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fullrank.analysis.activations import Activations, AttentionInput, Context, weights_of
+from fullrank.analysis.activations import Activations, AttentionInput, RetrievalContext, weights_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
@@ -57,7 +57,7 @@ class Bound(Diagnostic):
 
     name = "bound"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
         self.scores = ScoreMatrix(len(context.sample), context.sample.popularity)
         self.rows_seen = 0

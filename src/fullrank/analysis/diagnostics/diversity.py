@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, Context
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
@@ -72,7 +72,7 @@ class Diversity(Diagnostic):
 
     name = "diversity"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
         self.reasoner = getattr(context.model, "reasoner", None)
         self.sums: Tensor | None = None

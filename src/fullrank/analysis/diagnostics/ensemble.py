@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, Context
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import ALONE, contraction, mean_distance, with_openings
@@ -41,7 +41,7 @@ class Ensemble(Diagnostic):
 
     name = "ensemble"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
         model = context.model
         self.reasoner, self.cosine = getattr(model, "reasoner", None), bool(getattr(model, "cosine", False))

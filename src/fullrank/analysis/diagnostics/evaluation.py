@@ -9,7 +9,7 @@ import numpy as np
 
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.diagnostics.attention_share import LABELS, popularity_bands
+from fullrank.analysis.diagnostics.attention_share import LABELS, item_bands
 from fullrank.analysis.report import Figure, Missing, join_words
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult, not_comparable
@@ -75,7 +75,7 @@ class PopularityBands(Section):
         columns: list[tuple[str, np.ndarray]] = []
         for one in results:
             popularity = one.run.catalog.popularity
-            band = popularity_bands(popularity)
+            band = item_bands(popularity)
             if not columns or not np.allclose(columns[0][1], _shares(popularity, band)):
                 columns.append(("events" if not columns else f"events of {one.key}", _shares(popularity, band)))
             lists = one.evaluation.per_user.lists

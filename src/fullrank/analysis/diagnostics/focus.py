@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, Context, weights_of
+from fullrank.analysis.activations import Activations, RetrievalContext, weights_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.relevance import LAST
@@ -39,7 +39,7 @@ class Focus(Diagnostic):
 
     name = "focus"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
         self.targets, self.relevance = context.targets, context.relevance
         self.seen: dict[int, Tensor] = {}

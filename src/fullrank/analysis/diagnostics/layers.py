@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, Context
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import triangle
@@ -31,7 +31,7 @@ class Layers(Diagnostic):
 
     name = "layers"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
         self.triangles: list[Tensor] = []
 

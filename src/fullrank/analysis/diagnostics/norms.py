@@ -19,7 +19,7 @@ from fullrank.analysis.activations import attention_of, blocks_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import triangle
-from fullrank.analysis.report import Table
+from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult, readable
 
 
@@ -66,7 +66,7 @@ class Norms(Diagnostic):
         return found + [row("norms", "sigma", spectral_norm(p), label=name) for name, p in matrices]
 
     @classmethod
-    def table_of(cls, result: RunResult) -> Table | None:
+    def table_of(cls, result: RunResult) -> RunTable | None:
         """The largest singular value of each matrix."""
         found = result.diagnosis.of("norms")
         if not found:
@@ -76,7 +76,7 @@ class Norms(Diagnostic):
              None if row["head"] is None else row["head"] + 1, row["value"])
             for row in found
         ]  # fmt: skip
-        return Table(
+        return RunTable(
             f"Norms of the matrices of run {result.key}",
             "Largest singular values, and the logs of their products; SPRINT's regulariser keeps these low.",
             ("matrix", "layer", "head", "value"),

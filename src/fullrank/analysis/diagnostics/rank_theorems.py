@@ -26,7 +26,7 @@ from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.effective_rank import LEAST
 from fullrank.analysis.ranking_activations import RankingActivations, RankingContext, layers_of
-from fullrank.analysis.report import Table
+from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult, readable
 from fullrank.models.ranking.mixings.block_transpose import BlockTransposeMixing, transposed
 
@@ -98,12 +98,12 @@ class RankTheorems(Diagnostic):
         return rows
 
     @classmethod
-    def table_of(cls, result: RunResult) -> Table | None:
+    def table_of(cls, result: RunResult) -> RunTable | None:
         """What of RankElastor's theorems is there in this model."""
         found = result.diagnosis.of("rank_theorems")
         if not found:
             return None
-        return Table(
+        return RunTable(
             f"The theorems of RankElastor in run {result.key}",
             (
                 "Means over the sample. transpose_...: Theorem 2.1, the stable rank behind block transpose between two "

@@ -19,11 +19,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, Context
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
-from fullrank.analysis.report import Figure, Missing, Table
+from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.draw import legend, logarithmic, look, panel
 from fullrank.analysis.report.results import RunResult, measured, readable
 from fullrank.data.batch import DenseScorer
@@ -115,7 +115,7 @@ class SpectralCollapse(Diagnostic):
 
     name = "spectrum"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
         self.scores = ScoreMatrix(len(context.sample), context.sample.popularity)
 
@@ -186,7 +186,7 @@ class SpectralCollapse(Diagnostic):
         return Figure(name, title, caption, (drawn,), headers, rows, absent)
 
     @classmethod
-    def table_of(cls, result: RunResult) -> Table | None:
+    def table_of(cls, result: RunResult) -> RunTable | None:
         """The items that the first direction raises most, with their titles."""
         found = result.diagnosis.of("spectrum", "loading")
         catalog = result.run.catalog
@@ -199,7 +199,7 @@ class SpectralCollapse(Diagnostic):
              int(catalog.popularity[row["index"]]), int(order[row["index"]]) + 1, row["value"])
             for row in found
         ]  # fmt: skip
-        return Table(
+        return RunTable(
             f"What the first pattern of run {result.key} raises",
             (
                 "The items with the largest part in the strongest pattern of all scores, and their places by "

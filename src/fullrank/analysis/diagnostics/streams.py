@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, Context
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import ALONE, reasons
@@ -55,7 +55,7 @@ class Streams(Diagnostic):
 
     name = "streams"
 
-    def __init__(self, context: Context):
+    def __init__(self, context: RetrievalContext):
         super().__init__(context)
         self.cosine = bool(getattr(context.model, "cosine", False))
         self.kl: Tensor | None = None

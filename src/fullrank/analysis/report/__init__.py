@@ -51,7 +51,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Table:
+class RunTable:
     """Numbers without a figure, folded until they are asked for."""
 
     title: str

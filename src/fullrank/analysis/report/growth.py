@@ -8,7 +8,7 @@ import numpy as np
 
 from fullrank.analysis.report import Figure
 from fullrank.analysis.report.draw import GREY, legend, look, panel, plain_powers
-from fullrank.analysis.report.page import Report, Summary, SummaryRow, check_extra
+from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable, check_extra
 from fullrank.scaling.growth import RARE, TOP, Growth, growth_sentences, short_number
 
 WORDS = (
@@ -47,7 +47,7 @@ def growth_report(grown: Growth) -> Report:
     )
 
 
-def _summary(grown: Growth) -> Summary:
+def _summary(grown: Growth) -> SummaryTable:
     law = grown.law
     cells = [
         *(int(counts[-1]) for counts in (grown.users, grown.interactions, grown.items)), grown.catalogue,
@@ -67,7 +67,7 @@ def _summary(grown: Growth) -> Summary:
     )
     row = SummaryRow("A", grown.source, look(0)["color"], tuple(cells))
     note = f"Users in the order of seed {grown.seed}. All interactions count, those of validation and test too."
-    return Summary(headers, (row,), note)
+    return SummaryTable(headers, (row,), note)
 
 
 def catalogue(grown: Growth) -> Figure:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank import __version__
-from fullrank.analysis.report import Figure, Missing, Table
+from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
@@ -30,7 +30,7 @@ class SummaryRow:
 
 
 @dataclass(frozen=True)
-class Summary:
+class SummaryTable:
     """The table at the top of a page."""
 
     headers: tuple[str, ...]
@@ -39,14 +39,14 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Block:
+class RunBlock:
     """What the page shows of one run alone."""
 
     key: str
     name: str
     note: str
     figures: tuple[Figure | Missing, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[RunTable, ...]
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Report:
     subtitle: str
     sentences: tuple[str, ...]
     """What there is to see."""
-    summary: Summary
+    summary: SummaryTable
     sections: tuple[Figure | Missing, ...]
     """Figures of all runs together."""
     words: tuple[tuple[str, str], ...]
     """What a reader may not know, and what it means."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[RunBlock, ...] = ()
     problem: Problem | None = None
     """Of the runs; None where the page is about something else."""
     results: tuple[RunResult, ...] = ()

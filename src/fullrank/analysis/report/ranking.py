@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fullrank.analysis.diagnostics.token_ranks import last_tap, taps_of
 from fullrank.analysis.report import join_words, plural
 from fullrank.analysis.report.draw import look
-from fullrank.analysis.report.page import Report, Summary, SummaryRow
+from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable
 from fullrank.analysis.report.results import RunResult, not_comparable
 from fullrank.analysis.report.sections import blocks_of_runs, joint_figures, metric_cell
 from fullrank.evaluation.spec import selection_sign
@@ -47,7 +47,7 @@ def ranking_page(results: Sequence[RunResult], split: str) -> Report:
     """One page about some ranking models."""
     verb = "predicts" if len(results) == 1 else "predict"
     return Report(
-        title=f"What {plural(len(results), 'click model')} {verb}, and how it gets there",
+        title=f"What {plural(len(results), 'ranking model')} {verb}, and how it gets there",
         subtitle=f"Accuracy, calibration and effective rank on the {split} split.",
         sentences=tuple(_sentences(results)),
         summary=_summary(results),
@@ -80,7 +80,7 @@ def _sentences(results: Sequence[RunResult]) -> Iterator[str]:
             )
 
 
-def _summary(results: Sequence[RunResult]) -> Summary:
+def _summary(results: Sequence[RunResult]) -> SummaryTable:
     metrics = [name for name in METRICS if any(one.metric(name) is not None for one in results)]
     rows = tuple(
         SummaryRow(one.key, one.name, look(place)["color"], (
@@ -96,4 +96,4 @@ def _summary(results: Sequence[RunResult]) -> Summary:
         f"sample of {sampled} impressions. Whether two runs differ: fullrank evaluate RUN RUN."
     )
     headers = ("recipe", "parameters", *metrics, "stable rank", "entropy rank")
-    return Summary(headers, rows, note)
+    return SummaryTable(headers, rows, note)

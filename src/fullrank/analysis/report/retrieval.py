@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.report import join_words, plural
 from fullrank.analysis.report.draw import look
-from fullrank.analysis.report.page import Report, Summary, SummaryRow
+from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable
 from fullrank.analysis.report.results import RunResult, not_comparable
 from fullrank.analysis.report.sections import blocks_of_runs, joint_figures, metric_cell
 
@@ -89,7 +89,7 @@ def _sentences(results: Sequence[RunResult]) -> Iterator[str]:
         yield f"No collapse: in {join_words(list(measured))} no single pattern is {COLLAPSED:.0%} of the scores."
 
 
-def _summary(results: Sequence[RunResult]) -> Summary:
+def _summary(results: Sequence[RunResult]) -> SummaryTable:
     accuracies = list(dict.fromkeys(one.accuracy for one in results))
     more = [name for name in MORE if name not in accuracies and any(name in one.evaluation.metrics for one in results)]
     rows = tuple(
@@ -116,7 +116,7 @@ def _summary(results: Sequence[RunResult]) -> Summary:
             + join_words([f"{o.key} was selected by {o.selected}" for o in others])
             + "."
         )
-    return Summary(headers, rows, note)
+    return SummaryTable(headers, rows, note)
 
 
 def _sampled(one: RunResult) -> str:

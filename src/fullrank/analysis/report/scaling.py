@@ -7,7 +7,7 @@ from typing import Any
 
 from fullrank.analysis.report import plural
 from fullrank.analysis.report.draw import look
-from fullrank.analysis.report.page import Report, Summary, SummaryRow, check_extra
+from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable, check_extra
 from fullrank.analysis.report.scaling_figures import compute, extrapolation, held_out, splits, surface
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, Law, fit_law
@@ -102,7 +102,7 @@ def _sentences(laws: Mapping[str, Law], held: Sequence[HeldOut]) -> Iterator[str
         )
 
 
-def _summary(ladder: Ladder, groups: Sequence[str], lower: bool) -> Summary:
+def _summary(ladder: Ladder, groups: Sequence[str], lower: bool) -> SummaryTable:
     rows = []
     for place, name in enumerate(groups):
         traces = [trace for trace in ladder.traces if trace.group == name]
@@ -123,4 +123,4 @@ def _summary(ladder: Ladder, groups: Sequence[str], lower: bool) -> Summary:
         f"best {ladder.metric}",
     )
     note = "One line for each data set. Sizes are in parameters, as the laws count them."
-    return Summary(headers, tuple(rows), note)
+    return SummaryTable(headers, tuple(rows), note)

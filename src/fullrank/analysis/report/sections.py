@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fullrank.analysis.diagnostics import find_sections
 from fullrank.analysis.report import Figure, Missing, plural
-from fullrank.analysis.report.page import Block
+from fullrank.analysis.report.page import RunBlock
 from fullrank.analysis.report.results import RunResult
 from fullrank.problem import Problem
 
@@ -17,14 +17,14 @@ def joint_figures(problem: Problem, order: Sequence[str], results: Sequence[RunR
     return tuple(figure for figure in drawn if figure is not None)
 
 
-def blocks_of_runs(problem: Problem, order: Sequence[str], results: Sequence[RunResult]) -> tuple[Block, ...]:
+def blocks_of_runs(problem: Problem, order: Sequence[str], results: Sequence[RunResult]) -> tuple[RunBlock, ...]:
     """What each run has alone."""
     sections = find_sections(problem, order)
     blocks = []
     for one in results:
         figures = tuple(figure for section in sections if (figure := section.figure_of(one)) is not None)
         tables = tuple(table for section in sections if (table := section.table_of(one)) is not None)
-        blocks.append(Block(one.key, one.name, _note(one), figures, tables))
+        blocks.append(RunBlock(one.key, one.name, _note(one), figures, tables))
     return tuple(blocks)
 
 

@@ -180,6 +180,7 @@ def without_duplicates(events: Events, keep: Duplicates) -> Events:
     """
     if keep == "keep":
         return events
+    # One number for each pair: users x items fit 63 bits, since both are codes of 31.
     pair = pl.Series(events.user.astype(np.int64) * len(events.item_ids) + events.item)
     mask = pair.is_first_distinct() if keep == "first" else pair.is_last_distinct()
     return events.take(mask.to_numpy())

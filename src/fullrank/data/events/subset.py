@@ -60,6 +60,7 @@ def subset(
     owner = source.events.items.row_of()
     items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
     mine = chosen[owner]
+    # Hidden items lose their training events alone: in validation and test they are what a model has to find.
     remains = mine & ~((part == 0) & hidden[items])
     if not (remains & (part == 0)).any():
         raise UserError(

@@ -175,7 +175,7 @@ class Schema(Spec):
         if self.time is None and self.time_unit != "s":
             raise UserError("time_unit has no effect without `time`", code="setting-without-effect")
         owners = [field.name for field in self.fields if isinstance(field, Categorical)]
-        for field in self.multivalued():
+        for field in self.several():
             if field.shares is not None and field.shares not in owners:
                 raise UserError(
                     f"field {field.name!r} shares {field.shares!r}, which is no categorical field"
@@ -184,8 +184,8 @@ class Schema(Spec):
                 )
         return self
 
-    def multivalued(self) -> Iterator[BagOf | SequenceOf]:
-        """Bags and sequences, in order."""
+    def several(self) -> Iterator[BagOf | SequenceOf]:
+        """The multi-valued fields, bags and sequences, in order."""
         yield from (field for field in self.fields if isinstance(field, BagOf | SequenceOf))
 
     @property

@@ -27,7 +27,7 @@ class Fit:
         self.schema, self.typed = schema, typed
         self.rows = np.zeros(len(PARTS), np.int64)
         self.positive = np.zeros(len(PARTS), np.int64)
-        self.multivalued = list(schema.multivalued())
+        self.multivalued = list(schema.several())
         self.lengths = np.zeros((len(self.multivalued), len(PARTS)), np.int64)
         """Values of each bag in each part."""
         self.missing = {field.name: 0 for field in schema.fields}

@@ -270,10 +270,10 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
         schema = Schema.parse(tree["schema"])
     except UserError as error:
         raise UserError(f"the schema in {manifests.NAME} of {str(folder)!r}: {error}", code=error.code) from None
-    _check_counts(tree["counts"], len(list(schema.multivalued())), folder)
+    _check_counts(tree["counts"], len(list(schema.several())), folder)
     allowed = {
         *TABLES,
-        *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.multivalued())))),
+        *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.several())))),
     }
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
@@ -305,6 +305,7 @@ def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
 
 
 AnyStore = Store | ImpressionStore
+"""A prepared dataset of either problem."""
 
 
 def open_store(path: str | Path) -> AnyStore:
