@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from discover import Pair
-from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.items.features import Features
@@ -105,7 +104,7 @@ def test_feature_dropout_in_training_alone() -> None:
 def test_refusals() -> None:
     with refused("no-feature-columns", "categorical", "numeric"):
         Features.parse({})
-    with pytest.raises(UserError, match="no column 'colour'"):
+    with refused("unknown-column", "colour"):
         Features(categorical=("colour",)).build(DIM, catalog())
-    with pytest.raises(UserError, match="not a number"):
+    with refused("wrong-column-type", "brand"):
         Features(numeric=("brand",)).build(DIM, catalog())

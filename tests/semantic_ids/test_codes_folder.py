@@ -15,8 +15,8 @@ import torch
 
 import fullrank as fr
 from coded import catalog, settings
-from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors, write_tensors
+from refusals import refused
 
 
 @pytest.fixture
@@ -65,36 +65,36 @@ def reduction(width: int, kept: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "code", "name"),
     [
-        (lambda f: shutil.rmtree(f), "there is no folder of codes"),
-        (lambda f: (f / "manifest.json").unlink(), "make one with fullrank encode"),
-        (lambda f: (f / "manifest.json").write_text("{"), "not JSON"),
-        (lambda f: (f / "codes.parquet").unlink(), "missing; encode the items again"),
-        (lambda f: (f / "codes.parquet").write_bytes(b"x"), "the manifest says"),
-        (lambda f: (f / "codebooks.safetensors").unlink(), "missing; encode the items again"),
-        (change(("format",), "fullrank.store"), "does not describe codes of items"),
-        (change(("format_version",), 2), "this library reads 1: encode the items again"),
-        (change(("sizes",), None), "lacks the sizes"),
-        (change(("sizes",), [16, 16, 16, True]), "lacks the sizes"),
-        (change(("sizes",), [16, 16, 16, 10**9]), "lacks the sizes"),
-        (change(("sizes",), [16, 16]), "must hold the columns"),
-        (change(("sizes",), [16, 16, 16, 4]), "codes beyond the sizes"),
-        (change(("report",), None), "lacks 'report'"),
-        (change(("spec", "learner"), {"kind": "nonsense"}), "the spec in manifest.json"),
-        (change(("counts", "items"), 7), "the manifest another number"),
-        (change(("files", "../../etc/passwd"), {"bytes": 1, "sha256": ""}), "no file of a store"),
-        (table(lambda f: f.head(0)), "at least one item"),
-        (table(lambda f: pl.concat([f.head(1), f.head(199)])), "stands there twice"),
-        (table(lambda f: f.with_columns(item_id=pl.lit(None, pl.Int64))), "missing its id"),
-        (table(lambda f: f.with_columns(codes=pl.col("codes").shift(1))), "lacks codes"),
-        (table(lambda f: f.with_columns(codes=pl.col("codes").arr.to_list())), "must hold the columns"),
-        (table(lambda f: f.rename({"item_id": "id"})), "must hold the columns"),
+        (lambda f: shutil.rmtree(f), "missing-folder", "codes"),
+        (lambda f: (f / "manifest.json").unlink(), "wrong-folder", "manifest.json"),
+        (lambda f: (f / "manifest.json").write_text("{"), "file-damaged", "manifest.json"),
+        (lambda f: (f / "codes.parquet").unlink(), "missing-file", "codes.parquet"),
+        (lambda f: (f / "codes.parquet").write_bytes(b"x"), "file-damaged", "codes.parquet"),
+        (lambda f: (f / "codebooks.safetensors").unlink(), "missing-file", "codebooks.safetensors"),
+        (change(("format",), "fullrank.store"), "wrong-folder", "fullrank.store"),
+        (change(("format_version",), 2), "wrong-format-version", 1),
+        (change(("sizes",), None), "manifest-incomplete", "sizes"),
+        (change(("sizes",), [16, 16, 16, True]), "manifest-incomplete", "sizes"),
+        (change(("sizes",), [16, 16, 16, 10**9]), "manifest-incomplete", "sizes"),
+        (change(("sizes",), [16, 16]), "file-damaged", "codes (2 small numbers)"),
+        (change(("sizes",), [16, 16, 16, 4]), "file-damaged", "beyond"),
+        (change(("report",), None), "manifest-incomplete", "report"),
+        (change(("spec", "learner"), {"kind": "nonsense"}), "manifest-invalid-spec", "nonsense"),
+        (change(("counts", "items"), 7), "file-damaged", 200),
+        (change(("files", "../../etc/passwd"), {"bytes": 1, "sha256": ""}), "foreign-files", "etc/passwd"),
+        (table(lambda f: f.head(0)), "file-damaged", "at least one item"),
+        (table(lambda f: pl.concat([f.head(1), f.head(199)])), "file-damaged", "twice"),
+        (table(lambda f: f.with_columns(item_id=pl.lit(None, pl.Int64))), "file-damaged", "missing its id"),
+        (table(lambda f: f.with_columns(codes=pl.col("codes").shift(1))), "file-damaged", "lacks codes"),
+        (table(lambda f: f.with_columns(codes=pl.col("codes").arr.to_list())), "file-damaged", "item_id and codes"),
+        (table(lambda f: f.rename({"item_id": "id"})), "file-damaged", "item_id and codes"),
     ],
 )
-def test_damage_is_refused_when_opened(harm: Callable[[Path], None], said: str, folder: Path) -> None:
+def test_damage_is_refused_when_opened(harm: Callable[[Path], None], code: str, name: object, folder: Path) -> None:
     harm(folder)
-    with pytest.raises(UserError, match=said):
+    with refused(code, name):
         fr.Codes.open(folder)
 
 
@@ -113,7 +113,7 @@ def test_damaged_codebooks_are_refused_when_used(harm: Callable[[Path], None], s
     harm(folder)
     opened = fr.Codes.open(folder)
     assert opened.of(catalog()).shape == (200, 4), "codes alone do not need them"
-    with pytest.raises(UserError, match=said):
+    with refused("file-damaged", "codebooks.safetensors", said):
         opened.quantise(torch.zeros(1, 12))
 
 
@@ -122,7 +122,7 @@ def test_verify_finds_one_changed_bit(name: str, folder: Path) -> None:
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 2] ^= 1
     (folder / name).write_bytes(bytes(data))
-    with pytest.raises(UserError, match="its hash is not the one in the manifest; encode the items again"):
+    with refused("file-damaged", name):
         fr.Codes.open(folder, verify=True)
 
 
@@ -135,7 +135,7 @@ def test_a_failure_leaves_the_old_codes(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fullrank.semantic_ids.folder.write_tensors", broken)
-    with pytest.raises(UserError, match="what was there before is unchanged"):
+    with refused("not-written", "what was there before is unchanged"):
         fr.encode(catalog(), folder, set=settings(vector_file, "seed=5"))
     monkeypatch.undo()
     assert fr.Codes.open(folder, verify=True).fingerprint == before
@@ -146,11 +146,11 @@ def test_a_failure_leaves_the_old_codes(
 def test_nothing_else_is_overwritten(vector_file: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match="is no folder of codes"):
+    with refused("folder-not-empty", "mine"):
         fr.encode(catalog(), tmp_path / "mine", set=settings(vector_file))
     made = fr.encode(catalog(), tmp_path / "codes", set=settings(vector_file))
     (made.path / "notes.txt").write_text("x")
-    with pytest.raises(UserError, match="notes.txt"):
+    with refused("foreign-files", "notes.txt"):
         fr.encode(catalog(), made.path, set=settings(vector_file))
 
 

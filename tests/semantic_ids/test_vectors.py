@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from coded import Sentences, catalog, matrix
-from fullrank.core.errors import UserError
 from fullrank.core.progress import quiet
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import cache, sentences
@@ -131,21 +130,21 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "code", "name"),
     [
-        ({"item_id": [0, 0], "v": [[1.0], [2.0]]}, "each item once"),
-        ({"item_id": [0, 1], "v": [[1.0], [2.0, 3.0]]}, "lists of one length"),
-        ({"item_id": [0, 1], "v": ["a", "b"]}, "columns of numbers"),
-        ({"item_id": [0, 1], "v": [[1.0], [2.0]], "w": [[1.0], [2.0]]}, "name one column"),
-        ({"item_id": [900, 901], "v": [[1.0], [2.0]]}, "holds no vector of the 20 items"),
-        ({"item_id": [0, 1], "v": [None, [float("inf")]]}, "holds no vector of the 20 items"),
-        ({"item_id": ["a", "b"], "v": [[1.0], [2.0]]}, "whole numbers"),
-        ({"id": [0, 1], "v": [[1.0], [2.0]]}, "name it with vectors.item"),
+        ({"item_id": [0, 0], "v": [[1.0], [2.0]]}, "item-ids-not-unique", "item_id"),
+        ({"item_id": [0, 1], "v": [[1.0], [2.0, 3.0]]}, "lists-of-unequal-length", "'v'"),
+        ({"item_id": [0, 1], "v": ["a", "b"]}, "no-vector-columns", "v (String)"),
+        ({"item_id": [0, 1], "v": [[1.0], [2.0]], "w": [[1.0], [2.0]]}, "no-vector-columns", "v (List"),
+        ({"item_id": [900, 901], "v": [[1.0], [2.0]]}, "items-without-vectors", 20),
+        ({"item_id": [0, 1], "v": [None, [float("inf")]]}, "items-without-vectors", 20),
+        ({"item_id": ["a", "b"], "v": [[1.0], [2.0]]}, "wrong-id-type", "whole numbers"),
+        ({"id": [0, 1], "v": [[1.0], [2.0]]}, "missing-column", "vectors.item"),
     ],
 )
-def test_files_that_hold_no_vectors(frame: dict[str, list[object]], said: str, tmp_path: Path) -> None:
+def test_files_that_hold_no_vectors(frame: dict[str, list[object]], code: str, name: object, tmp_path: Path) -> None:
     pl.DataFrame(frame, strict=False).write_parquet(tmp_path / "v.parquet")
-    with pytest.raises(UserError, match=said):
+    with refused(code, name):
         FileVectors(path=str(tmp_path / "v.parquet")).read(catalog(20), tmp_path, quiet)
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import coded
-from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
@@ -106,7 +105,7 @@ def test_refusals() -> None:
         Semantic().build(6, bare())
     with refused("width-not-divisible", 7, "multiple of 3"):
         Semantic(parts="concat").build(7, catalog())
-    with pytest.raises(UserError, match="no folder of codes"):
+    with refused("missing-folder", "nowhere"):
         Semantic(codes="nowhere").add_columns(bare())
     wrong = pl.Series(SIZES, [[5, 5, 2]] * ITEMS, dtype=pl.Array(pl.Int32, 3))
     with refused("codes-damaged", "code_sizes"):
@@ -123,5 +122,5 @@ def test_refusals() -> None:
 def test_penalties_on_item_vectors_are_refused_where_codes_are_searched(kind: str) -> None:
     parts = {"dim": 6, "items": {"kind": "semantic"}, "penalties": [{"kind": kind}]}
     Recommender.parse(parts).build(catalog())
-    with pytest.raises(UserError, match=f"'{kind}' reads item vectors"):
+    with refused("penalty-needs-item-vectors", kind):
         Recommender.parse(parts | {"task": {"kind": "semantic_tokens"}}).build(catalog())

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
@@ -164,7 +164,11 @@ def _widths(fields: Sequence[FieldInfo], spec: Embedding) -> dict[str, int]:
     own = {field.name: spec.dim for field in fields if field.kind != "numeric" and field.shares is None}
     for name, width in spec.dims:
         if name not in own:
-            raise unknown("field with a table of its own in embedding.dims", name, own)
+            raise UserError(
+                f"embedding.dims names {name!r}, no field with a table of its own{did_you_mean(name, own)} "
+                f"(allowed: {', '.join(sorted(own)) or 'none'})",
+                code="unknown-field",
+            )
         own[name] = width
     return {f.name: own[f.shares or f.name] for f in fields if f.kind != "numeric"}
 
