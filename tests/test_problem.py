@@ -25,6 +25,7 @@ from fullrank.evaluation.compare import COMPARE
 from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import find_experiment
 from fullrank.problem import PROBLEMS
+from fullrank.training.data_module import DATA_MODULES
 from tests.training.clicks import shop
 
 TABLES: dict[str, Mapping[Any, Any]] = {

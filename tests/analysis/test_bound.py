@@ -143,7 +143,7 @@ def test_what_is_no_such_transformer_is_left_out() -> None:
 def test_answers_that_are_not_the_last_states_have_no_bound_of_scores() -> None:
     store = shop()
     model, some = model_of(recommender(), store), everyone(store)
-    plain = model.task.answer
-    model.task.answer = lambda states, inputs: 2 * plain(states, inputs)
+    plain = model.task.readout
+    model.task.readout = lambda states, inputs: 2 * plain(states, inputs)
     rows = bound_rows(model, some)
     assert rows[-1]["name"] == LEFT_OUT and values(rows, "log10_bound", layer=2)
