@@ -22,10 +22,9 @@ from benchmarks.harness import CACHE
 from benchmarks.memory import in_a_process, peak_above
 from fullrank.data.batch import Batch, Queries
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items.shares import Shares, keep
+from fullrank.models.sequential.items import Shares, keep_shares
 from fullrank.models.sequential.items.table import ItemTable, Table
-from fullrank.models.sequential.items.text import TextItems
-from fullrank.models.sequential.items.text_fields import Packed
+from fullrank.models.sequential.items.text import Packed, TextItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmaxLoss
 from fullrank.models.sequential.objectives.negatives import Negatives, draw
@@ -103,7 +102,7 @@ def case_of(
     whole = spec.build(one)
     counts = torch.from_numpy(_mapped(written(items, folder, base) / "popularity.npy"))
     whole.items, whole.num_items = _items(kind, items, folder, base, counts, made), items
-    keep(counts, Shares(counts, torch.from_numpy(_mapped(written(items, folder, base) / "cumulative.npy"))))
+    keep_shares(counts, Shares(counts, torch.from_numpy(_mapped(written(items, folder, base) / "cumulative.npy"))))
     generator = torch.Generator().manual_seed(1)
     order = torch.randperm(base, generator=generator)
     histories = torch.randint(0, base, (rows, length + 1), generator=generator)

@@ -24,8 +24,7 @@ from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.pruned import PrunedSearch
 from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import Semantic, SemanticItems, by_codes
+from fullrank.models.sequential.items.semantic import CodeScorer, Semantic, SemanticItems, score_by_codes
 from fullrank.ops.code_scores import code_scores_reference
 
 USERS, LEVELS, SIZE, DIM, DENSE = 64, 32, 256, 128, 512
@@ -61,7 +60,7 @@ def answers_of(items: SemanticItems, users: int, seed: int = 1) -> tuple[ItemInd
 
 @torch.inference_mode()
 def check(
-    scored: Callable[[Tensor, ItemIndex], CodeScorer] = by_codes, sought: type[GraphSearch] = GraphSearch
+    scored: Callable[[Tensor, ItemIndex], CodeScorer] = score_by_codes, sought: type[GraphSearch] = GraphSearch
 ) -> None:
     """Scores from codes are those of the slow twin, and every search at full width gives the exact list."""
     items = items_of(60, 4, 8, 16)
@@ -87,7 +86,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     say(f"{MANY:,} items of {LEVELS} codes")
     items = items_of(MANY, LEVELS, SIZE, DENSE)
     catalogue, vectors = answers_of(items, USERS)
-    by_codes(vectors, catalogue)  # what is made once for a catalogue
+    score_by_codes(vectors, catalogue)  # what is made once for a catalogue
     table = torch.randn(MANY, DENSE, generator=torch.Generator().manual_seed(2))
     one, buffer = torch.randn(USERS, DENSE), torch.empty(USERS * BLOCK)
 
@@ -97,7 +96,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
             torch.mm(one, block.T, out=buffer[: USERS * len(block)].view(USERS, -1))
 
     def codes() -> None:
-        answer = by_codes(vectors, catalogue)
+        answer = score_by_codes(vectors, catalogue)
         for low in range(0, MANY, BLOCK):
             answer.block(low, min(low + BLOCK, MANY))
 
@@ -106,7 +105,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
         for name, action in (("dense", dense), ("codes", codes)):
             taken[name] += repeat(1, action)
         say(f"round {done} of {options.rounds} (0 is the warm-up)")
-    answer = by_codes(vectors, catalogue)
+    answer = score_by_codes(vectors, catalogue)
     found, exact = top_k(answer, K)[1], _brute(answer, K)
     typical = {name: median(seconds[1:]) for name, seconds in taken.items()}
     del table, items, catalogue, answer
@@ -125,7 +124,7 @@ def searches(options: argparse.Namespace, say: Say) -> Figures:
     """Users a second of each search at 12 thousand items, and how much of the exact list it finds."""
     items = items_of(FEW, LEVELS, SIZE, DIM)
     catalogue, vectors = answers_of(items, USERS)
-    answer = by_codes(vectors, catalogue)
+    answer = score_by_codes(vectors, catalogue)
     graph_seconds = repeat(1, lambda: GraphSearch(items, beams=20, edges=200, steps=3))[0]
     graph, beam, pruned = (
         GraphSearch(items, beams=20, edges=200, steps=3),
@@ -133,10 +132,10 @@ def searches(options: argparse.Namespace, say: Say) -> Figures:
         PrunedSearch(items, codes=8),
     )
     ways: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
-        "exact": lambda: top_k(by_codes(vectors, catalogue), K),
-        "graph": lambda: graph(by_codes(vectors, catalogue), K, None),
-        "beam": lambda: beam(by_codes(vectors, catalogue), K, None),
-        "pruned": lambda: pruned(by_codes(vectors, catalogue), K, None),
+        "exact": lambda: top_k(score_by_codes(vectors, catalogue), K),
+        "graph": lambda: graph(score_by_codes(vectors, catalogue), K, None),
+        "beam": lambda: beam(score_by_codes(vectors, catalogue), K, None),
+        "pruned": lambda: pruned(score_by_codes(vectors, catalogue), K, None),
     }
     exact = top_k(answer, K)[1]
     found: Figures = {"graph_build_seconds": graph_seconds, "searched_items": FEW}

@@ -112,7 +112,7 @@ def slow(model: RecommenderModel, batch: Batch) -> Tensor:
     """The twin of a causal reasoner on full rows: every step reads history and thoughts anew, stream by stream."""
     reasoner: Any = model.reasoner
     encoder = reasoner.encoder
-    states = encoder(*model.task.ask(model.items, batch))
+    states = encoder(*model.task.inference_inputs(model.items, batch))
     start = states.tokens[:, -1]
     weights = reasoner.weigh(start, reasoner.streams)
     means = []

@@ -6,17 +6,10 @@ import torch
 
 from fullrank.data.batch import Bag, Impressions
 from fullrank.data.impressions.fields import FieldInfo
+from fullrank.testing.rankers import FIELDS
 
-FIELDS = (
-    FieldInfo("user", "categorical", 12),
-    FieldInfo("price", "numeric", 0),
-    FieldInfo("genres", "bag", 7),
-    FieldInfo("item", "categorical", 9),
-    FieldInfo("history", "sequence", 9, "item"),
-    FieldInfo("age", "numeric", 0),
-    FieldInfo("hour", "categorical", 5),
-)
-"""Seven: a number that no width of these tests is a multiple of by chance."""
+__all__ = ["FIELDS", "PLANTED", "impressions", "planted"]
+
 PLANTED = tuple(FieldInfo(name, "categorical", 8) for name in ("a", "b", "c", "d"))
 
 

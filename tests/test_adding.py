@@ -24,14 +24,14 @@ def blocks(language: str) -> list[str]:
 
 
 def install(site: Path) -> None:
-    """What an installer would do with the page's two files: the module, and metadata that names the entry point."""
+    """What an installer would do with the page's files: the modules, and metadata that names the entry point."""
     project = tomllib.loads(blocks("toml")[0])["project"]
-    path = re.search(r"`(my_attention/\w+\.py)`:", PAGE.read_text(encoding="utf-8"))
-    assert path is not None
-    file = site / path[1]
-    file.parent.mkdir(parents=True)
-    (file.parent / "__init__.py").write_text("")
-    file.write_text(blocks("python")[0], encoding="utf-8")
+    paths = re.findall(r"^`(\w+/\w+\.py)`:", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    for path, text in zip(paths, blocks("python"), strict=False):  # the blocks behind them are of other sections
+        file = site / path
+        file.parent.mkdir(parents=True)
+        (file.parent / "__init__.py").write_text("")
+        file.write_text(text, encoding="utf-8")
     info = site / f"my_attention-{project['version']}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
@@ -43,11 +43,16 @@ def install(site: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
+def environment(site: Path) -> dict[str, str]:
+    """This process's, with the package on the path."""
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
 def fullrank(site: Path, *arguments: str) -> dict[str, object]:
-    """One command line with the package on the path; its last line as JSON."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)}
+    """One command line; its last line as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "fullrank", *arguments, "--json"], env=env, capture_output=True, text=True
+        [sys.executable, "-m", "fullrank", *arguments, "--json"], env=environment(site), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
@@ -77,6 +82,16 @@ def test_the_pages_attention_trains_through_its_entry_point(tmp_path: Path, mark
     assert losses[-1] < losses[0]
     found = fullrank(tmp_path / "site", "evaluate", str(run), "--split", "test")
     assert found["metrics"]["ndcg@10"] > 0  # type: ignore[index]
+
+
+def test_the_pages_own_test_passes(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install(site)
+    command = [sys.executable, "-c", "from tests.test_elu_linear import test_elu_linear; test_elu_linear()"]
+    done = subprocess.run(
+        command, env=environment(tmp_path / "site"), capture_output=True, text=True, cwd=tmp_path / "site"
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_without_the_package_the_run_says_what_is_missing(tmp_path: Path, market: Path) -> None:

@@ -24,7 +24,7 @@ from fullrank.models.sequential.objectives.losses.sampled_softmax import Sampled
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
-from fullrank.models.sequential.objectives.weightings.inverse_popularity import InversePopularity
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import InversePopularity
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet

@@ -21,7 +21,7 @@ from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
-from fullrank.models.sequential.objectives.weightings.inverse_popularity import InversePopularity
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import InversePopularity
 from tiny import catalog, close, store
 from whole import V, build, label, small
 

@@ -1,4 +1,4 @@
-"""Count the source files of fullrank that four common ways run through: `python tests/ways.py [NAME ...]`.
+"""Count the source files of fullrank that four common calls run through: `python tests/ways.py [NAME ...]`.
 
 A file counts where one of its functions is called between the call and its answer (not where it is only imported), so
 the numbers say how many files somebody opens who follows a way in a debugger. Names print the files of these ways. It
@@ -10,6 +10,7 @@ runs on any version that is on the path, also on those before `fullrank.load`, s
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import tempfile
@@ -56,8 +57,8 @@ class Files:
             self.stop()
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        # A class body and the top level of a module run at import; both lack the flag CO_NEWLOCALS | CO_OPTIMIZED.
-        if event == "call" and frame.f_code.co_flags & 0x1:
+        # The top level of a module and class bodies run at import: their code is not optimized, that of functions is.
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             path = Path(frame.f_code.co_filename)
             if path.is_relative_to(ROOT):
                 self.found.add(path.relative_to(ROOT).as_posix())
@@ -87,7 +88,7 @@ def training_step(store: Any, folder: Path) -> set[str]:
 
 def recommendation(run: Any) -> set[str]:
     """One history, with the model at hand where that version has one at hand."""
-    ask: Callable[[], Any] = lambda: fr.recommend(run, HISTORY, device="cpu")  # noqa: E731
+    ask: Callable[[], Any] = lambda: on_cpu(fr.recommend, run, HISTORY)  # noqa: E731
     if hasattr(fr, "load"):
         predictor = fr.load(run, device="cpu")
         ask = lambda: predictor.recommend(HISTORY)  # noqa: E731
@@ -97,7 +98,7 @@ def recommendation(run: Any) -> set[str]:
 def prediction(run: Any, table: pl.DataFrame) -> set[str]:
     """One impression, with the model at hand where that version has one at hand."""
     row = table.head(1)
-    ask: Callable[[], Any] = lambda: fr.predict(run, row, device="cpu")  # noqa: E731
+    ask: Callable[[], Any] = lambda: on_cpu(fr.predict, run, row)  # noqa: E731
     if hasattr(fr, "load"):
         predictor = fr.load(run, device="cpu")
         ask = lambda: predictor.predict(row)  # noqa: E731
@@ -123,7 +124,14 @@ def second_call(ask: Callable[[], Any]) -> set[str]:
 
 
 def train(recipe: str, data: Any, out: Path, *settings: str) -> Any:
-    return fr.train(recipe, data, out, set=[*SMALL, *settings], device="cpu", progress=False)
+    return on_cpu(fr.train, recipe, data, out, set=[*SMALL, *settings], progress=False)
+
+
+def on_cpu(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """The call on the CPU; versions without `device=` take it anyway."""
+    if "device" in inspect.signature(call).parameters:
+        named["device"] = "cpu"
+    return call(*given, **named)
 
 
 def events(users: int = 100, items: int = 40) -> pl.DataFrame:

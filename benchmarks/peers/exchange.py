@@ -18,7 +18,7 @@ import polars as pl
 from benchmarks.harness import require
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.store import Store
-from fullrank.metrics import Table, match
+from fullrank.metrics import MetricInputs, match
 from fullrank.metrics.accuracy import ndcg, recall
 
 K = 10
@@ -55,7 +55,7 @@ def score(store: Store, ids: np.ndarray) -> dict[str, float]:
     """NDCG@10 and Recall@10 over all test users, the share of full lists, and of listed items that were seen before."""
     asked = store.eval_set("test")
     truth = asked.targets.distinct()
-    table = Table(match(ids, truth), truth.lengths, ids)
+    table = MetricInputs(match(ids, truth), truth.lengths, ids)
     width = store.num_items + 1
     listed = (np.arange(len(ids))[:, None] * width + ids)[ids >= 0]
     seen = np.isin(listed, asked.histories.items.keys(width))

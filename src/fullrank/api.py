@@ -1,4 +1,4 @@
-"""What a user calls: train, evaluate and recommend by name or folder. The command line is a shell around it.
+"""The functions of `import fullrank as fr`: train, evaluate, recommend, by name or folder; the command line calls them.
 
 One file although it is long: every call that takes a run stands in one place, and all of them read alike.
 """

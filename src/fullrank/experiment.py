@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
 from fullrank.core.spec import Spec
@@ -148,7 +148,11 @@ def _from_function(name: str) -> Experiment:
     recipes = [n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == place]
     recipes = [n for n in recipes if not n.startswith("_") and not isinstance(getattr(module, n), type)]
     if function not in recipes:
-        raise unknown(f"recipe in {place}", function, recipes)
+        raise UserError(
+            f"{place} has no recipe {function!r}{did_you_mean(function, recipes)} (allowed: "
+            f"{', '.join(recipes) or 'none'})",
+            code="unknown-recipe",
+        )
     try:
         made = getattr(module, function)()
     except TypeError as error:

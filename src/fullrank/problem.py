@@ -8,9 +8,9 @@ problems states in a Protocol what that is, and registers its two in one table; 
 
     evaluation.EVALUATE              metrics of a model on a split        `evaluation.Evaluate`
     evaluation.compare.COMPARE       the paired difference of two results `evaluation.compare.Compare`
-    training.data_module.DATA_MODULES        a store, as training sees it         `training.data_module.DataModule`
-    diagnostics.diagnose.DIAGNOSE    what a run looks like from inside    `diagnostics.diagnose.Diagnose`
-    reports.report.REPORT            a page about some runs               `reports.report.WritePage`
+    training.data_module.DATA_MODULES   a store, as training sees it      `training.data_module.DataModule`
+    analysis.diagnose.DIAGNOSE       what a run looks like from inside    `analysis.diagnose.Diagnose`
+    analysis.report.report.REPORT    a page about some runs               `analysis.report.report.WritePage`
 
 The tables stand in their rooms because nothing here may import them: this module stands below all of them.
 """

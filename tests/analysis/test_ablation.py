@@ -34,7 +34,7 @@ def test_without_a_part_is_as_with_a_zero_output(label: str, settings: tuple[str
         with torch.no_grad(), silenced(part.modules):
             found = model.answer(batch).vectors
         assert torch.equal(found, twin.answer(batch).vectors)
-    assert not any(m._forward_hooks or "think" in vars(m) for m in model.modules())
+    assert not any(m._forward_hooks or "attend_latent" in vars(m) for m in model.modules())
 
 
 def test_a_pre_norm_block_without_both_is_the_identity() -> None:

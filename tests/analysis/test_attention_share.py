@@ -10,7 +10,7 @@ from fullrank.analysis import activations as room
 from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics.attention_share import HEAD, LABELS, AttentionShare
-from fullrank.metrics.fairness import niche
+from fullrank.metrics.exposure import niche
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer

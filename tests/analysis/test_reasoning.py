@@ -43,7 +43,7 @@ def targets(some: Sample) -> np.ndarray:
 
 def read(model: Any) -> Activations:
     (only,) = activations(model, everyone(STORE))
-    assert only.states is not None and only.states.thoughts is not None
+    assert only.states is not None and only.states.reasoning is not None
     return replace(only)
 
 
@@ -53,7 +53,7 @@ def figures(rows: list[Row]) -> dict[str, float]:
 
 def test_distances_are_means_over_pairs_and_users() -> None:
     reading = read(PLR)
-    thoughts = reading.states.thoughts  # type: ignore[union-attr]
+    thoughts = reading.states.reasoning  # type: ignore[union-attr]
     (rows,) = observed(PLR, everyone(STORE), Diversity)
     opened = thoughts.start[:, None] + PLR.reasoner.triggers
     for t in range(4):
@@ -97,7 +97,7 @@ def log_shares(vector: torch.Tensor, model: Any) -> np.ndarray:
 @pytest.mark.parametrize("settings", [(), ("scoring.similarity=cosine", "scoring.temperature=0.2")])
 def test_divergences_and_the_gate_equal_loops(settings: tuple[str, ...]) -> None:
     model = thinker("reasoner.streams=3", *settings)
-    thoughts = read(model).states.thoughts  # type: ignore[union-attr]
+    thoughts = read(model).states.reasoning  # type: ignore[union-attr]
     (rows,) = observed(model, everyone(STORE), Streams)
     kl = np.zeros((3, 3))
     for u in range(len(thoughts.start)):
@@ -118,7 +118,7 @@ def test_divergences_and_the_gate_equal_loops(settings: tuple[str, ...]) -> None
 def test_the_mixture_equals_loops_and_the_benefit_is_never_negative() -> None:
     some = everyone(STORE)
     reading = read(PLR)
-    thoughts = reading.states.thoughts  # type: ignore[union-attr]
+    thoughts = reading.states.reasoning  # type: ignore[union-attr]
     (rows,) = observed(PLR, some, Ensemble)
     found = figures(rows)
     alone, mixed, gated, apart = [], [], [], []
@@ -176,14 +176,14 @@ def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
     def spy(attention: Any) -> None:
-        think = attention.think
+        attend_latent = attention.attend_latent
 
         def noted(q: Any, prefix: Any, own: Any, batch: Any) -> Any:
-            found = think(q, prefix, own, batch)
+            found = attend_latent(q, prefix, own, batch)
             seen.append((prefix[1], own[1], found))
             return found
 
-        attention.think = noted
+        attention.attend_latent = noted
 
     for attention in attentions:
         spy(attention)
@@ -200,7 +200,7 @@ def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
                 assert looked.weights.shape[-1] == width + looked.step
     finally:
         for attention in attentions:
-            del attention.think  # type: ignore[union-attr]
+            del attention.attend_latent  # type: ignore[union-attr]
     assert all("project" not in vars(attention) for attention in attentions)
 
 
@@ -322,10 +322,10 @@ def test_without_attention_steps_do_not_read_the_history_either() -> None:
     attentions = [attention_of(block) for block in blocks_of(PLR)]
     batch = next(iter(batches(PLR, everyone(STORE).histories, block=ITEMS)))[1]
     with silenced(tuple(attentions)), torch.no_grad():  # type: ignore[arg-type]
-        thinking = PLR.reasoner.begin(*PLR.task.ask(PLR.items, batch))
+        thinking = PLR.reasoner.begin(*PLR.task.inference_inputs(PLR.items, batch))
         other = replace(thinking, cache=replace(thinking.cache, layers=tuple(
             (k + 1, v + 1) for k, v in thinking.cache.layers
         )))  # fmt: skip
         a, b = PLR.reasoner.advance(thinking), PLR.reasoner.advance(other)
-    torch.testing.assert_close(a.thoughts.steps, b.thoughts.steps)
-    assert all("think" not in vars(attention) for attention in attentions)
+    torch.testing.assert_close(a.states.steps, b.states.steps)
+    assert all("attend_latent" not in vars(attention) for attention in attentions)

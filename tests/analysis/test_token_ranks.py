@@ -127,7 +127,7 @@ def observed(kind: str, *settings: str) -> tuple[list[Row], list[Row], Any]:
     for n, module in enumerate(getattr(model.ranker, "feed_forwards", ())):
         module.register_forward_pre_hook(lambda _, given, n=n: fed.update({f"ffn_{n}": given[0]}))
     with torch.inference_mode():
-        taps = {name: tap for name, tap in model.output(impressions(20), EVERY).taps.items() if tap.shape[-1]}
+        taps = {name: tap for name, tap in model.output(impressions(20), EVERY).captures.items() if tap.shape[-1]}
     first, second = TokenRanks(of_model(model)), RankTheorems(of_model(model))
     for observer in (first, second):
         observer.observe(RankingActivations(taps, fed))

@@ -11,8 +11,7 @@ from benchmarks import decode
 from benchmarks.harness import Wrong
 from fullrank.inference.code_search import GraphSearch
 from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import by_codes
+from fullrank.models.sequential.items.semantic import CodeScorer, score_by_codes
 
 
 class Misplaced(CodeScorer):
@@ -23,7 +22,7 @@ class Misplaced(CodeScorer):
 
 
 def misplaced(vectors: Tensor, catalogue: ItemIndex) -> CodeScorer:
-    answer = by_codes(vectors, catalogue)
+    answer = score_by_codes(vectors, catalogue)
     return Misplaced(answer.levels, answer.sizes, answer.rows)
 
 

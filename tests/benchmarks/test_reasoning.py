@@ -20,7 +20,7 @@ def forgetful(model: RecommenderModel, batch: Batch) -> Tensor:
     reasoner: Any = model.reasoner
     if reasoner is None:
         return fast(model, batch)
-    thinking = reasoner.begin(*model.task.ask(model.items, batch))
+    thinking = reasoner.begin(*model.task.inference_inputs(model.items, batch))
     for _ in range(reasoner.steps):
         layers = tuple(kept[:2] for kept in thinking.cache.layers)
         thinking = reasoner.advance(replace(thinking, cache=replace(thinking.cache, layers=layers)))

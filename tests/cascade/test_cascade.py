@@ -28,7 +28,9 @@ def cascade(both: tuple[fr.Store, fr.ImpressionStore]) -> Cascade:
     return Cascade(retriever(both[0]), ranker(both[1]), users=people(), items=goods())
 
 
-def slowly(cascade: Cascade, histories: Any, candidates: int, context: dict[str, Any], users: Any, items: Any) -> Any:
+def reference(
+    cascade: Cascade, histories: Any, candidates: int, context: dict[str, Any], users: Any, items: Any
+) -> Any:
     """Every candidate with its probability, in the ranker's order; equal ones in the retriever's."""
     stage = cascade.retriever
     found = Predictor(stage.model, stage.catalog).recommend(histories, k=candidates)

@@ -15,8 +15,8 @@ import pytest
 import fullrank as fr
 from fullrank.cascade import Cascade, CascadeResult, RankingStage, rerank
 from fullrank.cli import main
-from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult, evaluate
+from refusals import refused
 from tests.cascade.pieces import SCHEMA, goods, people, ranker, retriever, stores
 from tests.training.clicks import as_format_1, tiny
 
@@ -99,9 +99,9 @@ def test_it_is_saved_and_read_back(found: CascadeResult, tmp_path: Path) -> None
 
 
 def test_what_cannot_be_evaluated(cascade: Cascade) -> None:
-    with pytest.raises(UserError, match="k=20 items cannot be chosen from candidates=15"):
+    with refused("too-few-candidates", "k=20", "candidates=15"):
         cascade.evaluate("test", candidates=15, context={"hour": 5})
-    with pytest.raises(UserError, match="leave protocol at 'full'"):
+    with refused("full-protocol-needed", "full"):
         cascade.evaluate("test", **(HOW | {"set": ["protocol=sampled"]}))
 
 
@@ -173,7 +173,7 @@ def test_the_ranker_needs_no_store(parity: Path, tmp_path: Path) -> None:
     assert found.facts["ranker_trained_until"] == 3799
     assert after.recommend(users=[3, 8], seen="keep").equals(lists)
     as_format_1(tmp_path / "ranker")
-    with pytest.raises(UserError, match="is not there; name it by impressions="):
+    with refused("store-missing"):
         fr.Cascade(parity / "popularity", tmp_path / "ranker")
     old = fr.Cascade(parity / "popularity", tmp_path / "ranker", impressions=parity / "impressions")
     assert old.ranker.trained_until == 3799 and old.recommend(users=[3, 8], seen="keep").equals(lists)

@@ -10,7 +10,7 @@ import pytest
 from fullrank.cli import demo
 
 if TYPE_CHECKING:
-    from conftest import Call
+    from conftest import Call, Refuses
 
 
 @pytest.fixture
@@ -41,20 +41,19 @@ def test_the_commands_it_proposes_work(small: None, call: Call, tmp_path: Path) 
             assert call(*words).code == 0, words
 
 
-def test_a_folder_of_others_is_left_alone(call: Call, tmp_path: Path) -> None:
+def test_a_folder_of_others_is_left_alone(refuses: Refuses, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
-    said = call("demo", "--out", tmp_path)
-    assert said.code == 2 and "not the demo's" in said.err and (tmp_path / "thesis.txt").exists()
+    refuses("folder-of-others", ["demo", "--out", tmp_path], tmp_path, demo.MARK)
+    assert (tmp_path / "thesis.txt").exists()
 
 
 @pytest.mark.parametrize("mine", ["notes.txt", "sasrec_mine"])
-def test_what_the_demo_did_not_write_is_never_deleted(mine: str, call: Call, tmp_path: Path) -> None:
+def test_what_the_demo_did_not_write_is_never_deleted(mine: str, refuses: Refuses, tmp_path: Path) -> None:
     for name in (*demo.MODELS, "data"):
         (tmp_path / name).mkdir()
     (tmp_path / demo.MARK).write_text("{}")
     (tmp_path / mine).mkdir() if "." not in mine else (tmp_path / mine).write_text("precious")
-    said = call("demo", "--out", tmp_path)
-    assert said.code == 2 and f"did not write: {mine};" in said.err
+    refuses("folder-of-others", ["demo", "--out", tmp_path], f" {mine};")
     assert {entry.name for entry in tmp_path.iterdir()} == {*demo.MODELS, "data", demo.MARK, mine}
 
 

@@ -13,7 +13,7 @@ from fullrank.analysis.diagnose import Diagnosis
 from fullrank.run import Run
 
 if TYPE_CHECKING:
-    from conftest import Call
+    from conftest import Call, Refuses
 
 
 @pytest.fixture
@@ -47,47 +47,43 @@ def test_a_baseline_leaves_out_what_it_has_not(name: str, shop: Path, tmp_path: 
     assert Diagnosis.load(tmp_path / "rows.jsonl").left_out()["bound"] == "it has no transformer blocks"
 
 
-def test_the_store_may_have_moved(run: Path, shop: Path, tmp_path: Path, call: Call) -> None:
+def test_the_store_may_have_moved(run: Path, shop: Path, tmp_path: Path, call: Call, refuses: Refuses) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["data"]["path"] = str(tmp_path / "gone")
     (run / "manifest.json").write_text(json.dumps(manifest))
-    said = call("diagnose", run)
-    assert said.code == 2 and "name it with --data" in said.err
+    refuses("", ["diagnose", run], tmp_path / "gone", "--data")
     assert call("diagnose", run, "--data", shop / "data", "--users", 20).code == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "code", "name"),
     [
-        (["--split", "train"], "allowed: validation, test"),
-        (["--users", "1"], "at least 2 users"),
-        (["--users", "many"], "should be a valid integer"),
-        (["--out", "rows.csv"], "written as .jsonl"),
-        (["--data", "nowhere"], "there is no store at 'nowhere'"),
-        (["--user", "3"], "did you mean '--users'"),
+        (["--split", "train"], "unknown-value", "allowed: validation, test"),
+        (["--users", "1"], "", "at least 2 users"),
+        (["--users", "many"], "usage", "'--users'"),
+        (["--out", "rows.csv"], "unknown-suffix", "'.csv'"),
+        (["--data", "nowhere"], "missing-folder", "'nowhere'"),
+        (["--user", "3"], "unknown-option", "did you mean '--users'"),
     ],
 )
-def test_mistakes(words: list[str], hint: str, run: Path, call: Call) -> None:
-    said = call("diagnose", run, *words)
-    assert said.code == 2 and hint in said.err and "Traceback" not in said.err
+def test_mistakes(words: list[str], code: str, name: str, run: Path, refuses: Refuses) -> None:
+    refuses(code, ["diagnose", run, *words], name)
     assert not (run / "diagnosis.jsonl").exists()
 
 
-def test_a_folder_that_is_no_run(call: Call, tmp_path: Path, shop: Path) -> None:
-    assert "is not a run folder" in call("diagnose", tmp_path / "nothing").err
-    assert "is a prepared store" in call("diagnose", shop / "data").err
+def test_a_folder_that_is_no_run(refuses: Refuses, tmp_path: Path, shop: Path) -> None:
+    refuses("", ["diagnose", tmp_path / "nothing"], tmp_path / "nothing", "manifest.json")
+    refuses("", ["diagnose", shop / "data"], shop / "data", "is a prepared store")
     unfinished = shutil.copytree(shop / "sasrec", tmp_path / "unfinished")
     (unfinished / "weights.safetensors").unlink()
-    said = call("diagnose", unfinished)
-    assert said.code == 2 and "is missing" in said.err
+    refuses("", ["diagnose", unfinished], "weights.safetensors")
 
 
-def test_training_is_watched(shop: Path, tmp_path: Path, call: Call) -> None:
+def test_training_is_watched(shop: Path, tmp_path: Path, call: Call, refuses: Refuses) -> None:
     words = ["--data", shop / "data", "--set", "model.dim=8", "--set", "training.max_epochs=1", "--watch"]
     assert call("train", "sasrec", *words, "--out", tmp_path / "run").code == 0
     assert "watch/collapse_share" in Run.open(tmp_path / "run").rows()[-1]
-    said = call("train", "popularity", "--data", shop / "data", "--out", tmp_path / "p", "--watch")
-    assert said.code == 2 and "fitted at once" in said.err
+    refuses("", ["train", "popularity", "--data", shop / "data", "--out", tmp_path / "p", "--watch"], "fitted at once")
 
 
 def test_overwriting_a_run_takes_its_diagnosis_away(run: Path, shop: Path, call: Call) -> None:

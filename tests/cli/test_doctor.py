@@ -20,7 +20,7 @@ def test_a_sound_installation(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
     found = said.json
     assert said.code == 0, said.err
     assert found["self_test"]["ok"] and found["folder"]["ok"] and found["torch"]["version"] == torch.__version__
-    assert found["extras"]["scale"]["install"] == "pip install 'fullrank[scale]'"
+    assert found["extras"]["tune"]["install"] == "pip install 'fullrank[tune]'"
     assert all(found["packages"].values()) and not list(tmp_path.iterdir())
 
 

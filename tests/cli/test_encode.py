@@ -42,8 +42,8 @@ def test_codes_from_vectors(shop: Path, vectors: Path, tmp_path: Path, call: Cal
 
 def test_codes_from_text(shop: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Sentences()
-    monkeypatch.setattr(sentences, "load", model.load)
-    monkeypatch.setattr(sentences, "identity", lambda name: name)
+    monkeypatch.setattr(sentences, "load_encoder", model.load)
+    monkeypatch.setattr(sentences, "model_identity", lambda name: name)
     options = ("--model", "mine", "--text-col", "title", "--learner", "rq_kmeans", "--collisions", "extra_digit")
     options += ("--pca", 10, "--whiten", "--cache", tmp_path / "cache", "--set", "learner.iterations=3")
     options += ("--levels", 2, "--size", 4)

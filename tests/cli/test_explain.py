@@ -12,7 +12,7 @@ import fullrank as fr
 from fullrank.data.events.store import Store
 
 if TYPE_CHECKING:
-    from conftest import Call
+    from conftest import Call, Refuses
 
 
 def test_shares_of_one_user(shop: Path, call: Call) -> None:
@@ -37,18 +37,16 @@ def test_two_runs_side_by_side(shop: Path, tmp_path: Path, call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "code", "name"),
     [
-        (["--user", "nobody"], "has no user 'nobody'"),
-        (["--split", "train"], "allowed: validation, test"),
-        (["--data", "nowhere"], "there is no store at 'nowhere'"),
+        (["--user", "nobody"], "", "no user 'nobody'"),
+        (["--split", "train"], "unknown-value", "allowed: validation, test"),
+        (["--data", "nowhere"], "missing-folder", "'nowhere'"),
     ],
 )
-def test_mistakes(words: list[str], hint: str, shop: Path, call: Call) -> None:
-    said = call("attention", shop / "sasrec", *words)
-    assert said.code == 2 and hint in said.err and "Traceback" not in said.err
+def test_mistakes(words: list[str], code: str, name: str, shop: Path, refuses: Refuses) -> None:
+    refuses(code, ["attention", shop / "sasrec", *words], name)
 
 
-def test_a_baseline_has_nothing_to_show(shop: Path, call: Call) -> None:
-    said = call("attention", shop / "popularity")
-    assert said.code == 2 and "no attention that shows its weights" in said.err
+def test_a_baseline_has_nothing_to_show(shop: Path, refuses: Refuses) -> None:
+    refuses("", ["attention", shop / "popularity"], "no attention that shows its weights")

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fullrank.cli.output import Output, plain, seconds, shown
+from fullrank.cli.output import Output, seconds, shown
+from fullrank.core.files import jsonable
 
 
 def test_a_table_fits_80_columns_and_keeps_every_word(
@@ -36,8 +37,8 @@ def test_no_colour_without_a_terminal(
 
 def test_json_has_no_nan_and_knows_paths_and_numpy() -> None:
     tree = {"a": math.nan, "b": np.float32(0.5), "c": np.int64(3), "d": Path("x/y"), "e": (1, math.inf), "f": True}
-    assert plain(tree) == {"a": None, "b": 0.5, "c": 3, "d": "x/y", "e": [1, None], "f": True}
-    json.dumps(plain(tree), allow_nan=False)
+    assert jsonable(tree) == {"a": None, "b": 0.5, "c": 3, "d": "x/y", "e": [1, None], "f": True}
+    json.dumps(jsonable(tree), allow_nan=False)
 
 
 def test_with_json_people_read_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Call
+    from conftest import Call, Refuses
 
 
 def test_a_page_of_two_runs(call: Call, shop: Path, tmp_path: Path) -> None:
@@ -38,29 +38,28 @@ def test_a_kept_evaluation_is_taken(call: Call, shop: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "code", "name"),
     [
-        (["--split", "tset"], "did you mean 'test'"),
-        (["--out", "page.pdf"], "written as .html"),
-        (["--evaluation", "popularity"], "is not RUN=FOLDER"),
-        (["--evaluation", "popularity=nowhere"], "does not hold an evaluation"),
-        (["--set", "sen=keep"], "did you mean 'seen'"),
-        (["--set", "protocol=sampled"], "--set protocol=full"),
-        (["--data", "nowhere"], "there is no store at 'nowhere'"),
-        (["--users", "1"], "at least 2 users"),
+        (["--split", "tset"], "unknown-value", "did you mean 'test'"),
+        (["--out", "page.pdf"], "unknown-suffix", "'.pdf'"),
+        (["--evaluation", "popularity"], "not-name-and-value", "'popularity'"),
+        (["--evaluation", "popularity=nowhere"], "", "nowhere/evaluation.json"),
+        (["--set", "sen=keep"], "", "did you mean 'seen'"),
+        (["--set", "protocol=sampled"], "", "--set protocol=full"),
+        (["--data", "nowhere"], "missing-folder", "'nowhere'"),
+        (["--users", "1"], "", "at least 2 users"),
     ],
 )
-def test_mistakes(words: list[str], hint: str, call: Call, shop: Path, tmp_path: Path) -> None:
+def test_mistakes(words: list[str], code: str, name: str, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     given = words if "--out" in words else [*words, "--out", tmp_path / "p.html"]
-    said = call("report", shop / "popularity", *given)
-    assert said.code == 2 and hint in said.err and "Traceback" not in said.err
+    refuses(code, ["report", shop / "popularity", *given], name)
     assert not (tmp_path / "p.html").exists()
 
 
-def test_folders_that_are_no_runs(call: Call, tmp_path: Path, shop: Path) -> None:
+def test_folders_that_are_no_runs(refuses: Refuses, tmp_path: Path, shop: Path) -> None:
     out = ("--out", tmp_path / "p.html")
-    assert "is not a run folder" in call("report", tmp_path / "nothing", *out).err
-    assert "is a prepared store" in call("report", shop / "data", *out).err
-    assert "is given twice" in call("report", shop / "popularity", shop / "popularity", *out).err
-    assert "missing argument" in call("report", *out).err
-    assert "missing option '--out'" in call("report", shop / "popularity").err
+    refuses("", ["report", tmp_path / "nothing", *out], tmp_path / "nothing", "manifest.json")
+    refuses("", ["report", shop / "data", *out], shop / "data", "is a prepared store")
+    refuses("", ["report", shop / "popularity", shop / "popularity", *out], shop / "popularity", "given twice")
+    refuses("usage", ["report", *out], "missing argument", "RUN")
+    refuses("usage", ["report", shop / "popularity"], "missing option '--out'")

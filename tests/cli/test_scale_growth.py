@@ -17,7 +17,7 @@ from fullrank.data.events.store import Store
 from fullrank.scaling.growth import catalogue_growth
 
 if TYPE_CHECKING:
-    from conftest import Call
+    from conftest import Call, Refuses
 
 
 @pytest.fixture(scope="module")
@@ -82,24 +82,24 @@ def test_it_loads_no_torch(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "code", "name"),
     [
-        (["absent"], "there is no store at 'absent'"),
-        (["DATA", "--dim", "0"], "'--dim'"),
-        (["DATA", "--seed", "-1"], "'--seed'"),
-        (["DATA", "--out", "FILE"], "is a file; name a folder"),
-        ([], "missing argument 'STORE'"),
-        (["DATA", "--sead", "1"], "--seed"),
+        (["absent"], "missing-folder", "'absent'"),
+        (["DATA", "--dim", "0"], "usage", "'--dim'"),
+        (["DATA", "--seed", "-1"], "usage", "'--seed'"),
+        (["DATA", "--out", "FILE"], "not-a-folder", "manifest.json"),
+        ([], "usage", "missing argument 'STORE'"),
+        (["DATA", "--sead", "1"], "unknown-option", "--seed"),
     ],
 )
-def test_mistakes_are_one_sentence(words: list[str], hint: str, data: Path, call: Call) -> None:
+def test_mistakes_are_one_sentence(words: list[str], code: str, name: str, data: Path, refuses: Refuses) -> None:
     known = {"DATA": str(data), "FILE": str(data / "manifest.json")}
-    said = call("scale", "growth", *(known.get(word, word) for word in words))
-    assert said.code == 2 and hint in said.err and said.err.startswith("Error: ") and len(said.err.splitlines()) == 1
+    refuses(code, ["scale", "growth", *(known.get(word, word) for word in words)], name)
 
 
-def test_a_store_of_impressions(call: Call, tmp_path: Path) -> None:
+def test_a_store_of_impressions(call: Call, refuses: Refuses, tmp_path: Path) -> None:
     make = ("prepare-impressions", "planted_clicks", "--set", "source.rows=200", "--out", tmp_path / "clicks")
     assert call(*make).code == 0
-    said = call("scale", "growth", tmp_path / "clicks")
-    assert said.code == 2 and "is a store of impressions" in said.err and "fullrank prepare" in said.err
+    refuses(
+        "", ["scale", "growth", tmp_path / "clicks"], tmp_path / "clicks", "store of impressions", "fullrank prepare"
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fullrank.data.events.store import Store
 
 if TYPE_CHECKING:
-    from conftest import Call
+    from conftest import Call, Refuses
 
 
 def test_a_share_and_hidden_items(shop: Path, tmp_path: Path, call: Call) -> None:
@@ -22,8 +22,7 @@ def test_a_share_and_hidden_items(shop: Path, tmp_path: Path, call: Call) -> Non
         assert words in told, words
 
 
-def test_mistakes(shop: Path, tmp_path: Path, call: Call) -> None:
-    said = call("subset", shop / "data", "--share", 2, "--out", tmp_path / "part")
-    assert said.code == 2 and "share=2 must be above 0" in said.err and not (tmp_path / "part").exists()
-    said = call("subset", shop / "sasrec", "--share", 0.5, "--out", tmp_path / "part")
-    assert said.code == 2 and "store" in said.err
+def test_mistakes(shop: Path, tmp_path: Path, refuses: Refuses) -> None:
+    refuses("setting-out-of-range", ["subset", shop / "data", "--share", 2, "--out", tmp_path / "part"], "share=2")
+    assert not (tmp_path / "part").exists()
+    refuses("wrong-folder", ["subset", shop / "sasrec", "--share", 0.5, "--out", tmp_path / "part"], "sasrec", "store")

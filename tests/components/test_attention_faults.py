@@ -1,4 +1,4 @@
-"""The laws of attention catch planted faults: each fails on an attention that breaks it, and on no sound one."""
+"""The checks of attention catch planted faults: each fails on an attention that breaks it, and on no sound one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fullrank.testing.attention import (
     check_apply,
     check_causal,
     check_columns,
+    check_effects,
+    check_latent,
     check_learns,
     check_linear,
     check_matrices,
     check_padding,
     check_project,
-    check_streams,
     check_weights,
-    settings_have_effect,
 )  # fmt: skip
 from tiny import shaken
 
@@ -57,8 +57,8 @@ class Unscaled(SoftmaxAttention):
 class Overlooking(SoftmaxAttention):
     """Planted: a latent token does not see its stream's earlier tokens."""
 
-    def think(self, q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
-        return super().think(q, prefix, (own[0][:, :, :, -1:], own[1][:, :, :, -1:]), batch)
+    def attend_latent(self, q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
+        return super().attend_latent(q, prefix, (own[0][:, :, :, -1:], own[1][:, :, :, -1:]), batch)
 
 
 class Open(SoftmaxAttention):
@@ -79,8 +79,8 @@ class Swapped(SoftmaxAttention):
 class Idle(SoftmaxAttention):
     """Planted: a parameter that nothing reads."""
 
-    def __init__(self, dim: int, spec: Softmax):
-        super().__init__(dim, spec)
+    def __init__(self, dim: int, max_length: int, spec: Softmax):
+        super().__init__(dim, max_length, spec)
         self.extra = torch.nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
@@ -153,7 +153,7 @@ def test_planted_faults_of_times_and_columns_are_caught(fault: type, check: Call
 
 def test_a_setting_without_effect_is_caught() -> None:
     with pytest.raises(AssertionError, match="has no effect"):
-        settings_have_effect(Deaf(), torch.device("cpu"))
+        check_effects(Deaf(), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_a_setting_without_effect_is_caught() -> None:
         (Swapped, True, check_linear),
         (Leaky, True, check_project),
         (Idle, True, check_learns),
-        (Overlooking, True, check_streams),
+        (Overlooking, True, check_latent),
         (Open, True, check_weights),
     ],
 )
 def test_planted_faults_are_caught(fault: type, causal: bool, check: Callable[[Any], None]) -> None:
-    check(shaken(SoftmaxAttention(DIM, Softmax(causal=causal))).eval())
+    check(shaken(SoftmaxAttention(DIM, 16, Softmax(causal=causal))).eval())
     with pytest.raises(AssertionError):
-        check(shaken(fault(DIM, Softmax(causal=causal))).eval())
+        check(shaken(fault(DIM, 16, Softmax(causal=causal))).eval())

@@ -15,6 +15,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids import Quantiser
 from fullrank.semantic_ids.quantisers import Product
+from refusals import refused
 
 LEARNERS = pytest.mark.parametrize("pair", everything("items.codes"), ids=name)
 SMALL = {"levels": 3, "size": 8}
@@ -139,7 +140,7 @@ def test_every_code_is_in_use(pair: Pair) -> None:
 
 @LEARNERS
 def test_fewer_vectors_than_codes_are_refused(pair: Pair) -> None:
-    with pytest.raises(UserError, match=r"8 codes in a level and only 7 vectors .* set learner.size=1"):
+    with refused("too-few-vectors", 8, 7, "learner.size=1"):
         fit(spec(pair), vectors()[:7])
 
 

@@ -1,8 +1,7 @@
-"""Laws of every items module: one vector per id, the same in every shape, whole in the state, and searchable once."""
+"""Every kind of items passes the checks of `fullrank.testing.items`, which catch planted faults; features by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
@@ -10,87 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from discover import Pair, everything, name
+from discover import Pair
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import ItemIndex, unit
+from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.table import ItemTable
-from tiny import ITEMS, SETTINGS, built, catalog, close, plain, reachable, shaken
-
-DIM = 6
-ALL = pytest.mark.parametrize("pair", everything("items"), ids=name)
-
-
-def modules(pair: Pair) -> Iterator[tuple[Any, Any]]:
-    return built(reachable(plain(pair), 2), DIM, catalog())
+from fullrank.testing.inputs import EXAMPLES
+from fullrank.testing.items import DIM, check_state, check_vectors
+from refusals import refused
+from tests.components.cases import every_check, run_check
+from tiny import ITEMS, catalog, close, shaken
 
 
-def check_vectors(items: Any) -> None:
-    every = items.all()
-    assert items.size == ITEMS and every.shape == (ITEMS, DIM) and every.isfinite().all()
-    for ids in (
-        torch.tensor(3),
-        torch.arange(ITEMS),
-        torch.tensor([[1, 2, 2], [5, ITEMS - 1, 0]]),
-        torch.zeros(0, 4).long(),
-    ):
-        assert close(items.embed(ids), every[ids])
-    assert torch.equal(items.popularity, torch.as_tensor(catalog().popularity).float())
-
-
-def check_state(items: Any, again: Any) -> None:
-    """What decides the vectors is in the state dict, the popularity too."""
-    again.load_state_dict(items.state_dict())
-    assert torch.equal(again.eval().all(), items.eval().all())
-    assert "popularity" in items.state_dict()
-
-
-def check_learns(items: Any) -> None:
-    items.train()
-    items.all().pow(3).sum().backward()
-    for label, parameter in items.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), label
-    items.eval()
-
-
-@ALL
-@pytest.mark.parametrize("check", [check_vectors, check_learns])
-def test_laws(pair: Pair, check: Callable[[Any], None]) -> None:
-    for _, items in modules(pair):
-        check(items)
-
-
-@ALL
-def test_state(pair: Pair) -> None:
-    for spec, items in modules(pair):
-        check_state(items, spec.build(DIM, catalog()))
-
-
-@ALL
-@pytest.mark.parametrize("cosine", [False, True])
-def test_snapshot(pair: Pair, cosine: bool) -> None:
-    """Before and after the table is made, ids have the same vectors; it is made once; gradients reach the items."""
-    for _, items in modules(pair):
-        snapshot = ItemIndex(items, normalise=cosine)
-        ids = torch.tensor([[1, 2], [2, 7]])
-        before = snapshot.embed(ids)
-        table = snapshot.all()
-        assert snapshot.all() is table
-        assert close(snapshot.embed(ids), before) and close(before, table[ids])
-        assert close(table, unit(items.all()) if cosine else items.all())
-        assert not cosine or close(table.norm(dim=1), torch.ones(ITEMS))
-        (table * torch.randn(table.shape)).sum().backward()
-        assert all(p.grad is not None and p.grad.any() for p in items.parameters())
-
-
-@ALL
-def test_shares_of_the_training_events(pair: Pair) -> None:
-    """An item without events counts as one, so that no probability is zero."""
-    for _, items in modules(pair):
-        log_q = ItemIndex(items, normalise=False).log_q(torch.arange(ITEMS))
-        counts = catalog().popularity.clip(1)
-        assert close(log_q.exp(), torch.as_tensor(counts / counts.sum()).float())
+@every_check("items")
+def test_items(pair: Pair, check: str, device: str) -> None:
+    run_check(pair, check, device)
 
 
 def test_unit() -> None:
@@ -129,7 +63,7 @@ def test_planted_faults_are_caught() -> None:
 
 
 def features(**settings: Any) -> Any:
-    spec = Features(**(SETTINGS["items", "features"] | settings))
+    spec = Features(**(EXAMPLES["features"] | settings))
     return shaken(spec.build(DIM, catalog())).eval()
 
 
@@ -169,7 +103,7 @@ def test_feature_dropout_in_training_alone() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UserError, match="features needs columns"):
+    with refused("no-feature-columns", "categorical", "numeric"):
         Features.parse({})
     with pytest.raises(UserError, match="no column 'colour'"):
         Features(categorical=("colour",)).build(DIM, catalog())

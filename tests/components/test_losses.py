@@ -1,204 +1,30 @@
-"""Laws of every loss: one number per query, from its place alone, with true gradients and without the full scores."""
+"""Every loss passes the checks of `fullrank.testing.losses`, which catch planted faults."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from discover import Pair, everything, name
+from discover import Pair
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
 from fullrank.models.sequential.objectives.losses import positive_scores
 from fullrank.models.sequential.objectives.losses.bce import BCE, BCELoss
-from fullrank.models.sequential.objectives.negatives import Negatives
-from tiny import Flat, close, histories, padded, plain, questions, reachable
-
-ALL = pytest.mark.parametrize("pair", everything("objectives.losses"), ids=name)
-LENGTHS = (2, 7, 3, 12, 5)
-MIXTURES = ({}, {"uniform": 0, "popularity": 1}, {"in_batch": 1}, {"uniform": 1, "popularity": 2, "in_batch": 0.5})
+from fullrank.testing.losses import check_gradient, check_memory, check_place, check_step, check_temperature
+from tests.components.cases import every_check, run_check
+from tiny import Flat
 
 
-def losses(pair: Pair, *, few: bool = False) -> Iterator[tuple[Spec, Any]]:
-    """Every setting one change away from the defaults; every way to draw negatives."""
-    base = plain(pair)
-    found = [base] if few else reachable(base, 1)
-    if "negatives" in type(base).model_fields:
-        ways = [
-            Negatives(count=4, share=share, exclude=exclude, **mixture)
-            for share in ("query", "row", "batch")
-            for exclude in ("none", "target", "history")
-            for mixture in MIXTURES
-        ]
-        found += [base.model_copy(update={"negatives": way}) for way in (ways[::7] if few else ways)]
-    for spec in found:
-        yield spec, spec.build()  # type: ignore[attr-defined]
+@every_check("objectives.losses")
+def test_losses(pair: Pair, check: str, device: str) -> None:
+    run_check(pair, check, device)
 
 
-def case() -> tuple[Queries, Batch]:
-    batch = padded(histories(LENGTHS), extra=2)
-    return questions(batch), batch
-
-
-def couples(spec: Spec) -> bool:
-    """Does a query's loss depend on the other queries, as the spec says?"""
-    negatives = getattr(spec, "negatives", None)
-    return negatives is not None and negatives.in_batch > 0
-
-
-def check_record(spec: Spec, loss: Any) -> None:
-    q, batch = case()
-    record = loss(q, batch)
-    assert record.losses.shape == q.targets.shape and record.losses.dtype == torch.float32
-    assert record.losses.isfinite().all() and (record.losses >= -1e-6).all()
-    table = q.catalogue.all()
-    if record.positive is not None:
-        assert close(record.positive, (q.vectors * table[q.targets]).sum(-1) / q.temperature)
-    if record.negative is not None:
-        scores = torch.einsum("md,mnd->mn", q.vectors, table[record.negative_ids]) / q.temperature
-        assert close(record.negative, scores)
-    assert loss.sampled == (record.negative is not None), "`sampled` says whether there are negatives"
-    if record.negative is not None:
-        (slopes,) = torch.autograd.grad(record.losses.sum(), record.negative, retain_graph=True)
-        counted = torch.ones_like(slopes, dtype=torch.bool) if record.kept is None else record.kept
-        assert torch.equal(slopes != 0, counted), "`kept` names the negatives that count"
-
-
-def check_gradient(spec: Spec, loss: Any) -> None:
-    """Against central differences, with an upstream gradient of its own for each query."""
-    q, batch = case()
-    weights = torch.linspace(0.5, 2, len(q.targets))
-    total = (loss(q, batch).losses * weights).sum()
-    leaves = (q.vectors, q.catalogue.all())
-    found = torch.autograd.grad(total, leaves)
-    generator = torch.Generator().manual_seed(2)
-    for leaf, gradient in zip(leaves, found, strict=True):
-        assert gradient.isfinite().all() and gradient.any()
-        way = torch.randn(leaf.shape, generator=generator)
-        with torch.no_grad():
-            ends = []
-            for sign in (1, -1):
-                leaf += sign * 1e-2 * way
-                ends.append(float((loss(q, batch).losses * weights).sum().double()))
-                leaf -= sign * 1e-2 * way
-        slope = (ends[0] - ends[1]) / 2e-2
-        assert abs(float((gradient * way).sum()) - slope) < 0.01 * abs(slope) + 0.02
-
-
-def check_temperature(spec: Spec, loss: Any) -> None:
-    q, batch = case()
-    sharp = loss(replace(q, temperature=0.25), batch).losses
-    assert close(sharp, loss(replace(q, vectors=q.vectors / 0.25), batch).losses)
-    assert not close(sharp, loss(q, batch).losses)
-
-
-def check_place(spec: Spec, loss: Any) -> None:
-    """A query's loss does not depend on which rows share its batch, nor on their order or padding."""
-    if couples(spec):
-        return
-    rows = histories(LENGTHS)
-    q, batch = case()
-    whole = loss(q, batch).losses
-    for mine in ([3], [4, 1], [0, 2, 3]):
-        part = padded([rows[i] for i in mine], ids=[100 + i for i in mine])
-        among = torch.cat([(q.rows == i).nonzero()[:, 0] for i in mine])
-        assert close(loss(questions(part), part).losses, whole[among]), "the loss depends on the company"
-
-
-def check_step(spec: Spec, loss: Any) -> None:
-    """The same place draws the same negatives, another step or seed draws others."""
-    q, batch = case()
-    torch.manual_seed(1)
-    first = loss(q, batch)
-    torch.manual_seed(2)
-    assert torch.equal(first.losses, loss(q, batch).losses)
-    if first.negative_ids is not None:
-        for other in (replace(batch, step=1), replace(batch, seed=4)):
-            assert not torch.equal(loss(q, other).negative_ids, first.negative_ids)
-
-
-def check_empty(spec: Spec, loss: Any) -> None:
-    """No queries (a horizon that no row reaches) give no losses, and gradients that are zero."""
-    q, batch = case()
-    none = torch.zeros(0, dtype=torch.long)
-    empty = replace(q, vectors=q.vectors[:0], targets=none, rows=none, positions=none)
-    record = loss(empty, batch)
-    assert record.losses.shape == (0,)
-    table = q.catalogue.all()
-    (gradient,) = torch.autograd.grad(record.losses.sum() + 0 * table.sum(), table)
-    assert not gradient.any()
-
-
-def check_autocast(spec: Spec, loss: Any) -> None:
-    q, batch = case()
-    exact = loss(q, batch).losses
-    with torch.autocast("cpu", torch.bfloat16):
-        vectors = q.vectors @ torch.eye(q.vectors.shape[1])
-        assert vectors.dtype == torch.bfloat16
-        rough = loss(replace(q, vectors=vectors), batch).losses
-    assert rough.dtype == torch.float32
-    assert (rough - exact).abs().max() < 0.1 and (rough - exact).abs().mean() < 0.03
-    assert all(g.isfinite().all() for g in torch.autograd.grad(rough.sum(), (q.vectors, q.catalogue.all())))
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that any operation returns, in elements."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for value in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(value, Tensor):
-                self.elements = max(self.elements, value.numel())
-        return result
-
-
-def check_memory(spec: Spec, loss: Any) -> None:
-    """The scores of all queries against all items never exist at once, forward or backward."""
-    if hasattr(spec, "chunk_elements"):
-        loss = spec.model_copy(update={"chunk_elements": 20_000}).build()  # type: ignore[attr-defined]
-    if hasattr(spec, "negatives"):
-        fewer = spec.negatives.model_copy(update={"count": min(4, spec.negatives.count)})
-        loss = spec.model_copy(update={"negatives": fewer}).build()  # type: ignore[attr-defined]
-    batch = padded(histories([15] * 20, 1000))
-    q = questions(batch, items=1000)
-    with Largest() as seen:
-        loss(q, batch).losses.sum().backward()
-    assert seen.elements < len(q.targets) * 1000 / 4
-
-
-CHECKS = (check_record, check_temperature, check_place, check_step, check_empty, check_autocast)
-
-
-@ALL
-@pytest.mark.parametrize("check", CHECKS)
-def test_laws(pair: Pair, check: Callable[[Spec, Any], None]) -> None:
-    for spec, loss in losses(pair):
-        try:
-            check(spec, loss)
-        except AssertionError as error:
-            raise AssertionError(f"{spec!r}: {error}") from error
-
-
-@ALL
-@pytest.mark.parametrize("check", [check_gradient, check_memory])
-def test_costly_laws(pair: Pair, check: Callable[[Spec, Any], None]) -> None:
-    for spec, loss in losses(pair, few=True):
-        try:
-            check(spec, loss)
-        except AssertionError as error:
-            raise AssertionError(f"{spec!r}: {error}") from error
-
-
-class EventDropout(BCELoss):
+class Tepid(BCELoss):
     """Planted: the temperature is left out."""
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
@@ -248,7 +74,7 @@ class Whole(BCELoss):
 @pytest.mark.parametrize(
     ("fault", "check"),
     [
-        (EventDropout, check_temperature),
+        (Tepid, check_temperature),
         (Crowded, check_place),
         (Restless, check_step),
         (Stuck, check_step),

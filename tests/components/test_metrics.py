@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fakes import Kept, Whole
 from fullrank.evaluation import Evaluation, EvaluationResult, PerUser, evaluate, measure, merge
-from fullrank.metrics.names import ACCURACY, DEFAULT, PER_LIST, parse
+from fullrank.metrics.names import ACCURACY, DEFAULT, PER_LIST, parse_metric
 
 KS = (1, 2, 7, 20)
 UNIT = {*ACCURACY, *PER_LIST, "fair"}
@@ -38,7 +38,7 @@ def test_bounded(store: Kept, spec: Evaluation) -> None:
     for text, value in found.metrics.items():
         numbers = [value, *found.interval[text], *found.per_user.values.get(text, [])]
         assert all(math.isfinite(n) and n >= 0 for n in numbers), text
-        if parse(text).base in UNIT:
+        if parse_metric(text).base in UNIT:
             assert max(numbers) <= 1 + 1e-12, text
 
 
@@ -74,7 +74,7 @@ def test_unchanged_by_rank_count(store: Kept, spec: Evaluation, world: int) -> N
 
 def test_every_default_metric_is_under_these_laws() -> None:
     found = run(Kept.random(5, 30), Evaluation(ks=KS))
-    assert {parse(n).base for n in found.metrics} == {parse(f"{base}@1").base for base in DEFAULT}
+    assert {parse_metric(n).base for n in found.metrics} == {parse_metric(f"{base}@1").base for base in DEFAULT}
 
 
 def _mean_of_ranks(parts: list[PerUser]) -> EvaluationResult:

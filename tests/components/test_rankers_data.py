@@ -16,9 +16,9 @@ from discover import Pair
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.inference.predict import predict
-from fullrank.models.ranking import reads
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from rankers_small import ALL, DIM, model, small
+from refusals import refused
 from tests.training.clicks import SCHEMA, shop, table
 from tiny import close, shaken
 
@@ -34,7 +34,7 @@ def untrained(pair: Pair, store: ImpressionStore) -> RankingModule:
     if "tokens" in type(spec).model_fields:
         spec = spec.override("tokens=2", "width=6")
     torch.manual_seed(0)
-    click = RankingModel(ranker=spec, embedding={"dim": DIM} if "tokens" in reads(spec) else {})
+    click = RankingModel(ranker=spec, embedding={"dim": DIM} if "tokens" in spec.reads else {})
     return shaken(click.build(store.fields)).eval()  # type: ignore[return-value]
 
 
@@ -60,7 +60,7 @@ def test_labels_are_0_or_1(pair: Pair, wrong: float) -> None:
     batch = impressions()
     labels = batch.labels.clone()
     labels[3] = wrong
-    with pytest.raises(UserError, match="allowed are 0 and 1"):
+    with refused("invalid-label", "0 and 1"):
         model(pair)(replace(batch, labels=labels))
 
 

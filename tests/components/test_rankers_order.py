@@ -11,8 +11,7 @@ from clicks import FIELDS, impressions
 from discover import Pair
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
-from fullrank.models.ranking import reads
-from fullrank.models.ranking.fused import Fused
+from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from rankers_small import ALL, DIM, SYMMETRIC, small, tokens
 from tiny import built, close, shaken
@@ -71,7 +70,9 @@ def permuted(batch: Impressions) -> Impressions:
 
 def carried(one: RankingModule, two: RankingModule, symmetric: bool) -> None:
     """The weights of a model into one of the permuted schema: a field's rows, numbers and blocks where it is now."""
-    tables = [{f"{label}.table": m for label, m in made.named_modules() if isinstance(m, Fused)} for made in (one, two)]
+    tables = [
+        {f"{label}.table": m for label, m in made.named_modules() if isinstance(m, FusedTable)} for made in (one, two)
+    ]
     old, new = one.state_dict(), two.state_dict()
     numeric = [[f.name for f in fields if f.kind == "numeric"] for fields in (FIELDS, PERMUTED)]
     for label, value in new.items():
@@ -92,7 +93,7 @@ def carried(one: RankingModule, two: RankingModule, symmetric: bool) -> None:
 def test_the_order_of_the_schema_is_a_convention(pair: Pair) -> None:
     """The same of the whole model, from ids to logits."""
     spec = whole_blocks(pair)
-    dim = {"dim": DIM} if "tokens" in reads(spec) else {}
+    dim = {"dim": DIM} if "tokens" in spec.reads else {}
     click = RankingModel(ranker=spec, embedding=dim)
     one, two = (shaken(click.build(fields), seed=seed).eval() for seed, fields in ((1, FIELDS), (2, PERMUTED)))
     batch = impressions(40)

@@ -12,7 +12,7 @@ from clicks import PLANTED, planted
 from discover import Pair
 from fullrank.core.spec import Spec
 from fullrank.metrics.ctr import auc
-from fullrank.models.ranking import FieldTokens, RankerOutput, reads
+from fullrank.models.ranking import FieldTokens, RankerOutput
 from fullrank.models.ranking.fm import FM
 from fullrank.models.ranking.model import RankingModel
 from rankers_small import ALL, LINEAR
@@ -23,7 +23,7 @@ def solved(ranker: Spec, steps: int = 100) -> float:
     """AUC on fresh impressions after some steps on planted ones."""
     torch.manual_seed(0)
     click = RankingModel(
-        ranker=ranker, embedding={"std": 0.1} if "tokens" not in reads(ranker) else {"std": 0.1, "dim": 8}
+        ranker=ranker, embedding={"std": 0.1} if "tokens" not in ranker.reads else {"std": 0.1, "dim": 8}
     )
     model = click.build(PLANTED)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

@@ -1,4 +1,4 @@
-"""The laws of reasoners catch planted faults: each fails on a reasoner that breaks it, and on no sound one."""
+"""The checks of reasoners catch planted faults: each fails on a reasoner that breaks it, and on no sound one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, States
 from fullrank.models.sequential.encoders import Cache
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
-from fullrank.models.sequential.reasoning import Thinking
+from fullrank.models.sequential.reasoning import ReasoningCache
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.reasoning.plr import PLR, PLRReasoner
 from fullrank.models.sequential.reasoning.rearec import ReaRec, ReaRecReasoner
-from tests.components.test_reasoners import (
+from fullrank.testing.reasoning import (
     check_blind,
     check_budgets,
     check_cached,
@@ -27,7 +27,7 @@ from tests.components.test_reasoners import (
     check_learns,
     check_padding,
     made,
-    thought,
+    steps_of,
 )  # fmt: skip
 
 
@@ -39,19 +39,19 @@ class Gossip(PLRReasoner):
 
 
 class Peeking(ReaRecReasoner):
-    """Planted: the history hears what was thought."""
+    """Planted: the history sees the latent tokens."""
 
     def forward(self, x: Tensor, batch: Batch) -> States:
         states = super().forward(x, batch)
-        return replace(states, tokens=states.tokens + thought(states).steps.mean((1, 2))[:, None])
+        return replace(states, tokens=states.tokens + steps_of(states).steps.mean((1, 2))[:, None])
 
 
 class Tail(ReaRecReasoner):
     """Planted: begins at the end of the padded row."""
 
-    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, Thinking]:
-        states, thinking = super()._begun(x, batch, budget)
-        return states, replace(thinking, thoughts=replace(thinking.thoughts, start=states.tokens[:, -1]))
+    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, ReasoningCache]:
+        states, reasoning = super()._begun(x, batch, budget)
+        return states, replace(reasoning, states=replace(reasoning.states, start=states.tokens[:, -1]))
 
 
 class Idle(PLRReasoner):
@@ -62,7 +62,7 @@ class Idle(PLRReasoner):
         self.extra = torch.nn.Parameter(torch.ones(dim))
 
 
-class EventDropout(TransformerEncoder):
+class Amnesiac(TransformerEncoder):
     """Planted: a step forgets that steps went before it."""
 
     def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
@@ -70,11 +70,11 @@ class EventDropout(TransformerEncoder):
 
 
 class Absentminded(ReaRecReasoner):
-    """Planted: thinks with an encoder that forgets."""
+    """Planted: an encoder that forgets."""
 
     def __init__(self, encoder: TransformerEncoder, dim: int, spec: ReaRec):
         super().__init__(encoder, dim, spec)
-        encoder.__class__ = EventDropout
+        encoder.__class__ = Amnesiac
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ class Deaf(ReaRec):
 
 def test_a_setting_without_effect_is_caught() -> None:
     with pytest.raises(AssertionError, match="has no effect"):
-        check_effects(Deaf())
+        check_effects(Deaf(), torch.device("cpu"))

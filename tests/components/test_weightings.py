@@ -1,73 +1,25 @@
-"""Laws of every weighting: of mean one, and either blind to the batch's company or saying that it is not."""
+"""Every weighting passes the checks of `fullrank.testing.weightings`, which catch planted faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from discover import Pair, everything, name
-from fullrank.data.batch import Queries, Record, States, Step
-from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
-from fullrank.models.sequential.objectives.weightings.inverse_popularity import InversePopularity
-from tiny import ITEMS, close, histories, padded, plain, questions, reachable
-
-ALL = pytest.mark.parametrize("pair", everything("objectives.weightings"), ids=name)
-
-
-def weigh(weighting: Any, targets: Tensor) -> tuple[Tensor, Queries]:
-    batch = padded(histories([4, 5]))
-    q = questions(batch)
-    rows = torch.zeros_like(targets)
-    q = replace(q, targets=targets, vectors=torch.randn(len(targets), q.vectors.shape[1]), rows=rows, positions=rows)
-    losses = (1.0 + targets).requires_grad_()
-    step = Step(torch.nn.Identity(), batch, States(torch.zeros(2, 4, 6)), (q,), {q.name: Record(losses)})
-    return weighting(q, step), q
+from discover import Pair
+from fullrank.data.batch import Queries, Step
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
+from fullrank.testing.weightings import check_coupling, check_mean, check_sound, weigh
+from tests.components.cases import every_check, run_check
+from tiny import ITEMS
 
 
-def check_sound(weighting: Any) -> None:
-    """A factor for each query: finite, never negative, without a gradient, and nothing for no queries."""
-    weights, _ = weigh(weighting, torch.arange(ITEMS))
-    assert weights.shape == (ITEMS,) and weights.dtype == torch.float32
-    assert weights.isfinite().all() and (weights >= 0).all() and not weights.requires_grad
-    assert weigh(weighting, torch.zeros(0, dtype=torch.long))[0].shape == (0,)
-
-
-def check_mean(weighting: Any) -> None:
-    """One under the training distribution; for a weighting that couples queries, over those at hand."""
-    for targets in (torch.arange(ITEMS), torch.tensor([7, 7, 0])):
-        weights, q = weigh(weighting, targets)
-        if weighting.couples:
-            assert abs(float(weights.mean()) - 1) < 1e-4
-        elif len(targets) == ITEMS:
-            assert (weights > 0).all()
-            assert abs(float((weights * q.catalogue.log_q(targets).exp()).sum()) - 1) < 1e-4
-
-
-def check_company(weighting: Any) -> None:
-    """Shards and micro-batches weigh a query as the whole batch does, and `couples` says so, or says otherwise."""
-    whole, _ = weigh(weighting, torch.arange(ITEMS))
-    part, _ = weigh(weighting, torch.tensor([7, 7, 0]))
-    assert close(part, whole[[7, 7, 0]]) != weighting.couples
-
-
-@ALL
-@pytest.mark.parametrize("check", [check_sound, check_mean])
-def test_laws(pair: Pair, check: Callable[[Any], None]) -> None:
-    for spec in reachable(plain(pair), 2):
-        check(spec.build())  # type: ignore[attr-defined]
-
-
-@ALL
-def test_company(pair: Pair) -> None:
-    for spec in reachable(plain(pair), 2):
-        weighting = spec.build()  # type: ignore[attr-defined]
-        if spec == plain(pair) or not weighting.couples:  # extreme settings may make all weights alike
-            check_company(weighting)
+@every_check("objectives.weightings")
+def test_weightings(pair: Pair, check: str, device: str) -> None:
+    run_check(pair, check, device)
 
 
 @pytest.mark.parametrize("power", [0.25, 0.5, 1.0])
@@ -93,8 +45,8 @@ def test_planted_faults_are_caught() -> None:
     faults: list[tuple[Callable[[Any], None], Any]] = [
         (check_mean, Planted(lambda w: w * 1.1, alone)),
         (check_mean, Planted(lambda w: w / w.sum(), coupled, couples=True)),
-        (check_company, Planted(lambda w: w / w.mean(), alone)),
-        (check_company, Planted(lambda w: w, alone, couples=True)),
+        (check_coupling, Planted(lambda w: w / w.mean(), alone)),
+        (check_coupling, Planted(lambda w: w, alone, couples=True)),
         (check_sound, Planted(lambda w: w - 1, alone)),
     ]
     for check, weighting in faults:

@@ -26,7 +26,7 @@ from fullrank.core.files import (
     append_line,
     copy_file,
     foreign_files,
-    is_litter,
+    is_leftover,
     jsonable,
     open_whole,
     require_replaceable,
@@ -155,7 +155,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, name: str, function
     killed(tmp_path / name, name, function)
     assert (tmp_path / name).read_text() == "old"
     litter = [entry for entry in left(tmp_path) if entry != name]
-    assert len(litter) == 1 and is_litter(litter[0]), "one hidden entry, whatever the writer makes of its own"
+    assert len(litter) == 1 and is_leftover(litter[0]), "one hidden entry, whatever the writer makes of its own"
     assert foreign_files(tmp_path, {name}.__contains__) == []
     WRITERS[name](tmp_path / name)
     assert left(tmp_path) == [name] and (tmp_path / name).read_bytes() != b"old"
@@ -218,7 +218,7 @@ def test_the_only_copy_is_not_swept(tmp_path: Path) -> None:
      (".spec.json.part", False), ("x.1.part", False), (".git", False), ("data.bin.part", False)],
 )  # fmt: skip
 def test_litter(name: str, litter: bool) -> None:
-    assert is_litter(name) == litter
+    assert is_leftover(name) == litter
 
 
 def test_litter_is_nobodys_file(tmp_path: Path) -> None:

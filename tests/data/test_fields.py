@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo, Schema
 from fullrank.data.impressions.numeric import Moments, Quantiles
 from fullrank.data.impressions.prepare import infer, summary
@@ -48,8 +47,8 @@ def prepared(tmp_path: Path, frame: Any = FRAME, **schema: Any) -> fr.Impression
         ("fields: [a, a]", ("repeated-field", "'a'")),
         ("fields: [label]", ("label-is-a-field", "'label'")),
         ("fields: [split]\nsplit: given", ("split-column-is-a-field", "'split'")),
-        ("fields: [a]\nlabels: b", ("invalid-setting", "labels", "'label'")),
-        ("fields: [{name: a, mincount: 2}]", ("invalid-setting", "mincount", "'min_count'")),
+        ("fields: [a]\nlabels: b", ("unknown-setting", "labels", "'label'")),
+        ("fields: [{name: a, mincount: 2}]", ("unknown-setting", "mincount", "'min_count'")),
         ("fields: [{kind: numerical, name: a}]", ("unknown-kind-of-field", "numerical", "'numeric'")),
         ("fields: [{name: a, hash_buckets: 5, min_count: 2}]", ("setting-without-effect", "min_count", "hash_buckets")),
         ("fields: [{kind: numeric, name: a, buckets: 5}]", ("setting-without-effect", "buckets", "transform=standard")),
@@ -68,7 +67,7 @@ def test_a_schema_that_cannot_be_meant(text: str, says: tuple[str, ...]) -> None
 
 
 def test_a_schema_that_is_no_yaml() -> None:
-    with pytest.raises(UserError, match="neither YAML nor JSON"):
+    with refused("neither-yaml-nor-json"):
         Schema.from_text("fields: [a")
 
 

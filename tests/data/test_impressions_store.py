@@ -100,7 +100,7 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
         (_set("files", "../../etc/passwd", to={"bytes": 1, "sha256": ""}), ("foreign-files", "../../etc/passwd")),
         (_set("files", "extra.npy", to={"bytes": 1, "sha256": ""}), ("foreign-files", "extra.npy")),
         (_set("schema", "fields", to=[]), ("invalid-setting", "fields")),
-        (_set("schema", "surprise", to=1), ("invalid-setting", "surprise")),
+        (_set("schema", "surprise", to=1), ("unknown-setting", "surprise")),
         (_set("fields", to=[]), ("file-damaged", "fields", "schema")),
         (_set("fitted", "price", to={"mean": "0", "scale": 1}), ("file-damaged", "'price'")),
         (_set("fitted", "age", to={"edges": [3.0, 1.0]}), ("file-damaged", "buckets", "'age'")),

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from fullrank.core.errors import UserError
 from fullrank.data.sources import EventSource
 from fullrank.data.sources._marketplace import TIERS, Market
 from fullrank.data.sources.planted import Planted
@@ -171,7 +170,7 @@ def test_smallest_market_and_settings_that_are_refused() -> None:
     for setting in ("items=31", "users=0", "follow=1.0", "session_length=1", "events_per_user=4"):
         with refused("invalid-setting", setting.split("=")[0]):
             Planted().override(setting)
-    with pytest.raises(UserError, match="'users'"):
+    with refused("unknown-setting", "'user'", "'users'"):
         Planted().override("user=3")
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.core.registry import discover, find, kinds
 from fullrank.core.spec import Spec
 from fullrank.data.sources import EventSource, ImpressionSource, Tables, _archive
@@ -141,7 +140,7 @@ def test_movielens_csv(variant: str, tmp_path: Path) -> None:
 
 def test_movielens_of_another_variant_is_refused(tmp_path: Path) -> None:
     zipped(tmp_path / "ml-1m.zip", {"ml-20m/ratings.csv": b"userId\n"})
-    with pytest.raises(UserError, match=r"holds no ratings\.dat, movies\.dat, users\.dat"):
+    with refused("missing-file", "ratings.dat, movies.dat, users.dat"):
         MovieLens().read(tmp_path)
 
 

@@ -137,7 +137,7 @@ def test_mistakes_in_a_split_are_sentences() -> None:
         Prepare().override("split=globaltime")
     with refused("not-a-moment", "test_from", "1.5"):
         Prepare.parse({"split": {"kind": "global_time", "test_from": 1.5}})
-    with refused("invalid-setting", "validation_form", "validation_from"):
+    with refused("unknown-setting", "validation_form", "validation_from"):
         Prepare.parse({"split": {"kind": "global_time", "validation_form": 0.5}})
     assert Prepare().override("split=global_time", "split.test_from=2014-05-01").split.test_from == "2014-05-01"
 

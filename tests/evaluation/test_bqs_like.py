@@ -13,6 +13,7 @@ from fullrank.evaluation import Evaluation, EvaluationResult, compare, evaluate
 from fullrank.evaluation.compare import bqs_like_columns, bqs_like_quality
 from fullrank.evaluation.slices import LABELS
 from fullrank.evaluation.statistics import sign_flip
+from refusals import refused
 
 STORE = Kept.random(80, 40)
 SPEC = Evaluation(bootstrap=0, ks=(5,))
@@ -84,9 +85,9 @@ def test_p_is_even_where_there_is_no_difference() -> None:
 
 
 def test_what_it_needs() -> None:
-    with pytest.raises(UserError, match="unknown metric of this evaluation 'ndcg@7'"):
+    with refused("unknown-metric", "ndcg@7"):
         compare(run(0), run(1), "bqs_like@7")
-    with pytest.raises(UserError, match="evaluate with slices=true"):
+    with refused("slices-needed", "slices=true"):
         compare(run(0, SPEC.override("slices=false")), run(1, SPEC.override("slices=false")), "bqs_like@5")
     with pytest.raises(UserError, match="bqs_like@10"):
         compare(run(0), run(1), "bqs_like")

@@ -14,6 +14,7 @@ from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.evaluation import Evaluation, compare, evaluate
 from fullrank.evaluation.event_dropout import STEP, EventDropout, drop_events, keep_mask
+from refusals import refused
 from thinker import Thinker
 from tiny import padded
 
@@ -80,16 +81,16 @@ def test_runs_are_compared_at_the_same_share_alone() -> None:
         evaluate(b, STORE, "test", whole),
     )
     assert compare(one, two, "ndcg@5").users == 80
-    with pytest.raises(UserError, match="differ in dropped"):
+    with refused("protocols-differ"):
         compare(one, other, "ndcg@5")
     assert "dropped" not in other.protocol and "reasoning" not in other.protocol
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
 def test_other_shares_are_refused(share: float) -> None:
-    with pytest.raises(UserError, match="drop"):
+    with refused("invalid-setting"):
         Evaluation().override(f"drop={share}")
-    with pytest.raises(UserError, match="share of events to drop"):
+    with refused("share-out-of-range"):
         EventDropout(Whole(40), share, 0)
 
 
@@ -115,5 +116,5 @@ def test_adaptive_stopping_keeps_each_users_steps(tmp_path) -> None:  # type: ig
 
 @pytest.mark.parametrize("settings", [("drop=0.1",), ("protocol=sampled",)])
 def test_adaptive_stopping_refuses_what_it_cannot_do(settings: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match=r"reasoning\.adaptive stops by lists"):
+    with refused("adaptive-needs-full-lists", "reasoning.adaptive"):
         Evaluation().override(*settings, "reasoning.adaptive=5")

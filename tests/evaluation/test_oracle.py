@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
-from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, accuracy_by_steps, evaluate, oracle_ceilings
 from fullrank.evaluation.reasoning_steps import LABEL
+from refusals import refused
 from thinker import Thinker
 
 STORE = Kept.random(80, 40)
@@ -55,11 +55,11 @@ def test_the_curve_is_a_row_for_each_step_and_one_that_adapts() -> None:
 
 def test_what_cannot_be_chosen_is_refused() -> None:
     for study in (oracle_ceilings, accuracy_by_steps):
-        with pytest.raises(UserError, match="does not reason"):
+        with refused("not-a-reasoner"):
             study(Whole(40), STORE, "test", SPEC)
-    with pytest.raises(UserError, match="leave reasoning.adaptive out"):
+    with refused("adaptive-without-effect", "reasoning.adaptive"):
         oracle_ceilings(MODEL, STORE, "test", SPEC.override("reasoning.adaptive=5"))
-    with pytest.raises(UserError, match="chooses by accuracy"):
+    with refused("no-accuracy-metric"):
         oracle_ceilings(MODEL, STORE, "test", SPEC.override("metrics=[gini]"))
-    with pytest.raises(UserError, match="rounds must be at least 1"):
+    with refused("rounds-below-one", "1"):
         accuracy_by_steps(MODEL, STORE, "test", SPEC, rounds=0)

@@ -11,6 +11,7 @@ import pytest
 from fakes import Kept, Whole
 from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
+from refusals import refused
 
 STORE = Kept.random(50, 40)
 
@@ -61,7 +62,7 @@ def test_a_broken_folder_is_refused(broken: str, tmp_path: Path) -> None:
         text.write_text(text.read_text().replace('"ndcg@1"', '"ndcg@2"'))
     else:
         text.write_text(json.dumps({"metrics": {}}))
-    with pytest.raises(UserError, match="does not hold an evaluation"):
+    with refused("not-an-evaluation"):
         EvaluationResult.load(tmp_path)
 
 
@@ -71,7 +72,7 @@ def test_a_part_of_the_wrong_kind_is_refused(key: str, wrong: object, tmp_path: 
     evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
     text = tmp_path / "evaluation.json"
     text.write_text(json.dumps(json.loads(text.read_text()) | {key: wrong}))
-    with pytest.raises(UserError, match=f"does not hold an evaluation.*'{key}' is no object"):
+    with refused("not-an-evaluation", f"'{key}'"):
         EvaluationResult.load(tmp_path)
 
 
@@ -79,7 +80,7 @@ def test_a_part_of_the_wrong_kind_is_refused(key: str, wrong: object, tmp_path: 
 def test_json_of_another_shape_is_refused(whole: str, tmp_path: Path) -> None:
     evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
     (tmp_path / "evaluation.json").write_text(whole)
-    with pytest.raises(UserError, match="does not hold an evaluation"):
+    with refused("not-an-evaluation"):
         EvaluationResult.load(tmp_path)
 
 
@@ -114,17 +115,17 @@ def test_more_ranks_than_users() -> None:
 
 def test_missing_doubled_or_foreign_shards_are_refused() -> None:
     first, second = shards(2, Evaluation(bootstrap=0))
-    with pytest.raises(UserError, match="no shards"):
+    with refused("no-shards"):
         merge([])
-    with pytest.raises(UserError, match="hold 25 of 50 users"):
+    with refused("shards-incomplete", "25", "50"):
         merge([first])
-    with pytest.raises(UserError, match="each shard once"):
+    with refused("shards-incomplete"):
         merge([first, first])
-    with pytest.raises(UserError, match="seen"):
+    with refused("protocols-differ"):
         merge([first, measure(Whole(40), STORE, "test", Evaluation(bootstrap=0, seen="keep"), shard=(1, 2))])
 
 
 @pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 0)])
 def test_an_impossible_shard_is_refused(shard: tuple[int, int]) -> None:
-    with pytest.raises(UserError, match="shard"):
+    with refused("bad-shard"):
         measure(Whole(40), STORE, "test", Evaluation(bootstrap=0), shard=shard)

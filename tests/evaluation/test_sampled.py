@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import Kept, Whole
-from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.sampled import negatives, target_places
 from fullrank.metrics.names import ACCURACY
+from refusals import refused
 
 EVEN = np.ones(30, dtype=np.int64)
 NONE = np.zeros(0, dtype=np.int64)
@@ -40,7 +40,7 @@ def test_draws_follow_their_weights() -> None:
 
 
 def test_a_user_who_knows_everything_is_refused() -> None:
-    with pytest.raises(UserError, match="1 users have too few items left"):
+    with refused("too-few-negatives", "1"):
         negatives(np.arange(2), 5, EVEN, np.arange(30), seed=0)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
-from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
 from fullrank.evaluation.sampled import SHARED_BY, shared_negatives
 from fullrank.metrics.names import ACCURACY
+from refusals import refused
 
 USERS, ITEMS = 300, 40
 
@@ -86,9 +86,9 @@ def test_as_many_negatives_as_items_are_noted() -> None:
 
 def test_refusals() -> None:
     for settings, said in (
-        ({"protocol": "sampled"}, "sampled has no effect"),
-        ({"metrics": ("gini",)}, "needs an accuracy metric"),
-        ({"sampled": 0}, "sampled"),
+        ({"protocol": "sampled"}, ("setting-without-effect", "sampled")),
+        ({"metrics": ("gini",)}, ("no-accuracy-metric",)),
+        ({"sampled": 0}, ("invalid-setting",)),
     ):
-        with pytest.raises(UserError, match=said):
+        with refused(*said):
             asked(**settings)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from fullrank.evaluation import statistics
 from fullrank.evaluation.statistics import metric_values, resample, summarise
-from fullrank.metrics.coverage import exposures
-from fullrank.metrics.names import PER_LIST, WITHOUT, parse
+from fullrank.metrics.exposure import exposures
+from fullrank.metrics.names import PER_LIST, WITHOUT, parse_metric
 
-NDCG = [parse("ndcg@5")]
+NDCG = [parse_metric("ndcg@5")]
 
 
 def made(users: int = 40, items: int = 9, width: int = 3, seed: int = 0) -> np.ndarray:
@@ -54,7 +54,9 @@ def test_leaving_out_one_user_equals_recomputing(metric: str, users: int, items:
 @pytest.mark.parametrize("metric", WITHOUT)
 def test_influences_average_to_the_metric(metric: str) -> None:
     lists = made()
-    assert metric_values(parse(f"{metric}@2"), {}, lists, 9).mean() == pytest.approx(lone(metric, lists[:, :2], 9))
+    assert metric_values(parse_metric(f"{metric}@2"), {}, lists, 9).mean() == pytest.approx(
+        lone(metric, lists[:, :2], 9)
+    )
 
 
 @pytest.mark.parametrize("metric", WITHOUT)
@@ -65,7 +67,7 @@ def test_the_error_of_lists_is_that_of_new_users(metric: str) -> None:
     fresh = [rng.choice(300, (200, 5), p=chances / chances.sum()) for _ in range(100)]
     spread = np.std([lone(metric, lists, 300) for lists in fresh])
     name = f"{metric}@5"
-    found = summarise({}, fresh[0], [parse(name)], items=300, samples=200, seed=0)
+    found = summarise({}, fresh[0], [parse_metric(name)], items=300, samples=200, seed=0)
     assert 0.8 * spread < found.stderr[name] < 2 * spread
     assert found.interval[name][0] < found.mean[name] < found.interval[name][1]
     again = fresh[0][rng.integers(200, size=200)]

@@ -27,6 +27,7 @@ from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.reasoning.plr import PLR
+from refusals import refused
 from tiny import ITEMS, catalog, shaken, store
 
 IDS = [f"i{n}" for n in range(ITEMS)]
@@ -123,7 +124,6 @@ import numpy as np, polars as pl, torch
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.model import Recommender
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.recommend import check
 
 known = Catalog(pl.DataFrame({"item": range(99), "item_id": [f"i{n}" for n in range(99)], "train_count": [1] * 99}))
 shared, ids = Predictor(Recommender(dim=8).build(known), known, device="cpu"), known.ids.to_list()
@@ -213,21 +213,21 @@ def test_lists_that_are_no_lists_are_refused() -> None:
         ({"exclude": [3]}, "whole numbers|strings"),
         ({"k": 0}, "k must be at least 1"),
         ({"budget": {"steps": 1}}, "does not reason"),
-        ({"decoding": {"kind": "graph"}}, "answers with vectors"),
+        ({"decoding": {"kind": "graph"}}, "by vectors"),
     ):
         with pytest.raises(UserError, match=said):
             made.recommend(two, **given)
     for k in ("3", 2.5, True, None, 0):
-        with pytest.raises(UserError, match="k must be at least 1, a whole number"):
+        with refused("bad-list-length", repr(k)):
             check_settings(k, "exclude", "popular")
     for histories in ([5, 7], {"a": 5}, {"a": None}):
-        with pytest.raises(UserError, match="the history of"):
+        with refused("not-item-lists"):
             made.recommend(histories)
-    with pytest.raises(UserError, match="the ids|the items' ids"):
+    with refused("wrong-id-type"):
         made.recommend([[["i1"], ["i2", "i3"]]])
     assert made.recommend({2**70: ["i1"]}, k=1)["item"].to_list() == made.recommend([["i1"]], k=1)["item"].to_list()
     frame = pl.DataFrame({"user_id": ["b", "a"], "item_id": ["i1", "i2"]})
-    with pytest.raises(UserError, match="no order to go by"):
+    with refused("table-has-no-order", "exclude"):
         made.recommend(frame, exclude=[["i1"], ["i2"]])
     assert "i1" not in lists(made.recommend(frame, exclude={"a": ["i1"]}, k=ITEMS))["a"]
 
@@ -246,9 +246,9 @@ def test_score_takes_candidates_for_each_and_does_not_know_all() -> None:
     found = made.score({"a": ["i1"], "b": ["i2", "i3"]}, {"a": ["i9", "new"], "b": ["i4"]})
     assert found.select("user", "item").rows() == [("a", "i9"), ("a", "new"), ("b", "i4")]
     assert found["score"].is_null().to_list() == [False, True, False]
-    with pytest.raises(UserError, match="1 of 2 histories hold no item"):
+    with refused("no-known-items", "1", "2"):
         made.score({"a": ["i1"], "b": []}, ["i9"])
-    with pytest.raises(UserError, match="give candidates"):
+    with refused("no-candidates-given"):
         made.score({"a": ["i1"]}, None)
 
 
@@ -265,9 +265,9 @@ def test_similar_items_are_those_with_like_vectors() -> None:
     assert made.similar("i3", k=1)["similar"].to_list() == made.similar(["i3"], k=1)["similar"].to_list()
     together = predictor("item_to_item").similar(HISTORIES["u5"][0], k=3)
     assert set(together["similar"]) & set(HISTORIES["u5"][1:]) and (together["score"] > 0).all()
-    with pytest.raises(UserError, match="does not know the item 'i99'"):
+    with refused("unknown-item", "i99"):
         made.similar("i99")
-    with pytest.raises(UserError, match="no vectors of items"):
+    with refused("no-item-similarity"):
         predictor("popularity").similar("i3")
 
 
@@ -279,7 +279,7 @@ def test_scores_are_inner_products_of_the_vectors(kind: str) -> None:
     found = made.score(HISTORIES, IDS)
     assert users.to_list() == list(HISTORIES)
     assert np.allclose(scores.ravel(), found["score"].to_numpy(), atol=1e-4)
-    with pytest.raises(UserError, match="no vectors in it"):
+    with refused("no-vectors"):
         predictor("codes").item_vectors()
 
 
@@ -311,7 +311,7 @@ def test_what_a_call_does_not_say_is_as_the_predictor_was_made() -> None:
     adaptive = Predictor(model, catalog(), device="cpu", budget=Budget(adaptive=5))
     assert adaptive.score(HISTORIES, IDS).equals(whole.score(HISTORIES, IDS)), "which ranks no lists to stop by"
     assert np.array_equal(adaptive.user_vectors(HISTORIES)[1], whole.user_vectors(HISTORIES)[1])
-    with pytest.raises(UserError, match="goes by ranked lists"):
+    with refused("adaptive-needs-full-lists"):
         whole.score(HISTORIES, IDS, budget={"adaptive": 3})
 
 
@@ -339,6 +339,6 @@ def test_look_ups_of_any_kind_of_id() -> None:
 def test_devices() -> None:
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    for name in ("gpu", "cuda:99", "meta"):
-        with pytest.raises(UserError, match="allowed: auto|not available here"):
+    for name, code in (("gpu", "unknown-device"), ("cuda:99", "device-unavailable"), ("meta", "device-unavailable")):
+        with refused(code, name):
             resolve_device(name)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fullrank.core.jagged import Jagged
-from fullrank.metrics import Table, match
-from fullrank.metrics.names import ACCURACY, parse
+from fullrank.metrics import MetricInputs, match
+from fullrank.metrics.names import ACCURACY, parse_metric
 
 KS = (1, 2, 3, 5, 10, 20)
 THEIRS = {
@@ -68,10 +68,10 @@ def truth(wanted: list[list[int]]) -> Jagged:
     return Jagged.from_lists(wanted).distinct()
 
 
-def table(lists: list[list[int]], wanted: list[list[int]], width: int = 20) -> Table:
+def table(lists: list[list[int]], wanted: list[list[int]], width: int = 20) -> MetricInputs:
     ids = np.array([(row + [-1] * width)[:width] for row in lists])
     targets = truth(wanted)
-    return Table(match(ids, targets), targets.lengths)
+    return MetricInputs(match(ids, targets), targets.lengths)
 
 
 @st.composite
@@ -82,7 +82,7 @@ def cases(draw: st.DrawFn, most_targets: int = 5) -> Case:
     return lists, wanted
 
 
-def check_loops(case: Case, metric: str, ours: Callable[[Table, int], np.ndarray] | None = None) -> None:
+def check_loops(case: Case, metric: str, ours: Callable[[MetricInputs, int], np.ndarray] | None = None) -> None:
     lists, wanted = case
     for k in KS:
         expected = [LOOPS[metric](row, set(w), k) for row, w in zip(lists, wanted, strict=True)]
@@ -114,7 +114,7 @@ def test_equals_ir_measures(metric: str, case: Case) -> None:
     for value in ir_measures.iter_calc(measures, qrels, run):
         theirs[measures.index(value.measure), int(value.query_id[1:])] = value.value
     for row, k in zip(theirs, KS, strict=True):
-        assert parse(f"{metric}@{k}")(table(*case)) == pytest.approx(row, abs=1e-9)
+        assert parse_metric(f"{metric}@{k}")(table(*case)) == pytest.approx(row, abs=1e-9)
 
 
 def test_a_target_counts_once_however_often_it_was_bought() -> None:
@@ -128,20 +128,20 @@ def test_truth_and_empty_places() -> None:
     assert match(np.array([[-1, 0], [1, -1], [-1, -1]]), targets).tolist() == [[0, 1], [1, 0], [0, 0]]
 
 
-def _late(table: Table, k: int) -> np.ndarray:
+def _late(table: MetricInputs, k: int) -> np.ndarray:
     """nDCG with places counted from 0 in the list but from 1 in the ideal: the classical slip."""
     discounts = 1 / np.log2(np.arange(2, k + 3))
     hits = table.hits[:, :k]
     return hits @ discounts[1 : hits.shape[1] + 1] / np.cumsum(discounts)[np.minimum(table.relevant, k) - 1]
 
 
-def _uncut(table: Table, k: int) -> np.ndarray:
+def _uncut(table: MetricInputs, k: int) -> np.ndarray:
     """nDCG whose ideal forgets that a list of k holds only k targets."""
     discounts = 1 / np.log2(np.arange(2, table.relevant.max() + 22))
     return table.hits[:, :k] @ discounts[:k] / np.cumsum(discounts)[table.relevant - 1]
 
 
-def _found(table: Table, k: int) -> np.ndarray:
+def _found(table: MetricInputs, k: int) -> np.ndarray:
     """Average precision over the hits found instead of the targets there are."""
     hits = table.hits[:, :k]
     precision = np.cumsum(hits, 1) / np.arange(1, hits.shape[1] + 1)
@@ -149,6 +149,6 @@ def _found(table: Table, k: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("metric", "broken"), [("ndcg", _late), ("ndcg", _uncut), ("map", _found)])
-def test_planted_faults_are_caught(metric: str, broken: Callable[[Table, int], np.ndarray]) -> None:
+def test_planted_faults_are_caught(metric: str, broken: Callable[[MetricInputs, int], np.ndarray]) -> None:
     with pytest.raises(AssertionError):
         check_loops(([[1, 2, 3], [4, 5]], [[2, 9], [5, 4, 8]]), metric, broken)

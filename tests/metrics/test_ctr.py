@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.metrics.ctr import Auc, auc, ece, gauc, losses, places, reliability, weighted_auc
+from fullrank.metrics.ctr import Auc, auc, dense_ranks, ece, gauc, losses, reliability_curve, weighted_auc
 
 
 def pairs(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -44,7 +44,7 @@ def test_a_weight_is_a_number_of_copies(rows: int, seed: int) -> None:
     scores, labels, _ = draw(rows, seed)
     weights = np.random.default_rng(seed).integers(0, 4, rows)
     copied = pairs(np.repeat(scores, weights), np.repeat(labels, weights))
-    assert weighted_auc(places(scores), labels, weights.astype(float)) == pytest.approx(copied, nan_ok=True)
+    assert weighted_auc(dense_ranks(scores), labels, weights.astype(float)) == pytest.approx(copied, nan_ok=True)
 
 
 def test_a_monotone_change_of_scores_changes_nothing() -> None:
@@ -74,12 +74,12 @@ def test_reliability() -> None:
     rng = np.random.default_rng(0)
     p = rng.random(20_000)
     y = (rng.random(20_000) < p).astype(float)
-    curve = reliability(p, y, 10)
+    curve = reliability_curve(p, y, 10)
     assert [one.rows for one in curve] == [2000] * 10
     for one, low in zip(curve, np.sort(p)[::2000], strict=True):
         inside = (p >= low) & (p < low + 0.2)
         assert inside.any() and low <= one.probability
     assert ece(curve) < 0.015, "these probabilities are true"
-    assert ece(reliability(p**2, y, 10)) > 0.1
-    ties = reliability(np.repeat([0.1, 0.5], [90, 10]), np.zeros(100), 10)
+    assert ece(reliability_curve(p**2, y, 10)) > 0.1
+    ties = reliability_curve(np.repeat([0.1, 0.5], [90, 10]), np.zeros(100), 10)
     assert [(one.rows, round(one.probability, 3)) for one in ties] == [(90, 0.1), (10, 0.5)]

@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fullrank.core.jagged import Jagged
-from fullrank.metrics import Table
-from fullrank.metrics.coverage import coverage, exposures, novelty
-from fullrank.metrics.fairness import arp, fair, gini, history_popularity, lift, niche
+from fullrank.metrics import MetricInputs
+from fullrank.metrics.exposure import arp, coverage, exposures, fair, gini, history_popularity, lift, niche, novelty
 
 Lists = list[list[int]]
 
 
-def table(lists: Lists, popularity: list[int], width: int = 6) -> Table:
+def table(lists: Lists, popularity: list[int], width: int = 6) -> MetricInputs:
     ids = np.array([(row + [-1] * width)[:width] for row in lists])
-    return Table(np.zeros(ids.shape, dtype=bool), np.ones(len(ids), dtype=np.int64), ids, np.array(popularity))
+    return MetricInputs(np.zeros(ids.shape, dtype=bool), np.ones(len(ids), dtype=np.int64), ids, np.array(popularity))
 
 
 def loop_fair(row: list[int], popularity: list[int], k: int, alpha: float) -> float:

@@ -1,4 +1,4 @@
-"""Attention with column sums against its slow twin: values and gradients, blocks, dropout, memory."""
+"""Attention with column sums against its reference: values and gradients, blocks, dropout, memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gradients(function: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor, **s
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("block", "elements"), [(128, 10**6), (5, 60), (1, 1)])
-def test_equals_its_twin(
+def test_equals_its_reference(
     size: tuple[int, int, int, int], causal: bool, block: int, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
@@ -98,7 +98,7 @@ def test_large_scores_and_half_precision() -> None:
 
 
 def test_a_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the columns' share the backward pass differs from the twin's."""
+    """Without the columns' share the backward pass differs from the reference's."""
     whole = module._differentiate
 
     def without(plan: Any, part: Any, kept: Any, upstream: Any, found: Any) -> None:

@@ -1,4 +1,4 @@
-"""The two fused kernels and the blocks against the slow twin: values, gradients, sums, dropout, memory, precision."""
+"""The two fused kernels and the blocks against the reference: values, gradients, sums, dropout, memory, precision."""
 
 from __future__ import annotations
 

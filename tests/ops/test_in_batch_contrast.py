@@ -1,4 +1,4 @@
-"""The fused in-batch contrast against its slow twin: values, gradients, rows of one user, one row, wide scores."""
+"""The fused in-batch contrast against its reference: values, gradients, rows of one user, one row, wide scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USERS = [None, [4, 1, 4, 4, 2, 1, 7], [3] * 7]
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize(("temperature", "unit"), [(1.0, True), (0.03, True), (0.5, False)])
 @pytest.mark.parametrize("rows", [1, 2, 7])
-def test_equals_the_slow_twin(users: list[int] | None, both: bool, temperature: float, unit: bool, rows: int) -> None:
+def test_equals_the_reference(users: list[int] | None, both: bool, temperature: float, unit: bool, rows: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     pair = [torch.randn(3, rows, 5, generator=generator) for _ in range(2)]
     a, b = ((F.normalize(x, dim=-1) if unit else x).requires_grad_() for x in pair)

@@ -1,4 +1,4 @@
-"""The chunked log-sum-exp against its slow twin: values and gradients, at odd sizes, for any upstream gradient."""
+"""The chunked log-sum-exp against its reference: values and gradients, at odd sizes, for any upstream gradient."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(function, x: Tensor, w: Tensor, upstream: Tensor, tolerance: float = 1
 
 @pytest.mark.parametrize("chunk", [1, 500, 10**7])
 @pytest.mark.parametrize("size", SIZES)
-def test_equals_its_twin(size: tuple[int, int, int], chunk: int) -> None:
+def test_equals_its_reference(size: tuple[int, int, int], chunk: int) -> None:
     """A chunk holds 16 rows at least, so the sizes have whole chunks, a rest, and fewer rows than one chunk."""
     x, w = case(*size)
     for upstream in upstreams(size[0]).values():

@@ -1,4 +1,4 @@
-"""Packed bags against their slow twin, in values and gradients."""
+"""Packed bags against their reference, in values and gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def case(items: int, most: int, kind: torch.dtype) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("mean", [False, True])
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64])
 @pytest.mark.parametrize(("items", "most", "asked"), [(1, 0, 1), (1, 3, 3), (9, 4, 0), (37, 5, 101), (200, 40, 64)])
-def test_twin(items: int, most: int, asked: int, kind: torch.dtype, mean: bool) -> None:
+def test_equals_the_reference(items: int, most: int, asked: int, kind: torch.dtype, mean: bool) -> None:
     flat, offsets = case(items, most, kind)
     rows = torch.randint(0, items, (asked,), generator=torch.Generator().manual_seed(0))
     found = []

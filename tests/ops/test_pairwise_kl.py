@@ -1,4 +1,4 @@
-"""The chunked divergence against its slow twin: values, gradients, the clamp, one distribution, identical ones."""
+"""The chunked divergence against its reference: values, gradients, the clamp, one distribution, identical ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = [(1, 2, 3, 5), (7, 4, 6, 13), (5, 3, 2, 1), (4, 1, 6, 9), (0, 4, 6, 9)]
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("maximum", [10.0, 1.0, 0.0])
 @pytest.mark.parametrize("chunk", [1, 200, 10**6])
-def test_equals_the_slow_twin(size: tuple[int, ...], attached: bool, maximum: float, chunk: int) -> None:
+def test_equals_the_reference(size: tuple[int, ...], attached: bool, maximum: float, chunk: int) -> None:
     rows, n, dim, items = size
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, n, dim, generator=generator, dtype=torch.float64).requires_grad_()

@@ -1,4 +1,4 @@
-"""Noise on codes against the slow twin, its rates, and what it is a function of; the triplet against its twin."""
+"""Noise on codes against the reference, its rates, and what it is a function of; the triplet against its reference."""
 
 from __future__ import annotations
 

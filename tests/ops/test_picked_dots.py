@@ -1,4 +1,4 @@
-"""Products with picked rows: the twin's values and gradients, without its memory."""
+"""Products with picked rows: the reference's values and gradients, without its memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fullrank.ops.picked_dots import picked_dots, picked_dots_reference
 @given(
     m=st.integers(1, 6), n=st.integers(1, 9), rows=st.integers(1, 7), width=st.integers(1, 40), seed=st.integers(0, 99)
 )
-def test_values_and_gradients_are_the_twins(m: int, n: int, rows: int, width: int, seed: int) -> None:
+def test_values_and_gradients_are_those_of_the_reference(m: int, n: int, rows: int, width: int, seed: int) -> None:
     torch.manual_seed(seed)
     place, weight = torch.randint(rows, (m, n)), torch.randn(m, n)
     found = []

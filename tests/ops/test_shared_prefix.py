@@ -1,4 +1,4 @@
-"""Streams against a shared prefix, against the twin that copies it: values, gradients, and nothing is copied."""
+"""Streams against a shared prefix, against the reference that copies it: values, gradients, and nothing is copied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def case(b: int, h: int, t: int, e: int, m: int, s: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_equals_the_slow_twin(size: tuple[int, ...]) -> None:
+def test_equals_the_reference(size: tuple[int, ...]) -> None:
     given = case(*size)
     for names, fast, slow in (
         (("q", "k", "own"), stream_scores, stream_scores_reference),

@@ -1,4 +1,4 @@
-"""The blocked SiLU attention against its slow twin: values, gradients, sums, dropout, and what it keeps in memory."""
+"""The blocked SiLU attention against its reference: values, gradients, sums, dropout, and what it keeps in memory."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check_parity(function: Callable[..., tuple[Tensor, Tensor, Tensor]], sizes: 
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("block", [1, 5, 16, 128])
-def test_equals_the_slow_twin(sizes: tuple[int, ...], block: int) -> None:
+def test_equals_the_reference(sizes: tuple[int, ...], block: int) -> None:
     check_parity(fast, sizes, block)
 
 

@@ -23,6 +23,6 @@ def vector_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Sentences:
     fake = Sentences()
-    monkeypatch.setattr(sentences, "load", fake.load)
-    monkeypatch.setattr(sentences, "identity", lambda name: name)
+    monkeypatch.setattr(sentences, "load_encoder", fake.load)
+    monkeypatch.setattr(sentences, "model_identity", lambda name: name)
     return fake

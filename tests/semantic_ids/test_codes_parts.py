@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from coded import matrix
-from fullrank.core.errors import UserError
 from fullrank.semantic_ids import kmeans as km
-from fullrank.semantic_ids.nearest import nearest, nearest_reference
-from fullrank.semantic_ids.opq import Opq, start
-from fullrank.semantic_ids.quantisers import Product
+from fullrank.semantic_ids.opq import Opq, initial_rotation
+from fullrank.semantic_ids.quantisers import Product, nearest_codeword, nearest_codeword_reference
+from fullrank.semantic_ids.reader import Tuples
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
-from fullrank.semantic_ids.tuples import Tuples
+from refusals import refused
 
 
 def silent(done: int, total: int) -> None: ...
@@ -23,20 +22,20 @@ def silent(done: int, total: int) -> None: ...
 def test_nearest_equals_its_twin(rows: int, codes: int, width: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     x, words = torch.randn(rows, width, generator=generator) + 3, torch.randn(codes, width, generator=generator) + 3
-    assert torch.equal(nearest(x, words), nearest_reference(x, words))
-    assert torch.equal(nearest(x, words, rows=2), nearest_reference(x, words))
+    assert torch.equal(nearest_codeword(x, words), nearest_codeword_reference(x, words))
+    assert torch.equal(nearest_codeword(x, words, rows=2), nearest_codeword_reference(x, words))
 
 
 def test_equal_codewords_go_to_the_smaller_index() -> None:
     words = torch.tensor([[5.0, 5.0], [1.0, 1.0], [9.0, 9.0], [1.0, 1.0]])
-    assert nearest(torch.full((5, 2), 1.2), words, rows=2).tolist() == [1] * 5
+    assert nearest_codeword(torch.full((5, 2), 1.2), words, rows=2).tolist() == [1] * 5
 
 
 def test_near_ties_are_decided_by_the_distance() -> None:
     """Far from the origin a float32 product cannot tell these apart; the distances can."""
     words = torch.tensor([[4096.0, 0.5], [4096.0, 0.25], [4096.0, 0.0]])
     x = torch.tensor([[4096.0, 0.3], [4096.0, 0.45], [4096.0, 0.01]])
-    assert nearest(x, words)[:2].tolist() == nearest_reference(x, words)[:2].tolist()
+    assert nearest_codeword(x, words)[:2].tolist() == nearest_codeword_reference(x, words)[:2].tolist()
 
 
 def test_kmeans_equals_the_plain_loop() -> None:
@@ -74,7 +73,7 @@ def test_more_codes_than_distinct_vectors_do_not_fail() -> None:
 def test_opq_starts_from_balanced_principal_components() -> None:
     x = torch.from_numpy(matrix(400)) @ torch.diag(torch.linspace(4, 0.5, 12))
     x = x - x.mean(0)
-    turn = start(x, 3)
+    turn = initial_rotation(x, 3)
     torch.testing.assert_close(turn.T @ turn, torch.eye(12), atol=1e-5, rtol=1e-5)
     covariance = (x @ turn).T.cov(correction=0)
     torch.testing.assert_close(covariance, torch.diag(covariance.diagonal()), atol=1e-2, rtol=1e-2)
@@ -115,14 +114,14 @@ def test_the_engines_of_opq_agree_in_quality() -> None:
 
 def test_opq_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.from_numpy(matrix(60))
-    with pytest.raises(UserError, match="width 12 does not divide by it; set pca=10 or another number of levels"):
+    with refused("width-not-divisible", 12, "pca=10"):
         Opq(levels=5, size=8).fit(x, 0, silent)
-    with pytest.raises(UserError, match="2, 4, 8, ... codes, not of 6; set engine=torch"):
+    with refused("size-not-power-of-two", 6, "engine=torch"):
         Opq(levels=3, size=6, engine="faiss").fit(x, 0, silent)
     assert Opq(levels=3, size=6).chosen() == "torch"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert Opq(size=8).chosen() == "torch"
-    with pytest.raises(UserError, match=r"pip install 'fullrank\[codes\]'"):
+    with refused("missing-package", "fullrank[codes]"):
         Opq(size=8, engine="faiss").chosen()
 
 

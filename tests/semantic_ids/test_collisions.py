@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from coded import matrix
-from fullrank.core.errors import UserError
 from fullrank.semantic_ids import collisions
-from fullrank.semantic_ids.collisions import colliding, settle, transport
+from fullrank.semantic_ids.collisions import colliding, resolve_collisions, transport
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
+from refusals import refused
 
 ROWS = 250
 POPULAR = np.arange(ROWS) * 7 % 50
@@ -31,7 +31,9 @@ def made() -> tuple[Tensor, Tensor, object]:
 def apply(policy: str, made: tuple, codes: Tensor | None = None, fixed: Tensor | None = None, sizes=(32, 32)):  # type: ignore[no-untyped-def, type-arg]
     x, first, quantiser = made
     codes = first if codes is None else codes
-    return settle(policy, codes, sizes, POPULAR[: len(codes)], lambda r: quantiser.last(x[r], codes[r]), fixed)  # type: ignore[arg-type]
+    return resolve_collisions(
+        policy, codes, sizes, POPULAR[: len(codes)], lambda r: quantiser.last(x[r], codes[r]), fixed
+    )  # type: ignore[arg-type]
 
 
 def test_list_changes_nothing(made: tuple) -> None:  # type: ignore[type-arg]
@@ -50,7 +52,7 @@ def test_extra_digit_counts_the_items_of_a_tuple(made: tuple) -> None:  # type: 
 
 def test_the_extra_level_grows_with_its_largest_tuple() -> None:
     codes = torch.zeros(40, 3, dtype=torch.long)
-    found, sizes = settle("extra_digit", codes, (16, 16, 16), np.arange(40), lambda rows: rows)
+    found, sizes = resolve_collisions("extra_digit", codes, (16, 16, 16), np.arange(40), lambda rows: rows)
     assert sizes[-1] == 40 and found[:, -1].tolist() == list(range(39, -1, -1))
 
 
@@ -76,8 +78,8 @@ def test_sinkhorn_separates_equal_vectors(made: tuple) -> None:  # type: ignore[
 
 def test_sinkhorn_says_what_it_cannot_separate() -> None:
     codes = torch.zeros(5, 2, dtype=torch.long)
-    with pytest.raises(UserError, match="cannot separate more than 4 items"):
-        settle("sinkhorn", codes, (4, 4), np.zeros(5, np.int64), lambda rows: torch.rand(len(rows), 4))
+    with refused("too-many-collisions", 4, "collisions=extra_digit"):
+        resolve_collisions("sinkhorn", codes, (4, 4), np.zeros(5, np.int64), lambda rows: torch.rand(len(rows), 4))
 
 
 def test_transport_is_the_cheapest_under_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,5 +118,5 @@ def test_new_items_leave_old_codes(policy: str, made: tuple) -> None:  # type: i
 def test_a_full_extra_digit_is_refused() -> None:
     old = torch.cat([torch.zeros(4, 2, dtype=torch.long), torch.arange(4)[:, None]], 1)
     codes = torch.zeros(5, 2, dtype=torch.long)
-    with pytest.raises(UserError, match="5 items share their codes and the extra digit has 4 values"):
-        settle("extra_digit", codes, (4, 4, 4), np.zeros(5, np.int64), lambda rows: rows, old)
+    with refused("extra-digit-full", 5, 4):
+        resolve_collisions("extra_digit", codes, (4, 4, 4), np.zeros(5, np.int64), lambda rows: rows, old)

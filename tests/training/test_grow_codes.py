@@ -33,8 +33,8 @@ def words(texts: Sequence[str]) -> np.ndarray:
 @pytest.fixture(scope="module", autouse=True)
 def model() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences, "load", lambda name, **options: words)
-        patch.setattr(sentences, "identity", lambda name: name)
+        patch.setattr(sentences, "load_encoder", lambda name, **options: words)
+        patch.setattr(sentences, "model_identity", lambda name: name)
         yield
 
 

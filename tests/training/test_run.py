@@ -18,6 +18,7 @@ from coded import settings
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.run import Run
+from refusals import refused
 from tests.training.conftest import tiny
 
 
@@ -53,32 +54,47 @@ def _tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Pat
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "no manifest": (lambda f: (f / "manifest.json").unlink(), "is not a run folder"),
-    "no spec": (lambda f: (f / "spec.json").unlink(), "missing"),
-    "no weights": (lambda f: (f / "weights.safetensors").unlink(), "missing"),
-    "no items": (lambda f: (f / "items.parquet").unlink(), "does not exist"),
-    "newer": (_json("manifest.json", format_version=99), "format 99"),
-    "garbage manifest": (lambda f: (f / "manifest.json").write_text("{"), "not readable JSON"),
-    "list for a spec": (lambda f: (f / "spec.json").write_text("[1]"), "no JSON object"),
-    "deep json": (lambda f: (f / "spec.json").write_text("[" * 100_000), "damaged"),
-    "unknown setting": (_json("spec.json", speed=3), "no setting 'speed'"),
-    "unknown kind": (_json("spec.json", model={"kind": "os"}), "os"),
-    "no data": (_json("manifest.json", data=[1]), "lacks the run's data"),
-    "path of a number": (_json("manifest.json", data={"path": 5, "split_fingerprint": "x"}), "lacks the run's data"),
-    "true for a version": (_json("manifest.json", format_version=True), "format True"),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), ("not-a-run", "manifest.json")),
+    "no spec": (lambda f: (f / "spec.json").unlink(), ("missing-file", "weights.safetensors")),
+    "no weights": (lambda f: (f / "weights.safetensors").unlink(), ("missing-file", "weights.safetensors")),
+    "no items": (lambda f: (f / "items.parquet").unlink(), ("missing-file", "items.parquet")),
+    "newer": (_json("manifest.json", format_version=99), ("unknown-format", "99")),
+    "garbage manifest": (lambda f: (f / "manifest.json").write_text("{"), ("file-damaged", "manifest.json")),
+    "list for a spec": (lambda f: (f / "spec.json").write_text("[1]"), ("file-damaged", "spec.json")),
+    "deep json": (lambda f: (f / "spec.json").write_text("[" * 100_000), ("file-damaged", "spec.json")),
+    "unknown setting": (_json("spec.json", speed=3), ("unknown-setting", "speed")),
+    "unknown kind": (_json("spec.json", model={"kind": "os"}), ("unknown-kind", "spec.json", "os")),
+    "no data": (_json("manifest.json", data=[1]), ("file-damaged", "manifest.json")),
+    "path of a number": (
+        _json("manifest.json", data={"path": 5, "split_fingerprint": "x"}),
+        ("file-damaged", "manifest.json"),
+    ),
+    "true for a version": (_json("manifest.json", format_version=True), ("unknown-format", "True")),
     "a wide spec": (
         lambda f: (f / "spec.json").write_text(
             (f / "spec.json").read_text().replace('"dim": 16', '"dim": 1099511627776')
         ),
-        "cannot be built",
+        ("spec-cannot-be-built",),
     ),
-    "cut weights": (lambda f: (f / "weights.safetensors").write_bytes(b"\x00" * 9), "safetensors"),
-    "pickle for weights": (lambda f: torch.save({"x": 1}, f / "weights.safetensors"), "safetensors"),
-    "missing tensor": (_tensors(lambda t: t.__delitem__("items.embedding.weight")), "lack"),
-    "foreign tensor": (_tensors(lambda t: t.update(evil=torch.zeros(1))), "evil"),
-    "wrong shape": (_tensors(lambda t: t.update({"items.popularity": torch.zeros(3)})), "shape"),
-    "not finite": (_tensors(lambda t: t["items.embedding.weight"].fill_(float("nan"))), "not finite"),
-    "other items": (lambda f: (f / "items.parquet").write_bytes(b"PAR1"), "items"),
+    "cut weights": (
+        lambda f: (f / "weights.safetensors").write_bytes(b"\x00" * 9),
+        ("file-damaged", "weights.safetensors"),
+    ),
+    "pickle for weights": (
+        lambda f: torch.save({"x": 1}, f / "weights.safetensors"),
+        ("file-damaged", "weights.safetensors"),
+    ),
+    "missing tensor": (
+        _tensors(lambda t: t.__delitem__("items.embedding.weight")),
+        ("weights-differ-from-spec", "items.embedding.weight"),
+    ),
+    "foreign tensor": (_tensors(lambda t: t.update(evil=torch.zeros(1))), ("weights-differ-from-spec", "evil")),
+    "wrong shape": (
+        _tensors(lambda t: t.update({"items.popularity": torch.zeros(3)})),
+        ("weights-differ-from-spec", "items.popularity", "(3,)"),
+    ),
+    "not finite": (_tensors(lambda t: t["items.embedding.weight"].fill_(float("nan"))), ("weights-not-finite",)),
+    "other items": (lambda f: (f / "items.parquet").write_bytes(b"PAR1"), ("table-unreadable", "items.parquet")),
 }
 
 
@@ -88,7 +104,7 @@ def test_damage_gives_a_clear_error(case: str, good: Path, tmp_path: Path) -> No
     folder = tmp_path / "run"
     shutil.copytree(good, folder)
     change(folder)
-    with pytest.raises(UserError, match=says):
+    with refused(*says):
         Run.open(folder).model()
 
 
@@ -128,7 +144,7 @@ def test_a_store_is_never_taken_for_a_run(market: Store, tmp_path: Path) -> None
     before = {p.name: p.read_bytes() for p in (tmp_path / "store").iterdir()}
     with pytest.raises(UserError, match="is a prepared store"):
         fr.train("popularity", market, tmp_path / "store", overwrite=True, progress=False)
-    with pytest.raises(UserError, match="is a prepared store"):
+    with refused("not-a-run"):
         Run.open(tmp_path / "store")
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "store").iterdir()}
 

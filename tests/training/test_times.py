@@ -190,5 +190,5 @@ def test_cloze_asks_at_the_time_of_the_last_event() -> None:
     for row, wanted in (([1, 2, 3], [0, 1, 2, 2]), ([1, 2, 3, 4], [1, 2, 3, 3]), ([5], [0, 0])):
         batch = padded([row])
         assert batch.times is not None
-        _, inputs = model.task.ask(model.items, batch)
+        _, inputs = model.task.inference_inputs(model.items, batch)
         assert inputs.times.tolist() == [batch.times[0, wanted].tolist()]

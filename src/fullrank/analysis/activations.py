@@ -178,10 +178,14 @@ class Activations:
     """The input of each norm and each feed-forward of the encoder."""
 
 
-def activations(model: Model, sample: Sample, progress: Progress | None = None) -> Iterator[Activations]:
+def activations(
+    model: Model, sample: Sample, progress: Progress | None = None, *, batch_size: int | None = None
+) -> Iterator[Activations]:
     """The sample, batch by batch, longest histories first. Use one before asking for the next."""
     with _recording(model) as record:
-        batches = score_batches(model, sample.histories, block=BLOCK, device=device_of(model), progress=progress)
+        batches = score_batches(
+            model, sample.histories, block=BLOCK, batch_size=batch_size, device=device_of(model), progress=progress
+        )
         for users, scorer in batches:
             yield Activations(
                 users, scorer, record.states, record.inputs, tuple(record.attentions), dict(record.module_inputs)

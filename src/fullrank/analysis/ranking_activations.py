@@ -68,21 +68,27 @@ def sample_impressions(store: ImpressionStore, split: str, impressions: int, *, 
 
 
 def ranking_activations(
-    model: RankingModule, store: ImpressionStore, rows: Int[np.ndarray, "n"], progress: Progress | None = None
+    model: RankingModule,
+    store: ImpressionStore,
+    rows: Int[np.ndarray, "n"],
+    progress: Progress | None = None,
+    *,
+    batch_size: int | None = None,
 ) -> Iterator[RankingActivations]:
     """The impressions, batch by batch, through the model as it predicts; it is left in the mode it was in."""
+    size = batch_size or ROWS
     training, device = model.training, next(model.parameters()).device
     model.eval()
     try:
         with _recording(model.ranker) as inputs:
-            for low in range(0, len(rows), ROWS):
+            for low in range(0, len(rows), size):
                 with torch.inference_mode():
-                    out = model.output(store.batch(rows[low : low + ROWS]).to(device), EVERY)
-                taps = {name: tap for name, tap in out.taps.items() if tap.shape[-1]}
+                    out = model.output(store.batch(rows[low : low + size]).to(device), EVERY)
+                taps = {name: tap for name, tap in out.captures.items() if tap.shape[-1]}
                 yield RankingActivations(taps, dict(inputs))
                 inputs.clear()
                 if progress is not None:
-                    progress(min(low + ROWS, len(rows)), len(rows))
+                    progress(min(low + size, len(rows)), len(rows))
     finally:
         model.train(training)
 

@@ -98,7 +98,7 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
     found = encoder.encode(frame, what)
     columns_at = [at for at, field in enumerate(encoder.categorical) if field.name in own]
     numbers_at = [at for at, field in enumerate(encoder.numeric) if field.name in own]
-    bags = {at: bag for at, bag in enumerate(found.bags) if encoder.several[at].name in own}
+    bags = {at: bag for at, bag in enumerate(found.bags) if encoder.multivalued[at].name in own}
     return EncodedFields(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
 
 
@@ -115,7 +115,7 @@ class PairFeatures:
         categorical = np.zeros((len(users), len(self.encoder.categorical)), np.int32)
         numeric = np.full((len(users), len(self.encoder.numeric)), np.nan, np.float32)
         without = Jagged.from_lengths(np.zeros(0, np.int32), np.zeros(len(users), np.int64))
-        bags = [without] * len(self.encoder.several)
+        bags = [without] * len(self.encoder.multivalued)
         for side, rows in ((self.users, users), (self.items, items)):
             categorical[:, side.categorical_at] = side.categorical[rows]
             numeric[:, side.numeric_at] = side.numeric[rows]

@@ -25,7 +25,7 @@ from pydantic_core import to_jsonable_python
 from fullrank.core.errors import UserError
 
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
-_LITTER = re.compile(r"\..+\.((\d+)(?:-\d+)?)\.(?:part|previous)")
+_LEFTOVER = re.compile(r"\..+\.((\d+)(?:-\d+)?)\.(?:part|previous)")
 _LIVE: set[str] = set()
 """Parts that this process is writing: its threads share one process id."""
 _NUMBERS = itertools.count(1)
@@ -125,19 +125,19 @@ class Pending:
         if self.folder is None:
             return self.path
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        remove_litter(self.path)
+        remove_leftovers(self.path)
         self.folder.mkdir()  # a folder, since some writers make temporary files of their own beside what they write
         return self.folder / "whole"  # a name that no reader of the folder around it takes for data
 
     def commit(self) -> None:
         if self.folder is None:
             return
-        fresh = self.folder / "whole"
+        written = self.folder / "whole"
         mode = self.folder.stat().st_mode & 0o666  # the folder was made under the umask
-        if stat.S_IMODE(fresh.stat().st_mode) != mode:
-            fresh.chmod(mode)
-        _flush(fresh)
-        os.replace(fresh, self.path)
+        if stat.S_IMODE(written.stat().st_mode) != mode:
+            written.chmod(mode)
+        _flush(written)
+        os.replace(written, self.path)
         with suppress(OSError):  # the file is in its place; some file systems cannot flush a folder
             _flush(self.path.parent)
 
@@ -157,7 +157,7 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     building = _part(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        remove_litter(out)
+        remove_leftovers(out)
         building.mkdir()
         yield building
         for file in building.iterdir():
@@ -201,20 +201,20 @@ def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: Fal
     """
     if not folder.exists():
         return []
-    return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_litter(path.name))
+    return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_leftover(path.name))
 
 
-def is_litter(name: str) -> bool:
+def is_leftover(name: str) -> bool:
     """Whether a name is that of something half written, of this process or a killed one."""
-    return _LITTER.fullmatch(name) is not None
+    return _LEFTOVER.fullmatch(name) is not None
 
 
-def remove_litter(path: Path) -> None:
+def remove_leftovers(path: Path) -> None:
     """Remove what killed writers to this place left beside it."""
     if os.name == "nt":  # there is no harmless signal to ask whether a process lives
         return
     for left in list(path.parent.iterdir()):
-        found = _LITTER.fullmatch(left.name)
+        found = _LEFTOVER.fullmatch(left.name)
         if found is None or not left.name.startswith(f".{path.name}.{found[1]}.") or _alive(int(found[2]), left):
             continue
         if left.suffix == ".previous" and not path.exists():

@@ -59,13 +59,13 @@ class TableWriter:
 
     def __enter__(self) -> TableWriter:
         with _refusals(self.path):
-            self._fresh = self._pending.begin()
+            self._part = self._pending.begin()
             if self.path.suffix != ".parquet":
-                self._file = open(self._fresh, "wb")  # noqa: SIM115  # closed by `__exit__`
+                self._file = open(self._part, "wb")  # noqa: SIM115  # closed by `__exit__`
             elif self._pending.folder is None:
                 raise OSError("it is a device or a pipe, and Parquet needs a file")
             else:
-                self._pieces = self._fresh.with_name("pieces")
+                self._pieces = self._part.with_name("pieces")
                 self._pieces.mkdir()
         return self
 
@@ -90,7 +90,7 @@ class TableWriter:
                 if self._file is not None:
                     self._file.close()
                 if kind is None and self._file is None:
-                    pl.scan_parquet(sorted(self._pieces.iterdir()), glob=False).sink_parquet(self._fresh)
+                    pl.scan_parquet(sorted(self._pieces.iterdir()), glob=False).sink_parquet(self._part)
                 if kind is None:
                     self._pending.commit()
         finally:

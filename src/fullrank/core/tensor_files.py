@@ -33,7 +33,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(str(path))
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; the folder is incomplete", code="file-missing") from None
+        raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         raise UserError(
             f"{path} is not a readable safetensors file ({error}); the folder is damaged", code="file-damaged"

@@ -50,11 +50,6 @@ class Captures:
     memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] | None = None
     """The keys and values of each attention, [B, H, T, e]."""
 
-    @staticmethod
-    def remembering(others: Captures | None) -> Captures:
-        """Captures of keys and values, and of what others want: it is kept in the same lists."""
-        return replace(others or Captures(), memory={})
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -179,8 +174,8 @@ class States:
     `trained` is what the loss reads, `answer` what is searched with, and `step_0` .. `step_S` what would be answered
     after that many steps (`step_0` is h_0, `step_S` equals `answer`).
     """
-    thoughts: ReasoningStates | None = None
-    """What a reasoner thought; None for a plain encoder."""
+    reasoning: ReasoningStates | None = None
+    """The states of a reasoner's steps; None for a plain encoder."""
 
 
 def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
@@ -191,7 +186,7 @@ def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
 
 @runtime_checkable
 class Catalogue(Protocol):
-    """What queries search."""
+    """The table of item vectors that queries search."""
 
     @property
     def size(self) -> int: ...
@@ -232,7 +227,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class Record:
-    """What a loss made of some queries."""
+    """The losses of some queries, and the scores that they are made of."""
 
     losses: Float[Tensor, "M"]
     positive: Float[Tensor, "M"] | None = None

@@ -143,6 +143,7 @@ class Chunks:
         some = self._lazy.slice(start, CHUNK).select(columns)
         frame = self._source.attempt(lambda: some.collect())
         assert isinstance(frame, pl.DataFrame)
+        # The table is read twice; a file that grew or shrank between would give a store that fits neither.
         if len(frame) != min(CHUNK, self.rows - start):
             raise UserError(f"{self.name} changed while it was read; run it again", code="table-changed")
         return frame

@@ -43,7 +43,7 @@ class Histories:
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Users of a split: what is known of each, and what they should be shown."""
+    """Users of a split: the history of each, and the items that they chose after it (the targets of an evaluation)."""
 
     histories: Histories
     targets: Jagged

@@ -121,6 +121,11 @@ def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:
     return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}", code="file-damaged")
 
 
+def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserError:
+    """The error for a manifest that lacks something; `what` says it behind the manifest's name ("lacks 'split'")."""
+    return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
+
+
 def load_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of any store as JSON; nothing of it is checked."""
     path = folder / NAME
@@ -137,13 +142,15 @@ def load_manifest(folder: Path) -> dict[str, Any]:
 
 def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
     """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
-    where = f"{NAME} of {str(folder)!r}"
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.
         if name not in allowed:
-            raise UserError(f"{where} lists {name!r}, which is no file of a store", code="foreign-files")
+            raise UserError(
+                f"{NAME} of {str(folder)!r} lists {name!r}, which is no file of such a folder; {again}",
+                code="foreign-files",
+            )
         if not (isinstance(entry, dict) and is_count(entry.get("bytes")) and isinstance(entry.get("sha256"), str)):
-            raise UserError(f"{where} lacks the size or the hash of {name}", code="manifest-incomplete")
+            raise incomplete_manifest(folder, f"lacks the size or the hash of {name}", again)
         path = folder / name
         if not path.is_file():
             raise UserError(f"{str(path)!r} is missing; {again}", code="missing-file")
@@ -153,7 +160,7 @@ def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: 
             )
     for name in sorted(needed):
         if name not in files:
-            raise UserError(f"{where} does not list {name}", code="manifest-incomplete")
+            raise incomplete_manifest(folder, f"does not list {name}", again)
 
 
 def is_count(value: Any) -> bool:

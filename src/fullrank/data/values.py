@@ -1,4 +1,7 @@
-"""One column of a user's table as ids, seconds or numbers; what cannot be one is refused with count and first row."""
+"""One column of a user's table as ids, seconds or numbers, and where ids stand in a column.
+
+What cannot be an id, a time or a number is refused with its count and its first row.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,7 @@ def _counted(series: pl.Series) -> tuple[np.ndarray, pl.Series] | None:
     least, most = int(series.min()), int(series.max())  # type: ignore[arg-type]
     if most - least >= min(2**31 - 1, max(2 * len(series), 2**16)) or most >= 2**63:
         return None
+    # Unsigned ids are cast too: the check above says that the differences fit.
     place = np.subtract(series.to_numpy(), least, dtype=np.int64, casting="unsafe")
     there = np.zeros(most - least + 1, bool)
     there[place] = True
@@ -105,6 +109,7 @@ class IntIndex:
         if self.table is not None:
             high = self.low + len(self.table) - 3
             inside = (keys >= self.low) & (keys <= high)
+            # From a key outside the key itself is subtracted, since its distance to `low` may not fit 64 bits.
             return self.table[np.where(inside, keys - np.where(inside, self.low, keys) + 1, 0)]
         at = np.minimum(np.searchsorted(self.sorted, keys), len(self.sorted) - 1)
         return np.where(self.sorted[at] == keys, self.order[at], -1)

@@ -3,7 +3,7 @@
     evaluate(model, store, "test", Evaluation()).to_json()
     EVALUATE[experiment.problem](model, store, "test", experiment.evaluation)
     compare(a, b, "ndcg@10")        # the same users, paired; different protocols are refused
-    oracle_step(model, store, "test"), frontier(model, store, "test")       # of a model that reasons
+    oracle_ceilings(model, store, "test"), accuracy_by_steps(model, store, "test")      # of a model that reasons
 
 Several processes share the users: each calls `measure(..., shard=(rank, world))`, then `merge` puts the parts
 together; the result is the one that a single process gives.

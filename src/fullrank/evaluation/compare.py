@@ -30,7 +30,7 @@ from fullrank.evaluation.statistics import (
     resample_clicks,
     sign_flip,
 )
-from fullrank.metrics.names import PAIRED, Name, cut, parse
+from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 from fullrank.problem import Problem
 
 MAY_DIFFER = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
@@ -120,11 +120,11 @@ def compare(
 def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
     samples = 10_000 if samples is None else samples
     read = bqs_like_quality(metric)
-    name = parse(metric) if read is None else read
+    name = parse_metric(metric) if read is None else read
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER)
         if str(name) not in side.metrics:
-            raise unknown("metric of this evaluation", str(name), side.metrics)
+            raise unknown("metric", str(name), side.metrics)
     before, after = (_mean_metric(side, str(name)) for side in (a, b))
     gap = _mean_column(b, name) - _mean_column(a, name)
     if read is not None:
@@ -152,7 +152,7 @@ def _compare_clicks(a: Results, b: Results, metric: str, *, samples: int | None,
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
     if metric not in RESAMPLED:
-        raise unknown("metric of a comparison of clicks", metric, RESAMPLED)
+        raise unknown("metric", metric, RESAMPLED)
     unit = a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
     drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)
@@ -202,7 +202,7 @@ def bqs_like_quality(metric: str) -> Name | None:
     """The metric whose differences `bqs_like@k` reads, NDCG@k; None for every other metric."""
     if metric.strip().partition("@")[0] != PAIRED:
         return None
-    return Name("ndcg", cut(metric)[1])
+    return Name("ndcg", split_name(metric)[1])
 
 
 def _target_bands(result: EvaluationResult) -> Int[np.ndarray, "U"]:

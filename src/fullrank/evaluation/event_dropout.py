@@ -1,4 +1,4 @@
-"""Robustness: the model does not get to see some events of each history (PLR, Sec. 6.5.1, Figure 3).
+"""Event dropout: hide a share of the events of each history from the model (robustness; PLR, Sec. 6.5.1, Figure 3).
 
 Event j (from the start of user u's whole history) is hidden where a hash of (seed, u, j) falls below the share, so the
 events of a smaller share are among those of a larger, two runs lose the same ones, and nothing depends on batches. A

@@ -1,4 +1,4 @@
-"""A click model and a store of impressions in, metrics, intervals and a reliability curve out."""
+"""Evaluation of a ranking model: metrics of click probabilities, their intervals, and a reliability curve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fullrank.evaluation.spec import RankingEvaluation, Selection
 from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr
-from fullrank.models.ranking.model import RankingModule, checked
+from fullrank.models.ranking.model import RankingModule, checked_labels
 
 
 @runtime_checkable
@@ -53,7 +53,7 @@ def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fin
         raise UserError(
             "unit=group resamples groups and this store has no group column: use unit=row", code="no-group-column"
         )
-    curve = ctr.reliability(rows.probabilities, rows.labels, spec.bins)
+    curve = ctr.reliability_curve(rows.probabilities, rows.labels, spec.bins)
     area, loss = ctr.auc(rows.probabilities, rows.labels), float(ctr.losses(rows.probabilities, rows.labels).mean())
     clicks = float(rows.labels.sum())
     pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
@@ -114,7 +114,7 @@ def predict_rows(
     """Probability, label and group of some rows of a store."""
     probabilities, labels, groups = [], [], []
     for batch in _batches(store, rows, batch_size, progress):
-        labels.append(checked(batch.labels).numpy())
+        labels.append(checked_labels(batch.labels).numpy())
         if batch.groups is not None:
             groups.append(batch.groups.numpy())
         probabilities.append(predict_batch(model, batch, device))

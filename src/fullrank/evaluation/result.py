@@ -1,4 +1,4 @@
-"""What an evaluation found: metrics with errors and intervals, the rows behind them, and all of it on disk."""
+"""Evaluation results: metrics with standard errors and intervals, the rows behind them, and their files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
-from fullrank.metrics.names import Name, expand
+from fullrank.metrics.names import Name, expand_metrics
 from fullrank.problem import Problem
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -236,7 +236,7 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
 
 
 def metric_names(protocol: dict[str, Any]) -> list[Name]:
-    return expand(protocol["metrics"], ())
+    return expand_metrics(protocol["metrics"], ())
 
 
 def protocol_difference(a: dict[str, Any], b: dict[str, Any]) -> str:

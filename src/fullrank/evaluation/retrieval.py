@@ -25,8 +25,8 @@ from fullrank.evaluation.slices import slice_codes
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.rank import rank
 from fullrank.inference.search import Decoding
-from fullrank.metrics import Ranking, Table, match
-from fullrank.metrics.fairness import history_popularity
+from fullrank.metrics import MetricInputs, Ranking, match
+from fullrank.metrics.exposure import history_popularity
 from fullrank.models.sequential.reasoning.budget import described
 
 Split = Literal["validation", "test"]
@@ -95,7 +95,7 @@ def measure(
     model = visible_model(model, spec)
     if spec.protocol == "sampled":
         hits = sampled_hits(model, users, store.catalog.popularity, spec, device, progress)
-        return _rows(users, protocol, store, spec, Table(hits, users.truth.lengths))
+        return _rows(users, protocol, store, spec, MetricInputs(hits, users.truth.lengths))
     ranking = ranked(model, users.histories, spec, longest_list(spec), device, progress)
     rows = rows_of_lists(users, protocol, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
@@ -164,7 +164,7 @@ def rows_of_lists(
     chosen = None
     if any(n.needs_histories for n in spec.names()):
         chosen = history_popularity(users.histories.items, counts)
-    table = Table(match(lists, users.truth), users.truth.lengths, lists, counts, chosen)
+    table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen)
     return _rows(users, protocol, store, spec, table, steps)
 
 
@@ -173,7 +173,7 @@ def _rows(
     protocol: dict[str, Any],
     store: EvalStore,
     spec: Evaluation,
-    table: Table,
+    table: MetricInputs,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
     values = {str(n): n(table) for n in spec.names() if n.per_user}

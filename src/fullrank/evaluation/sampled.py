@@ -33,7 +33,7 @@ from fullrank.data.histories import EvalSet
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.exact import block_scorer
-from fullrank.metrics import Table
+from fullrank.metrics import MetricInputs
 from fullrank.metrics.names import ACCURACY
 
 ROUNDS = 200
@@ -86,7 +86,7 @@ def shared_negative_metrics(
         return own, _places(above, scores, own)
 
     hits = _hits(model, users, spec, max((n.k for n in names), default=1), places, device, progress)
-    table = Table(hits, users.truth.lengths)
+    table = MetricInputs(hits, users.truth.lengths)
     return {str(n): n(table) for n in names}
 
 

@@ -1,4 +1,4 @@
-"""Which users an average hides: the group of each user by kind, by history length and by popularity of the target.
+"""Slices: metrics by kind of user, by history length and by popularity of the target, which an average hides.
 
 The slice `target` is where per-band quality stands: recall of `tail` is the share of tail targets that were found. A
 user with several targets (global-time splits) stands in the band of the most popular one, with all of them. The slice

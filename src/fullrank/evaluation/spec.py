@@ -13,7 +13,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
-from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand, parse
+from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand_metrics, parse_metric
 from fullrank.models.sequential.reasoning.budget import Budget
 
 Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
@@ -68,7 +68,7 @@ class Evaluation(Spec):
     @classmethod
     def _under_its_own_name(cls, text: str) -> str:
         """`ndcg@010` is `ndcg@10`, as in the results that training looks it up in."""
-        return str(parse(text))
+        return str(parse_metric(text))
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Evaluation:
@@ -90,7 +90,7 @@ class Evaluation(Spec):
                 code="adaptive-needs-full-lists",
             )
         if self.sampled is not None and self.metrics is not None:
-            if not any(n.base in ACCURACY for n in expand(self.metrics, self.ks)):
+            if not any(n.base in ACCURACY for n in expand_metrics(self.metrics, self.ks)):
                 raise UserError(
                     f"sampled={self.sampled} needs an accuracy metric among the metrics: name one of "
                     f"{', '.join(ACCURACY)}, or leave sampled out",
@@ -114,14 +114,14 @@ class Evaluation(Spec):
                 raise UserError(
                     "metrics is an empty list: name at least one, or leave it out for all", code="no-metrics"
                 )
-            lists = [n for n in expand(self.metrics, self.ks) if n.needs_lists]
+            lists = [n for n in expand_metrics(self.metrics, self.ks) if n.needs_lists]
             if self.protocol == "sampled" and lists:
                 raise UserError(
                     f"the metric {lists[0].base!r} needs full lists, and protocol 'sampled' makes none: leave it out, "
                     "or use 'full'",
                     code="metric-needs-lists",
                 )
-        if parse(self.selection).base not in ACCURACY:
+        if parse_metric(self.selection).base not in ACCURACY:
             raise UserError(
                 f"selection must be an accuracy metric ({', '.join(ACCURACY)}), not {self.selection!r}",
                 code="selection-not-accuracy",
@@ -132,7 +132,7 @@ class Evaluation(Spec):
         metrics = self.metrics
         if metrics is None:
             metrics = DEFAULT if self.protocol == "full" else tuple(ACCURACY)
-        return expand(metrics, self.ks)
+        return expand_metrics(metrics, self.ks)
 
     def for_selection(self) -> Evaluation:
         """The same protocol with the selection metric alone: what training computes again and again."""

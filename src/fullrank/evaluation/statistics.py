@@ -1,4 +1,4 @@
-"""Numbers in, numbers out: bootstrap intervals over users or impressions, and whether a difference is chance.
+"""Statistics: bootstrap intervals over users or impressions, and tests of paired differences.
 
 A bootstrap sample draws units (users, impressions, or whole groups of impressions) with replacement: sample s is a
 vector of how often each unit was drawn, a pure function of (seed, s). Resampled means of all metrics are one matrix
@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fullrank.metrics import ctr
-from fullrank.metrics.coverage import exposures
+from fullrank.metrics.exposure import exposures
 from fullrank.metrics.names import PER_LIST, WITHOUT, Name
 
 CELLS = 1 << 22
@@ -100,9 +100,9 @@ def resample_clicks(
     seed: int,
 ) -> dict[str, Float[np.ndarray, "S"]]:
     """The metrics `RESAMPLED` of each bootstrap sample of the impressions, or of their groups where these are given."""
-    unit = None if groups is None else ctr.places(groups)
+    unit = None if groups is None else ctr.dense_ranks(groups)
     units = len(labels) if unit is None else int(unit.max()) + 1
-    place, losses = ctr.places(probabilities), ctr.losses(probabilities, labels)
+    place, losses = ctr.dense_ranks(probabilities), ctr.losses(probabilities, labels)
     found = np.empty((2, samples))
     for s, counts in enumerate(draws(units, samples, seed)):
         weights = counts if unit is None else counts[unit]

@@ -1,6 +1,6 @@
-"""Histories in length-bucketed batches through a model, and its answers: what ranking, scoring and diagnostics share.
+"""Batches of histories through a model, and the scorers that it returns: shared by ranking, scoring and diagnostics.
 
-A model whose answers need item vectors makes them once for all batches (`index_items`). How much it reasons is an
+A model whose scorers need item vectors makes them once for all batches (`index_items`). How much it reasons is an
 argument (`Budget`). Nothing here changes a model that is in evaluation mode, so many threads may share one.
 """
 
@@ -30,13 +30,13 @@ TOKENS = 1 << 15
 
 
 def index_of(model: Model) -> Any | None:
-    """A model's item index (`index_items`), which many answers share; None for a model whose answers need none."""
+    """A model's item index (`index_items`), which all batches share; None for a model without one."""
     make = getattr(model, "index_items", None)
     return None if make is None else make()
 
 
 def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
-    """A model's answer to a batch; index and budget are for models that have an index (`batch.Model`)."""
+    """The scorer of a batch; index and budget are for models that have an index (`batch.Model`)."""
     if index is None:
         return model.answer(batch)
     return model.answer(batch, index=index, budget=budget)  # type: ignore[call-arg]  # of models with index_items
@@ -53,7 +53,7 @@ def score_batches(
     budget: Budget | None = None,
     index: Any | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
-    """The model's answers batch by batch, each with the places (in the order given) of the histories it is for.
+    """A scorer for each batch, with the positions (in the order given) of the histories that it is for.
 
     `index` is what `index_of(model)` gave, made here where it is None. Raises `UserError` as `batches` does, and for a
     budget that the model cannot keep.
@@ -66,13 +66,13 @@ def score_batches(
             model, histories, block=block, batch_size=batch_size, device=device, progress=progress
         ):
             with torch.inference_mode():
-                answer = scorer_of(model, batch, index, budget)
-            if answer.size != model.num_items:
+                scorer = scorer_of(model, batch, index, budget)
+            if scorer.size != model.num_items:
                 raise UserError(
-                    f"the model says it has {model.num_items} items but answers for {answer.size}",
+                    f"the model says it has {model.num_items} items but its scorer has {scorer.size}",
                     code="scorer-size-differs",
                 )
-            yield at, answer
+            yield at, scorer
 
 
 def batches(
@@ -118,7 +118,7 @@ def batches(
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """A trained module must not drop out while it answers; one in evaluation mode already is left alone."""
+    """Evaluation mode for a while (no dropout); a module that is in it already is left alone."""
     training = isinstance(model, torch.nn.Module) and model.training
     if training:
         model.eval()
@@ -143,7 +143,7 @@ def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) 
         )
     if shortest == 0 and not getattr(model, "allows_empty", False):
         raise UserError(
-            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot answer without "
+            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot rank without "
             "one: leave these users out or rank them with a model that can, such as popularity",
             code="empty-history",
         )
@@ -161,19 +161,19 @@ def _check_item_ids(items: Int[np.ndarray, "B T"], num_items: int) -> None:
 
 @torch.inference_mode()
 def pair_scores(
-    answer: Scorer, rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], *, block: int
+    scorer: Scorer, rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], *, block: int
 ) -> Float[np.ndarray, "P"]:
     """The scores of single (row, item) pairs as float32, by the same streaming over item blocks."""
     order = np.argsort(items, kind="stable")
     pairs_rows, pairs_items = torch.from_numpy(rows[order]), torch.from_numpy(items[order])
     found = np.empty(len(rows), dtype=np.float32)
-    score = block_scorer(answer, block)
-    edges = np.searchsorted(items[order], np.arange(0, answer.size + block, block))
+    score = block_scorer(scorer, block)
+    edges = np.searchsorted(items[order], np.arange(0, scorer.size + block, block))
     for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         if first == last:
             continue
         low = number * block
-        scores = score(low, min(low + block, answer.size))
+        scores = score(low, min(low + block, scorer.size))
         taken = scores[pairs_rows[first:last].to(scores.device), (pairs_items[first:last] - low).to(scores.device)]
         found[order[first:last]] = taken.float().cpu().numpy()
     if np.isnan(found).any():

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from fullrank.inference.exact import select, top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import SemanticItems
-from fullrank.semantic_ids.tuples import Tuples
+from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
+from fullrank.semantic_ids.reader import Tuples
 
 ROWS = 256
 """Items whose neighbours in the graph are searched together."""

@@ -28,7 +28,7 @@ LARGEST_BLOCK = 1 << 24
 
 @torch.inference_mode()
 def top_k(
-    answer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
+    scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
 ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
     """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
 
@@ -41,9 +41,9 @@ def top_k(
         raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}", code="block-out-of-range")
     best: tuple[Tensor, Tensor] | None = None
     floor: Tensor | None = None
-    score = block_scorer(answer, block)
-    for low in range(0, answer.size, block):
-        high = min(low + block, answer.size)
+    score = block_scorer(scorer, block)
+    for low in range(0, scorer.size, block):
+        high = min(low + block, scorer.size)
         scores = score(low, high)
         values, ids = _filtered(scores, filters, low, k, floor)
         _refuse_nan(values, low, high)
@@ -61,20 +61,20 @@ def top_k(
     return values.float(), ids
 
 
-def block_scorer(answer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
+def block_scorer(scorer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
     """The scores of items low .. high-1, valid until the next call.
 
     A `DenseScorer` is multiplied into one buffer: a fresh table of several MB for each block costs about as much in
     page faults as in arithmetic, and leaves holes in the heap, so that memory would grow with the number of blocks.
     """
-    if type(answer) is not DenseScorer or answer.vectors.dtype != answer.table.dtype:
-        return answer.block
-    vectors = answer.vectors / answer.temperature
-    buffer = vectors.new_empty(len(vectors) * min(block, answer.size))
+    if type(scorer) is not DenseScorer or scorer.vectors.dtype != scorer.table.dtype:
+        return scorer.block
+    vectors = scorer.vectors / scorer.temperature
+    buffer = vectors.new_empty(len(vectors) * min(block, scorer.size))
 
     def multiply(low: int, high: int) -> Tensor:
         out = buffer[: len(vectors) * (high - low)].view(len(vectors), high - low)
-        return torch.mm(vectors, answer.table[low:high].T, out=out)
+        return torch.mm(vectors, scorer.table[low:high].T, out=out)
 
     return multiply
 

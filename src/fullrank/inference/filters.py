@@ -1,4 +1,4 @@
-"""Filters: which items each user may be shown, by what they have seen and by lists of a request.
+"""Filters: the items that a user may be recommended, from seen items and the `exclude` and `allow` of a request.
 
 They hold before a list is cut, so a list stays full while enough items remain, whatever searches it. Nothing here
 makes a table of users x items: lists of single users are flat pairs (user, item), those for all one mask of V items.
@@ -26,7 +26,7 @@ class Filters:
     excluded: Jagged | None = None
     """[U rows] items that a user is not shown."""
     barred: Bool[np.ndarray, "V"] | None = None
-    """Items that nobody is shown."""
+    """Items that no user is shown."""
     allowed: Jagged | None = None
     """[U rows] the only items that a user may be shown."""
 
@@ -54,7 +54,7 @@ class Filters:
 
 @dataclass(frozen=True)
 class BatchFilter:
-    """The filters of one batch of B users, asked by every search."""
+    """The filters of one batch of B users, applied by every search."""
 
     hidden: _Pairs
     """What single users are not shown: seen and excluded items."""
@@ -155,7 +155,7 @@ def seen_policy(policy: str) -> SeenPolicy:
     for allowed in get_args(SeenPolicy):
         if policy == allowed:
             return allowed
-    raise unknown("seen-items policy", policy, get_args(SeenPolicy))
+    raise unknown("seen policy", policy, get_args(SeenPolicy))
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""New impressions in, their click probabilities out, beside the columns that they came with; in chunks."""
+"""Prediction: click probabilities of new impressions as one more column of their table, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = 1 << 14
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """What was written."""
+    """What `predict_file` wrote."""
 
     out: Path
     rows: int
@@ -40,7 +40,7 @@ class PredictionFile:
 def predict_batch(
     model: RankingModule, batch: Impressions, device: torch.device | str = "cpu"
 ) -> Float[np.ndarray, "B"]:
-    """The model's probabilities for a batch. Raises `UserError` where they are no numbers."""
+    """The model's probabilities for a batch. Raises `UserError` where they are not finite."""
     with evaluating(model):
         found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
     if not np.isfinite(found).all():
@@ -62,7 +62,7 @@ def predict(
 ) -> pl.DataFrame:
     """The table with one more column. Raises `UserError` where a field is missing or the column is there already."""
     with tempfile.TemporaryDirectory() as scratch:
-        chunks = _opened(encoder, impressions, column, Path(scratch))
+        chunks = _open_chunks(encoder, impressions, column, Path(scratch))
         return pl.concat(list(_predicted(model, encoder, chunks, column, device, progress)))
 
 
@@ -82,18 +82,18 @@ def predict_file(
     cannot be written; one that was there stays then.
     """
     place = Path(out)
-    growing = TableWriter(place)
+    writer = TableWriter(place)
     total = 0.0
     with tempfile.TemporaryDirectory() as scratch:
-        chunks = _opened(encoder, impressions, column, Path(scratch))
-        with growing:
+        chunks = _open_chunks(encoder, impressions, column, Path(scratch))
+        with writer:
             for frame in _predicted(model, encoder, chunks, column, device, progress):
-                growing.add(frame)
+                writer.add(frame)
                 total += float(frame[column].sum())
-    return PredictionFile(place, growing.rows, total / growing.rows if growing.rows else None)
+    return PredictionFile(place, writer.rows, total / writer.rows if writer.rows else None)
 
 
-def _opened(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
+def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
     source = InputTable(impressions, "impressions")
     if column in source.columns:
         raise UserError(

@@ -1,9 +1,9 @@
-"""Predictor: a trained model opened once, that answers many callers at a time.
+"""Predictor: inference with a trained model that is opened once and shared by many threads.
 
-It owns the model, its device, what the model knows by number (the catalogue of a recommender, the encoder of a ranking
-model) and what answers are searched in (item vectors, a graph of items), made once. Nothing of it changes with a call:
-seen policy, filters, budget and decoding are arguments, so threads may share one. One file although it is long: all
-that can be asked of a trained model stands in one place.
+It owns the model, its device, the ids that the model reads (the catalogue of a recommender, the encoder of a ranking
+model) and what is searched (item vectors, a graph of items), made once. Nothing of it changes with a call: seen policy,
+filters, budget and decoding are arguments, so threads may share one. One file although it is long: every call that a
+trained model takes stands in one place.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.problem import Problem
 
 S = TypeVar("S", bound=Spec)
-NOTHING = object()
-KEPT = 4
+UNSET = object()
+MAX_SEARCHES = 4
 """Most searches kept between calls: a graph of items is as large as the catalogue."""
 EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
 
 
 class Predictor:
-    """A model and what it knows, safe from many threads. `fullrank.load(run)` makes one of a run folder.
+    """A trained model and its catalogue or encoder, safe from many threads. `fullrank.load(run)` opens a run as one.
 
     A recommender (it satisfies `data.batch.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
     fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
@@ -70,17 +70,18 @@ class Predictor:
         name: str = "this model",
     ):
         self.device, self.name = resolve_device(device), name
+        # The problem follows from `known` and not from the model, which may be anything that satisfies `batch.Model`.
         self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
         self._known = known
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
         self.budget, self.decoding = budget or Budget(), decoding or Decoding()
         self._lock = threading.Lock()
-        self._made: dict[str, Search] = {}
-        self._index: Any = NOTHING
+        self._searches: dict[str, Search] = {}
+        self._index: Any = UNSET
 
     @property
     def catalog(self) -> Catalog:
-        """The items that a recommender knows, in the order of its table."""
+        """The items that a recommender ranks, in the order of its table."""
         if isinstance(self._known, FieldEncoder):
             raise UserError(
                 f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender",
@@ -122,15 +123,14 @@ class Predictor:
 
         `seen`: the history's own items are kept out of its list ("exclude") or ranked like any other ("keep").
         `exclude` and `allow` are item ids, one list for all or one per history (a list of lists, or {user: items}):
-        what is not to be shown, and all that may be. They hold before a list is cut, so that it stays full while
-        enough items remain, whatever searches it.
-        `unknown`: items that the catalogue does not have are left out of the history ("skip"), or are an error.
-        `empty`: a history without known items gets the most popular items ("popular"), or is an error. A model that
-        reads times takes them from the table, numbers in `time_unit`; `untimed`: histories without times are an error
-        for such a model, or their events count as steps of a day ("even").
-        `budget` is how much a reasoner thinks, such as {"steps": 1} or {"adaptive": 10} (an error for a model without
-        one); with adaptive stopping a column `steps` says how long for each user. `decoding` is the search among
-        semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
+        what is not to be shown, and all that may be. They hold before a list is cut, so that it stays full while enough
+        items remain, whatever searches it. `unknown`: items that the catalogue does not have are left out of the
+        history ("skip"), or are an error. `empty`: a history without known items gets the most popular items
+        ("popular"), or is an error. A model that reads times takes them from the table, numbers in `time_unit`;
+        `untimed`: histories without times are an error for such a model, or their events count as steps of a day
+        ("even"). `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an error for
+        a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding` is the
+        search among semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
 
         Returns columns user, item, score, rank (from 1), and title where `titles` is asked for and known; polars unless
         a frame was given. Raises `UserError` for what cannot be done as asked.
@@ -154,7 +154,7 @@ class Predictor:
         budget: Budget | None = None,
         decoding: Decoding | None = None,
     ) -> Any:
-        """The same for requests that are read already, as arrays of item numbers (`retrieval.recommend.Lists`)."""
+        """The same for requests that are read already, as arrays of item numbers (`recommend.RankedLists`)."""
         decoding = self.decoding if decoding is None else decoding
         return rank_requests(
             self.model, self.catalog, request, k=k, seen=seen, empty=empty, filters=filters,
@@ -178,27 +178,27 @@ class Predictor:
         `candidates` are item ids, one list for all histories or one per history, as in `recommend`, and so are the
         other arguments; steps are those of `budget` for everybody. Seen items are scored like any other. The score is
         null for an item that the model does not know. Raises `UserError` for a history without known items, unless the
-        model can answer it (popularity).
+        model can score items without one (popularity).
         """
         spent = self._fixed(budget)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         rows, items = read_candidates(candidates, request)
-        bare = request.histories.lengths == 0
-        if bare.any() and not getattr(self.model, "allows_empty", False):
+        empty = request.histories.lengths == 0
+        if empty.any() and not getattr(self.model, "allows_empty", False):
             raise UserError(
-                f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows, so nothing can be "
-                "scored for them: leave them out, or use recommend, which answers them by popularity",
+                f"{int(empty.sum())} of {len(request)} histories hold no item that the model knows, so nothing can be "
+                "scored for them: leave them out, or use recommend, which gives them the most popular items",
                 code="no-known-items",
             )
         ids = self.catalog.lookup(items)
         found = np.full(len(ids), np.nan, np.float32)
-        for at, answer in score_batches(
+        for at, scorer in score_batches(
             self.model, request.histories, block=BLOCK, device=self.device, budget=spent, index=self.index
         ):
-            place = np.full(len(request), -1)
-            place[at] = np.arange(len(at))
-            mine = np.flatnonzero((place[rows] >= 0) & (ids >= 0))
-            found[mine] = pair_scores(answer, place[rows[mine]], ids[mine], block=BLOCK)
+            row_in_batch = np.full(len(request), -1)
+            row_in_batch[at] = np.arange(len(at))
+            pairs = np.flatnonzero((row_in_batch[rows] >= 0) & (ids >= 0))
+            found[pairs] = pair_scores(scorer, row_in_batch[rows[pairs]], ids[pairs], block=BLOCK)
         frame = pl.DataFrame({
             "user": take(request.users, rows, "user"),
             "item": items,
@@ -219,28 +219,29 @@ class Predictor:
 
         The score is the cosine of item vectors; of `item_to_item`, how often both occur together. An item is not like
         itself. `exclude` and `allow` are lists of item ids, as in `recommend`. Raises `UserError` for an id that the
-        model does not know, and for a model without a likeness of items (popularity, recency).
+        model does not know, and for a model without a similarity of items (popularity, recency).
         """
         check_settings(k, "exclude", "popular")
         several = isinstance(items, list | tuple | np.ndarray | pl.Series)
-        asked = pl.Series("item", list(items) if several else [items], strict=False)
-        ids = self.catalog.lookup(asked)
+        queries = pl.Series("item", list(items) if several else [items], strict=False)
+        ids = self.catalog.lookup(queries)
         if (ids < 0).any():
-            raise UserError(f"the model does not know the item {asked[int(np.argmax(ids < 0))]!r}", code="unknown-item")
-        alike = getattr(self.model, "similar", None)
-        if alike is None:
+            first = queries[int(np.argmax(ids < 0))]
+            raise UserError(f"the model does not know the item {first!r}", code="unknown-item")
+        similar_scorer = getattr(self.model, "similar", None)
+        if similar_scorer is None:
             raise UserError(
-                "this model has no vectors of items, so none are alike: take one that reads histories",
+                "this model has no vectors of items, so none are similar: take one that reads histories",
                 code="no-item-similarity",
             )
-        request = read_histories([[item] for item in asked.to_list()], self.catalog)
+        request = read_histories([[item] for item in queries.to_list()], self.catalog)
         filters = read_filters(exclude, allow, request, self.catalog)
         with torch.inference_mode():
-            answer = alike(torch.from_numpy(ids).to(self.device), self.index)
+            scorer = similar_scorer(torch.from_numpy(ids).to(self.device), self.index)
             scores, found = top_k(
-                answer, min(k, self.catalog.size), filters=filters.of_batch(request.histories.items, self.device)
+                scorer, min(k, self.catalog.size), filters=filters.of_batch(request.histories.items, self.device)
             )
-        frame = long_frame(asked, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
+        frame = long_frame(queries, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
         return frame.rename({"user": "item", "item": "similar"})
 
     def predict(
@@ -272,7 +273,8 @@ class Predictor:
 
         Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
-        one = self._read([[self.catalog.ids[0]]], "error", "even", (), "s")  # any history: answers search these vectors
+        # Any history does: all scorers share these vectors.
+        one = self._read([[self.catalog.ids[0]]], "error", "even", (), "s")
         return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def user_vectors(
@@ -295,30 +297,30 @@ class Predictor:
 
     @property
     def index(self) -> Any | None:
-        """What answers are searched in (`batch.Model.index_items`); None for a model that needs nothing made."""
-        if self._index is NOTHING:
+        """The vectors of all items, made once (`batch.Model.index_items`); None for a model that has none."""
+        if self._index is UNSET:
             with self._lock:
-                if self._index is NOTHING:
+                if self._index is UNSET:
                     self._index = index_of(self.model)
         return self._index
 
     def _dense(
         self, request: RequestBatch, budget: Budget | None = None
     ) -> tuple[Float[np.ndarray, "U D"], DenseScorer]:
-        """The vectors of some users, and the last answer that they came from."""
+        """The vectors of some users, and the last scorer that they came from."""
         found: np.ndarray | None = None
         last: DenseScorer | None = None
-        for at, answer in score_batches(
+        for at, scorer in score_batches(
             self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
         ):
-            if not isinstance(answer, DenseScorer):
+            if not isinstance(scorer, DenseScorer):
                 raise UserError(
                     "this model does not score by inner products, so users and items have no vectors in it",
                     code="no-vectors",
                 )
-            vectors = (answer.vectors / answer.temperature).float().cpu().numpy()
+            vectors = (scorer.vectors / scorer.temperature).float().cpu().numpy()
             found = np.zeros((len(request), vectors.shape[1]), np.float32) if found is None else found
-            found[at], last = vectors, answer
+            found[at], last = vectors, scorer
         if found is None or last is None:
             raise UserError("there are no histories; give at least one", code="no-histories")
         return found, last
@@ -334,17 +336,17 @@ class Predictor:
     def settings(
         self, budget: Budget | Mapping[str, Any] | None, decoding: Decoding | Mapping[str, Any] | str | None = None
     ) -> tuple[Budget, Decoding]:
-        """The settings of a call: the predictor's own where it says nothing. Raises `UserError` for what is none."""
+        """Budget and decoding of a call, or the predictor's own. Raises `UserError` for bad ones."""
         given = {"kind": decoding} if isinstance(decoding, str) else decoding
         return _changed("budget", self.budget, budget), _changed("decoding", self.decoding, given)
 
     def _fixed(self, budget: Budget | Mapping[str, Any] | None) -> Budget:
-        """A budget without adaptive stopping, which goes by ranked lists."""
+        """A budget without adaptive stopping, which compares ranked lists."""
         own = self.budget.model_copy(update={"adaptive": None, "patience": None})
         spent = _changed("budget", own, budget)
         if spent.adaptive is not None:
             raise UserError(
-                "adaptive stopping goes by ranked lists, and none is ranked here: give steps instead",
+                "adaptive stopping compares ranked lists, and none is ranked here: give steps instead",
                 code="adaptive-needs-full-lists",
             )
         return spent
@@ -354,14 +356,14 @@ class Predictor:
         if decoding.kind == "exact":
             return None
         name = str(decoding.described())
-        found = self._made.get(name)
+        found = self._searches.get(name)
         if found is None:
             with self._lock:  # the first thread makes it, the others wait
-                found = self._made.get(name)
+                found = self._searches.get(name)
                 if found is None:
-                    while len(self._made) >= KEPT:
-                        del self._made[next(iter(self._made))]
-                    found = self._made[name] = search_of(self.model, decoding, BLOCK)
+                    while len(self._searches) >= MAX_SEARCHES:
+                        del self._searches[next(iter(self._searches))]
+                    found = self._searches[name] = search_of(self.model, decoding, BLOCK)
         return found
 
 

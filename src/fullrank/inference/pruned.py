@@ -19,8 +19,7 @@ from torch import Tensor
 from fullrank.inference.code_search import Candidates, exact_lists
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import SemanticItems
+from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
 
 
 class PrunedSearch:

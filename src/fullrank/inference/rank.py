@@ -129,7 +129,7 @@ def _until_stable(
     model: Any, batch: Batch, budget: Budget, top: TopOfStates, length: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, scores and steps of every row of a batch."""
-    state = model.reasoner.begin(*model.task.ask(model.items, batch), budget)
+    state = model.reasoner.begin(*model.task.inference_inputs(model.items, batch), budget)
     rows = torch.arange(len(batch.lengths), device=batch.lengths.device)  # of the batch: who still computes steps
     scores, ids = (part.clone() for part in top(model.reasoner.answered(state), rows))
     taken, unchanged = torch.zeros_like(rows), torch.zeros_like(rows)

@@ -1,4 +1,4 @@
-"""The best items of each request: a model's lists, the most popular items where it has no answer, and a long frame."""
+"""Recommendations for requests: a model's lists, the most popular items for empty histories, and the long frame."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RankedLists:
 
 
 def check_settings(k: Any, seen: str, empty: str) -> None:
-    """Raise `UserError` for policies that there are not."""
+    """Raise `UserError` for a `k`, `seen` or `empty` that is not allowed."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise UserError(f"k must be at least 1, a whole number, not {k!r}", code="bad-list-length")
     seen_policy(seen)
@@ -61,16 +61,16 @@ def rank_requests(
     `rank`."""
     filters = filters or Filters()
     histories = request.histories
-    bare = histories.lengths == 0
-    if bare.any() and empty == "error":
+    without_items = histories.lengths == 0
+    if without_items.any() and empty == "error":
         raise UserError(
-            f"{int(bare.sum())} of {len(request)} histories hold no item that the model knows; "
-            "empty='popular' answers them",
+            f"{int(without_items.sum())} of {len(request)} histories hold no item that the model knows; "
+            "empty='popular' gives them the most popular items",
             code="no-known-items",
         )
     k = min(k, catalog.size)
-    served = ~bare | getattr(model, "allows_empty", False)
-    able, rest = np.flatnonzero(served), np.flatnonzero(~served)
+    served = ~without_items | getattr(model, "allows_empty", False)
+    scored, rest = np.flatnonzero(served), np.flatnonzero(~served)
     how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
     if not len(rest):  # what most requests are
         found = rank(model, histories, k=k, seen=seen, filters=filters, **how)
@@ -79,10 +79,10 @@ def rank_requests(
     ids = np.full((len(request), k), -1, dtype=np.int64)
     scores = np.full((len(request), k), -np.inf, dtype=np.float32)
     steps = np.zeros(len(request), dtype=np.int64)
-    if len(able):
-        found = rank(model, histories.take(able), k=k, seen=seen, filters=filters.take(able), **how)
-        ids[able], scores[able] = found.ids, found.scores
-        steps[able] = 0 if found.steps is None else found.steps
+    if len(scored):
+        found = rank(model, histories.take(scored), k=k, seen=seen, filters=filters.take(scored), **how)
+        ids[scored], scores[scored] = found.ids, found.scores
+        steps[scored] = 0 if found.steps is None else found.steps
     for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
         ids[some], scores[some] = most_popular(catalog, len(some), k, filters.take(some), histories.take(some))
     return RankedLists(ids, scores, steps)
@@ -93,8 +93,8 @@ def most_popular(
 ) -> tuple[Int[np.ndarray, "U K"], Float[np.ndarray, "U K"]]:
     """The items with most training events that filters let through, with their counts as scores, for each user."""
     counts = torch.from_numpy(catalog.popularity.astype(np.float32))
-    answer = DenseScorer(torch.ones(users, 1), counts[:, None])
-    scores, ids = top_k(answer, k, filters=filters.of_batch(histories.items))
+    scorer = DenseScorer(torch.ones(users, 1), counts[:, None])
+    scores, ids = top_k(scorer, k, filters=filters.of_batch(histories.items))
     return ids.numpy(), scores.numpy()
 
 

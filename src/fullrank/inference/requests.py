@@ -24,15 +24,15 @@ columns."""
 ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
 """Item ids: one list for all histories, a list for each, or {user: items}."""
 STEP = 86_400
-"""Seconds between events whose times are not known, where those are taken as even."""
+"""Seconds between events without times, under `untimed="even"`."""
 
 
 @dataclass(frozen=True)
 class RequestBatch:
-    """The histories that were asked with, of the items that the catalogue knows, by time."""
+    """The histories of a call, by time, without the items that the catalogue does not have."""
 
     names: pl.Series | None
-    """External ids of the users; None where the caller named none: they are 0, 1, ..."""
+    """External ids of the users; None where the caller gave none: they are 0, 1, ..."""
     histories: Histories
     ordered: bool = True
     """Whether the users stand in the caller's order; those of a table do not."""
@@ -44,7 +44,7 @@ class RequestBatch:
 
     @property
     def users(self) -> pl.Series:
-        """External ids, or the numbers of users whom nobody named."""
+        """External ids, or 0, 1, ... where none were given."""
         return pl.Series("user", np.arange(len(self))) if self.names is None else self.names
 
     def part(self, low: int, high: int) -> RequestBatch:
@@ -153,9 +153,9 @@ def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | lis
 def _by_user(name: str, given: Mapping[Any, Any], request: RequestBatch) -> list[list[Any]]:
     users = request.users.to_list()
     known = set(users)
-    strange = next((user for user in given if user not in known), None)
-    if strange is not None:
-        raise UserError(f"{name} has a list for {strange!r}, who has no history here", code="unknown-user")
+    other = next((user for user in given if user not in known), None)
+    if other is not None:
+        raise UserError(f"{name} has a list for {other!r}, who has no history here", code="unknown-user")
     lacking = next((user for user in users if user not in given), None)
     if name != "exclude" and lacking is not None:  # nothing to exclude is meant; nothing to allow hardly ever is
         raise UserError(

@@ -22,8 +22,7 @@ from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.pruned import PrunedSearch
-from fullrank.models.sequential.items.coded import CodeScorer
-from fullrank.models.sequential.items.semantic import SemanticItems, by_parts
+from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
 
 DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 200}, "pruned": {"codes": 8}}
 
@@ -98,7 +97,7 @@ def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:
                 "leave it out, or train with model.scoring.similarity=dot",
                 code="decoding-needs-inner-products",
             )
-        return by_parts(scorer.vectors / scorer.temperature, model.items)
+        return score_by_parts(scorer.vectors / scorer.temperature, model.items)
     return _code_scorer(scorer)
 
 

@@ -1,8 +1,8 @@
 """Ranked lists and the truth in, one value per user out; then means, errors and intervals.
 
-Everything here is numpy on flat arrays: no torch, no loop over users. A metric is a function of a `Table`; those in
-`PER_USER` (see `names`) give one float per user, those in `PER_LIST` one number for all lists together. U users,
-K list length, V items. The `truth` is the distinct items that each user should be shown: U rows of ids
+Everything here is numpy on flat arrays: no torch, no loop over users. A metric is a function of `MetricInputs`;
+those in `ACCURACY` and `EXPOSURE` (see `names`) give one float per user, those in `PER_LIST` one number for all lists.
+Shapes: U users, k list length, V items. The `truth` is the distinct items that each user should be shown: U rows of ids
 (`core.jagged.Jagged.distinct`).
 """
 
@@ -24,22 +24,22 @@ SeenPolicy = Literal["exclude", "keep"]
 class Ranking:
     """One ranked list per user. Order: score descending, then id ascending; -1 / -inf where the list is shorter."""
 
-    ids: Int[np.ndarray, "U K"]
-    scores: Float[np.ndarray, "U K"]
+    ids: Int[np.ndarray, "U k"]
+    scores: Float[np.ndarray, "U k"]
     seen: SeenPolicy
     steps: Int[np.ndarray, "U"] | None = None
     """Reasoning steps of each user where stopping was adaptive."""
 
 
 @dataclass(frozen=True)
-class Table:
+class MetricInputs:
     """What metrics read. `ids` is None under the sampled protocol, where there are places but no lists."""
 
-    hits: Bool[np.ndarray, "U K"]
+    hits: Bool[np.ndarray, "U k"]
     """Whether the item at this place is one of the user's targets."""
     relevant: Int[np.ndarray, "U"]
     """How many targets the user has (at least 1)."""
-    ids: Int[np.ndarray, "U K"] | None = None
+    ids: Int[np.ndarray, "U k"] | None = None
     popularity: Int[np.ndarray, "V"] | None = None
     """Events per item, from the source that the protocol names (training events by default)."""
     history: Float[np.ndarray, "U"] | None = None
@@ -48,10 +48,10 @@ class Table:
 
 @runtime_checkable
 class Metric(Protocol):
-    def __call__(self, table: Table, k: int) -> Float[np.ndarray, "U"]: ...
+    def __call__(self, table: MetricInputs, k: int) -> Float[np.ndarray, "U"]: ...
 
 
-def match(ids: Int[np.ndarray, "U K"], truth: Jagged) -> Bool[np.ndarray, "U K"]:
+def match(ids: Int[np.ndarray, "U k"], truth: Jagged) -> Bool[np.ndarray, "U k"]:
     """Which places of the lists hold one of the user's targets."""
     wanted = truth.flat()
     if np.all(truth.lengths == 1):

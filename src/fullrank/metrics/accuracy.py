@@ -1,6 +1,6 @@
 """Did the targets come, and how early: hit, recall, nDCG, reciprocal rank and average precision at k.
 
-Relevance is 0 or 1. K places, `table.relevant` targets per user; a target can be hit once. All are 0 .. 1 and equal
+Relevance is 0 or 1. k places, `table.relevant` targets per user; a target can be hit once. All are 0 .. 1 and equal
 the measures of the same name in trec_eval (Success, R, nDCG, RR, AP with a cut-off).
 """
 
@@ -9,22 +9,22 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from fullrank.metrics import Table
+from fullrank.metrics import MetricInputs
 
 
-def hit(table: Table, k: int) -> Float[np.ndarray, "U"]:
+def hit(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     """1 where any of the first k places holds a target."""
     found = np.asarray(table.hits[:, :k].any(1))
     return found.astype(np.float64)
 
 
-def recall(table: Table, k: int) -> Float[np.ndarray, "U"]:
+def recall(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     """The share of the user's targets among the first k places."""
     hits: np.ndarray = table.hits[:, :k].sum(1)
     return hits / table.relevant
 
 
-def ndcg(table: Table, k: int) -> Float[np.ndarray, "U"]:
+def ndcg(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     """Sum over hits of 1 / log2(place + 1), over that sum for the best list of k (Jarvelin, Kekalainen 2002)."""
     discounts = 1 / np.log2(np.arange(2, k + 2))
     ideal = np.cumsum(discounts)[np.minimum(table.relevant, k) - 1]
@@ -32,13 +32,13 @@ def ndcg(table: Table, k: int) -> Float[np.ndarray, "U"]:
     return hits @ discounts[: hits.shape[1]] / ideal
 
 
-def mrr(table: Table, k: int) -> Float[np.ndarray, "U"]:
+def mrr(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     """1 / place of the first hit within k, else 0."""
     hits = table.hits[:, :k]
     return hits.any(1) / (hits.argmax(1) + 1.0)
 
 
-def average_precision(table: Table, k: int) -> Float[np.ndarray, "U"]:
+def average_precision(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     """Sum over hits within k of (hits so far / place), over the number of targets."""
     hits = table.hits[:, :k]
     precision = np.cumsum(hits, 1) / np.arange(1, hits.shape[1] + 1)

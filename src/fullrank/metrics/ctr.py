@@ -52,13 +52,13 @@ def auc(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"]) -> float
     return Auc.of(scores, labels).value
 
 
-def places(scores: Shaped[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
+def dense_ranks(scores: Shaped[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
     """The place of each row's score among the distinct scores, ascending."""
     return np.unique(scores, return_inverse=True)[1]
 
 
 def weighted_auc(place: Int[np.ndarray, "N"], labels: Float[np.ndarray, "N"], weights: Float[np.ndarray, "N"]) -> float:
-    """The AUC where row n counts `weights[n]` times, from the rows' `places`: what resampling needs, in linear time."""
+    """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what resampling needs, in linear time."""
     clicked = np.bincount(place, weights * labels)
     return _area(clicked, np.bincount(place, weights) - clicked)
 
@@ -109,7 +109,7 @@ class Bin:
     """Share of clicks."""
 
 
-def reliability(
+def reliability_curve(
     probabilities: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"], bins: int = 20
 ) -> tuple[Bin, ...]:
     """Rows in order of probability, cut into at most `bins` parts of about equal size; equal ones stay together."""

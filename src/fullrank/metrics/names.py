@@ -1,4 +1,4 @@
-"""The names of metrics: `ndcg@10`, `fair0.8@1`. Reading them, and computing the per-user ones from a `Table`."""
+"""The names of metrics: `ndcg@10`, `fair0.8@1`. Reading them, and computing the per-user ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.metrics import Metric, Table, accuracy, coverage, fairness
+from fullrank.metrics import Metric, MetricInputs, accuracy, exposure
 
 ACCURACY: dict[str, Metric] = {
     "ndcg": accuracy.ndcg,
@@ -20,11 +20,11 @@ ACCURACY: dict[str, Metric] = {
     "map": accuracy.average_precision,
 }
 """Larger is better; computed from places alone."""
-EXPOSURE: dict[str, Metric] = {"arp": fairness.arp, "lift": fairness.lift, "novelty": coverage.novelty}
+EXPOSURE: dict[str, Metric] = {"arp": exposure.arp, "lift": exposure.lift, "novelty": exposure.novelty}
 """Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
-PER_LIST = {"gini": fairness.gini, "coverage": coverage.coverage}
+PER_LIST = {"gini": exposure.gini, "coverage": exposure.coverage}
 """One number for all lists together, from the exposure of every item."""
-WITHOUT = {"gini": fairness.gini_without, "coverage": coverage.coverage_without}
+WITHOUT = {"gini": exposure.gini_without, "coverage": exposure.coverage_without}
 """The same without each user in turn."""
 DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty")
 PAIRED = "bqs_like"
@@ -53,39 +53,44 @@ class Name:
 
     @property
     def needs_histories(self) -> bool:
-        """Whether it reads `Table.history`."""
+        """Whether it reads `MetricInputs.history`."""
         return self.base == "lift"
 
-    def __call__(self, table: Table) -> Float[np.ndarray, "U"]:
+    def __call__(self, table: MetricInputs) -> Float[np.ndarray, "U"]:
         """One value per user."""
         if self.alpha is not None:
-            return fairness.fair(table, self.k, self.alpha)
+            return exposure.fair(table, self.k, self.alpha)
         return (ACCURACY | EXPOSURE)[self.base](table, self.k)
 
 
-def parse(text: str) -> Name:
+def parse_metric(text: str) -> Name:
     """A full name, such as `recall@20`. Raises `UserError` with the nearest allowed name."""
-    base, k = cut(text)
+    base, k = split_name(text)
     plain, alpha = _base(base)
     return Name(plain, k, alpha)
 
 
-def cut(text: str) -> tuple[str, int]:
+def split_name(text: str) -> tuple[str, int]:
     """What stands before the `@`, and the list length."""
     base, at, length = text.strip().partition("@")
     if not at:
-        raise UserError(f"the metric {text!r} has no list length: write it as {base or 'ndcg'}@10")
+        raise UserError(
+            f"the metric {text!r} has no list length: write it as {base or 'ndcg'}@10", code="metric-without-length"
+        )
     if not length.isdecimal() or int(length) < 1:
-        raise UserError(f"the list length of the metric {text!r} must be a whole number of at least 1, not {length!r}")
+        raise UserError(
+            f"the list length of the metric {text!r} must be a whole number of at least 1, not {length!r}",
+            code="invalid-list-length",
+        )
     return base, int(length)
 
 
-def expand(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
+def expand_metrics(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
     """Every base name at every k, and full names as they are, each once and in the order given."""
     ks = tuple(ks)
     names: dict[Name, None] = {}
     for text in metrics:
-        for name in [parse(text)] if "@" in text else [parse(f"{text}@{k}") for k in ks]:
+        for name in [parse_metric(text)] if "@" in text else [parse_metric(f"{text}@{k}") for k in ks]:
             names[name] = None
     return list(names)
 
@@ -94,12 +99,19 @@ def _base(text: str) -> tuple[str, float | None]:
     found = re.fullmatch(r"fair(\d*\.?\d+)?", text)
     if found is not None:
         if found[1] is None:
-            raise UserError("the metric 'fair' needs the share of items that are unpopular: write it as fair0.8@1")
+            raise UserError(
+                "the metric 'fair' needs the share of items that are unpopular: write it as fair0.8@1",
+                code="metric-without-share",
+            )
         if not 0 < float(found[1]) < 1:
-            raise UserError(f"the share in {text!r} must lie between 0 and 1, such as fair0.8@1")
+            raise UserError(
+                f"the share in {text!r} must lie between 0 and 1, such as fair0.8@1", code="share-out-of-range"
+            )
         return "fair", float(found[1])
     if text == PAIRED:
-        raise UserError(f"{PAIRED} compares two runs: `fullrank evaluate A B --metric {PAIRED}@10`")
+        raise UserError(
+            f"{PAIRED} compares two runs: `fullrank evaluate A B --metric {PAIRED}@10`", code="metric-of-two-runs"
+        )
     plain = [*ACCURACY, *EXPOSURE, *PER_LIST]
     if text not in plain:
         allowed = [*plain, "fair0.8"]

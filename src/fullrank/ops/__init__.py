@@ -1,1 +1,1 @@
-"""Fast functions, each beside its slow twin; a parity test compares them in value and gradient at odd sizes."""
+"""Fast functions, each beside its reference; a parity test compares them in value and gradient at odd sizes."""

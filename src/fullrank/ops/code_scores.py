@@ -20,5 +20,5 @@ def code_scores(levels: Float[Tensor, "N B"], rows: Int[Tensor, "n K"]) -> Float
 
 
 def code_scores_reference(levels: Float[Tensor, "N B"], rows: Int[Tensor, "n K"]) -> Float[Tensor, "n B"]:
-    """The twin that makes everything it adds."""
+    """The reference, which makes everything that it adds."""
     return torch.stack([levels[row] for row in rows.T.long()]).sum(0)

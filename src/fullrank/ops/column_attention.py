@@ -54,7 +54,7 @@ def column_attention_reference(
     *,
     causal: bool,
 ) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
-    """The twin that says what is meant, without dropout."""
+    """The reference: the definition as it reads, without dropout."""
     scores = (q @ k.mT).float() / q.shape[-1] ** 0.5
     scores = scores.masked_fill(~_allowed(valid, causal, slice(0, q.shape[2]))[:, None], -math.inf)
     weights = scores.softmax(-1)

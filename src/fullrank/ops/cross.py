@@ -19,12 +19,12 @@ def cross(
 ) -> Float[Tensor, "B W"]:
     """x + first * (x W^T + b)."""
     if torch.is_autocast_enabled(x.device.type):
-        return cross_slowly(first, x, weight, bias)
+        return cross_reference(first, x, weight, bias)
     out: Tensor = _Cross.apply(first, x, weight, bias)
     return out
 
 
-def cross_slowly(
+def cross_reference(
     first: Float[Tensor, "B W"], x: Float[Tensor, "B W"], weight: Float[Tensor, "W W"], bias: Float[Tensor, "W"]
 ) -> Float[Tensor, "B W"]:
     """The same as it is written; also what mixed precision takes."""

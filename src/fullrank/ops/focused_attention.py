@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.ops.column_attention import column_attention
-from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, rows_of
+from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, query_rows
 
 RowNorm = Literal["l1", "rms"] | None
 """What a row of A is divided by: the sum of its absolute values, the root of their mean square, or nothing."""
@@ -88,7 +88,7 @@ def focused_weights(
     allowed: Bool[Tensor, "#B 1 #T S"],
     norm: RowNorm = None,
 ) -> Float[Tensor, "B H T S"]:
-    """A in full, zero where the mask hides: the twin of the fused path. In fp32; in fp64 for queries and keys in it."""
+    """A in full, zero where the mask hides: the reference of the fused path. In fp64 for queries and keys in it."""
     return subtracted(*_maps(q, k, allowed), factors, allowed, norm)
 
 
@@ -131,7 +131,7 @@ def focused_attention_reference(
     norm: RowNorm = None,
     counted: Bool[Tensor, "B T"],
 ) -> tuple[Float[Tensor, "B H T f"], Sums]:
-    """The twin that says what is meant, without dropout."""
+    """The reference: the definition as it reads, without dropout."""
     a = focused_weights(q, k, factors, allowed, norm)
     size = noted_weights(q, k, factors, allowed, norm) * counted[:, None, :, None]
     return a.to(v.dtype) @ v, (size.sum(2), size.sum(3))
@@ -145,7 +145,7 @@ def _in_full(
 
     def part(low: int, high: int) -> tuple[Tensor, Sums | None]:
         keys = k.shape[2] if allowed is not None else high
-        seen = causal_block(low, high, q.device) if allowed is None else rows_of(allowed, low, high)
+        seen = causal_block(low, high, q.device) if allowed is None else query_rows(allowed, low, high)
         first, second = _maps(q[:, :, low:high], k[:, :, :keys], seen)
         a = subtracted(first, second, factors, seen, norm)
         sums = None

@@ -46,7 +46,7 @@ def in_batch_contrast_reference(
     temperature: float,
     both: bool,
 ) -> Float[Tensor, ""]:
-    """The twin that says what is meant."""
+    """The reference: the definition as it reads."""
     scores = (a @ b.mT) / temperature
     if users is not None:
         scores = scores.masked_fill(_doubles(users), float("-inf"))

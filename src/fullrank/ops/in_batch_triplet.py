@@ -23,7 +23,7 @@ def in_batch_triplet(anchors: Float[Tensor, "B D"], partners: Float[Tensor, "B D
 def in_batch_triplet_reference(
     anchors: Float[Tensor, "B D"], partners: Float[Tensor, "B D"], margin: float
 ) -> Float[Tensor, ""]:
-    """The twin that says what is meant."""
+    """The reference: the definition as it reads."""
     found = []
     for i in range(len(anchors)):
         near = 1 - F.cosine_similarity(anchors[i], partners[i], dim=0)

@@ -30,7 +30,7 @@ def log_sum_exp(
 
 
 def log_sum_exp_reference(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Float[Tensor, "M"]:
-    """The twin that says what is meant."""
+    """The reference: the definition as it reads."""
     return (x @ w.T).float().logsumexp(-1)
 
 

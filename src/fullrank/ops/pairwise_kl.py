@@ -40,7 +40,7 @@ def pairwise_kl(
 def pairwise_kl_reference(
     x: Float[Tensor, "B n D"], w: Float[Tensor, "V D"], *, maximum: float, attached: bool
 ) -> Float[Tensor, ""]:
-    """The twin that says what is meant."""
+    """The reference: the definition as it reads."""
     log_p = (x @ w.T).log_softmax(-1)
     other = log_p if attached else log_p.detach()
     pairs = [(i, j) for i in range(x.shape[1]) for j in range(x.shape[1]) if i != j]

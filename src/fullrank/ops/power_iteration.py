@@ -47,7 +47,7 @@ class PowerIteration(nn.Module):
 
 
 def largest_singular_value(weight: Float[Tensor, "*k m n"]) -> Float[Tensor, "*k"]:
-    """The twin that says what is meant."""
+    """The reference: the definition as it reads."""
     return torch.linalg.matrix_norm(weight.float(), ord=2)
 
 

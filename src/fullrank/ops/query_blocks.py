@@ -33,6 +33,6 @@ def causal_block(low: int, high: int, device: torch.device) -> Bool[Tensor, "1 1
     return torch.ones(high - low, high, dtype=torch.bool, device=device).tril(low)[None, None]
 
 
-def rows_of(x: Tensor, low: int, high: int) -> Tensor:
+def query_rows(x: Tensor, low: int, high: int) -> Tensor:
     """Its rows low .. high - 1, where it does not say the same of every row."""
     return x if x.shape[2] == 1 else x[:, :, low:high]

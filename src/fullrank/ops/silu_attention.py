@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, rows_of
+from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, query_rows
 
 Bias = Callable[[slice, int], Tensor]
 """(queries, n) -> what is added to the scores of these queries against the first n keys, broadcast to [B, H, m, n]."""
@@ -40,9 +40,9 @@ def silu_attention(
 
     def part(low: int, high: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         keys = k.shape[2] if allowed is not None else high
-        seen = causal_block(low, high, q.device) if allowed is None else rows_of(allowed, low, high)
+        seen = causal_block(low, high, q.device) if allowed is None else query_rows(allowed, low, high)
         added = None if bias is None else bias(slice(low, high), keys)
-        weights = silu_weights(q[:, :, low:high], k[:, :, :keys], rows_of(divisor, low, high), seen, added)
+        weights = silu_weights(q[:, :, low:high], k[:, :, :keys], query_rows(divisor, low, high), seen, added)
         sums = None
         if counted is not None:
             taken = weights.abs() * counted[:, None, low:high, None]
@@ -67,7 +67,7 @@ def silu_attention_reference(
     bias: Tensor | None = None,
     counted: Bool[Tensor, "B T"],
 ) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H S"], Float[Tensor, "B H T"]]:
-    """The twin that says what is meant."""
+    """The reference: the definition as it reads."""
     weights = silu_weights(q, k, divisor, allowed, bias)
     taken = weights.abs() * counted[:, None, :, None]
     return weights @ v, taken.sum(2), taken.sum(3)

@@ -1,16 +1,20 @@
-"""Complete experiments under their published names, one file each.
+"""Complete experiments under their published names: one file per paper, and the plain baselines together.
 
-The room's contract: a Spec whose ``build()`` gives an `Experiment`. Its docstring says paper, command, cost and the
-numbers to expect; the numbers are recorded in ``results/``.
+The room's contract: a `RecipeSpec` whose ``build()`` gives an `Experiment`. The docstring of a file says paper,
+command, cost and the numbers to expect; the numbers are recorded in ``results/``. Where a file has several recipes, the
+first line of each class says which one it is (`fullrank list recipes`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from abc import abstractmethod
 
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 
 
-@runtime_checkable
-class Recipe(Protocol):
+class RecipeSpec(Spec):
+    """A published experiment by its name: a Spec without settings, because the experiment has them all."""
+
+    @abstractmethod
     def build(self) -> Experiment: ...

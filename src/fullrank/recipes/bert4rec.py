@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.recipes import RecipeSpec
 
 
-class BERT4RecRecipe(Spec):
+class BERT4RecRecipe(RecipeSpec):
     """Masked-item sequential recommendation."""
 
     kind: Literal["bert4rec"] = "bert4rec"

@@ -34,6 +34,7 @@ from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
+from fullrank.recipes import RecipeSpec
 from fullrank.recipes.rpg import EVALUATION, TRAINING
 
 SCORING = Scoring(similarity="cosine", temperature=0.03)
@@ -43,7 +44,7 @@ INFORMATION = MutualInformation(weight=0.01)
 """beta under the mean of the levels."""
 
 
-class FAIRRecipe(Spec):
+class FAIRRecipe(RecipeSpec):
     """Focused attention, noise robustness and mutual information, at CPU size."""
 
     kind: Literal["fair"] = "fair"

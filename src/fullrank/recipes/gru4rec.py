@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.recipes import RecipeSpec
 
 
-class GRU4RecRecipe(Spec):
+class GRU4RecRecipe(RecipeSpec):
     """Recurrent sequential recommendation."""
 
     kind: Literal["gru4rec"] = "gru4rec"

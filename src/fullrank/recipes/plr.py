@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fullrank.core.spec import Spec
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.hstu import HSTU
@@ -45,6 +44,7 @@ from fullrank.models.sequential.reasoning.rearec import ReaRec
 from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
 from fullrank.models.sequential.regularizers.progressive import Progressive
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
+from fullrank.recipes import RecipeSpec
 
 AMAZON = ("category", "categories", "brand")
 """Columns of Amazon's items: the most specific category, the path to it, the store."""
@@ -53,7 +53,7 @@ DROPOUT = 0.3
 """Of hidden states and of attention weights alike (p_rep and p_attn); the best of Figure 2 lie in .2 to .5."""
 
 
-class PlrRecipe(Spec):
+class PlrRecipe(RecipeSpec):
     """PLR on the causal encoder at CPU size."""
 
     kind: Literal["plr"] = "plr"

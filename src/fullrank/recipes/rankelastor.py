@@ -25,17 +25,20 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
+from fullrank.models.ranking import RankerSpec
+from fullrank.models.ranking.blocks import Tokeniser
 from fullrank.models.ranking.embedding import Embedding
+from fullrank.models.ranking.feed_forwards import FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
 from fullrank.models.ranking.feed_forwards.glu import Glu
+from fullrank.models.ranking.mixings import MixingSpec
 from fullrank.models.ranking.mixings.block_transpose import BlockTranspose
 from fullrank.models.ranking.mixings.full import Full
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
-from fullrank.models.ranking.tokeniser import Tokeniser
+from fullrank.recipes import RecipeSpec
 
 SMALL = Training(
     max_epochs=20, batch_by="rows", batch_size=4096, lr=1e-3, clip_norm=10.0, schedule="plateau", patience=2
@@ -45,7 +48,7 @@ TOKENS = Tokeniser(hidden=64, dropout=0.0)
 """Their tokeniser; the code's 500 hidden units with dropout, for every token, cost more than all the rest on a CPU."""
 
 
-class RankElastorRecipe(Spec):
+class RankElastorRecipe(RecipeSpec):
     """Full mixing and gated per-token FFNs at CPU size."""
 
     kind: Literal["rankelastor"] = "rankelastor"
@@ -114,16 +117,16 @@ def ladder_rankelastor() -> Experiment:
 
 
 def ladder_rankmixer() -> Experiment:
-    """Its twin: RankMixer of three times that width."""
+    """Its counterpart: RankMixer of three times that width."""
     ranker = RankMixer(tokens=8, width=48, head="flatten", tokeniser=TOKENS)
     return _experiment("ladder_rankmixer", ranker)
 
 
-def _ablation(name: str, mixing: Spec, feed_forward: Spec) -> Experiment:
+def _ablation(name: str, mixing: MixingSpec, feed_forward: FeedForwardSpec) -> Experiment:
     ranker = RankElastor(tokens=16, width=32, mixing=mixing, feed_forward=feed_forward, tokeniser=TOKENS)
     return _experiment(name, ranker)
 
 
-def _experiment(name: str, ranker: Spec, embedding: Embedding | None = None, **training: JsonValue) -> Experiment:
+def _experiment(name: str, ranker: RankerSpec, embedding: Embedding | None = None, **training: JsonValue) -> Experiment:
     model = RankingModel(embedding=embedding or Embedding(l2=1e-5), ranker=ranker)
     return Experiment(recipe=name, model=model, training=SMALL.model_copy(update=training))

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.core.spec import Spec
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -31,13 +30,14 @@ from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
+from fullrank.recipes import RecipeSpec
 
 TRAINING = Training(max_epochs=20, lr=3e-3, batch_size=2048, warmup=0.1, schedule="cosine", clip_norm=1.0, patience=10)
 """At CPU size; the learning rate was chosen on validation."""
 EVALUATION = Evaluation(selection="ndcg@20")
 
 
-class RPGRecipe(Spec):
+class RPGRecipe(RecipeSpec):
     """Parallel prediction of long semantic ids, at CPU size."""
 
     kind: Literal["rpg"] = "rpg"

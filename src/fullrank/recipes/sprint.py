@@ -21,17 +21,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
-from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.resn import ReSN
 from fullrank.models.sequential.regularizers.sprint import Sprint
-from fullrank.recipes import Recipe
-from fullrank.recipes.hstu_plus import HSTUPlusRecipe
-from fullrank.recipes.sasrec_plus import SASRecPlusRecipe
+from fullrank.recipes import RecipeSpec
+from fullrank.recipes.hstu import HSTUPlusRecipe
+from fullrank.recipes.sasrec import SASRecPlusRecipe
 
 LADDER = {
     "xxs": (1, 64), "xs": (2, 128), "small": (4, 256), "base": (6, 512), "large": (8, 768), "xl": (10, 1024),
@@ -40,7 +39,7 @@ LADDER = {
 """Table 5: layers and width; a head has width 64. It counts 12 d^2 a layer; SwiGLU's third matrix makes that 16 d^2."""
 
 
-class SprintRecipe(Spec):
+class SprintRecipe(RecipeSpec):
     """SASRec++ with SPRINT at CPU size."""
 
     kind: Literal["sprint"] = "sprint"
@@ -146,7 +145,7 @@ def _rung(size: str) -> Experiment:
     )
 
 
-def _small(name: str, base: Recipe | None = None, **model: Any) -> Experiment:
+def _small(name: str, base: RecipeSpec | None = None, **model: Any) -> Experiment:
     settings = "training.max_epochs=50", "training.patience=null"
     return _sized(base or SASRecPlusRecipe(), name, 4, 64, 2, *settings, **model)
 
@@ -159,7 +158,7 @@ def _paper(name: str, *, layers: int, dim: int, heads: int, negatives: int, max_
     return _sized(SASRecPlusRecipe(), name, layers, dim, heads, *settings, penalties=(Sprint(),))
 
 
-def _sized(base: Recipe, name: str, layers: int, dim: int, heads: int, *settings: str, **model: Any) -> Experiment:
+def _sized(base: RecipeSpec, name: str, layers: int, dim: int, heads: int, *settings: str, **model: Any) -> Experiment:
     """A recipe at a size and under the paper's protocol, with what `model` names put in its place."""
     made = base.build().override(
         f"recipe={name}", f"model.dim={dim}", f"model.encoder.layers={layers}",

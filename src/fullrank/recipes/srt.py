@@ -21,17 +21,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.core.spec import Spec
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items.text import Text
-from fullrank.models.sequential.items.text_fields import TextField
+from fullrank.models.sequential.items.text import Text, TextField
 from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
 from fullrank.models.sequential.objectives.negatives import Negatives
+from fullrank.recipes import RecipeSpec
 
 ITEMS = Text(
     fields=(
@@ -50,7 +50,7 @@ EVALUATION = Evaluation(ks=(5, 10), selection="ndcg@5", sampled=10_000)
 """In full, and among 10,000 sampled items as in the paper's laws of scale, with the gap between the two."""
 
 
-class SRTRecipe(Spec):
+class SRTRecipe(RecipeSpec):
     """Items as text with a shared pool of negatives, at CPU size."""
 
     kind: Literal["srt"] = "srt"
@@ -129,7 +129,7 @@ def sampled(count: int, share: Literal["query", "row", "batch"] = "query") -> Sa
     return SampledSoftmax(negatives=Negatives(count=count, uniform=0, popularity=1, share=share), log_q="all")
 
 
-def model(layers: int, heads: int, dim: int, loss: Spec, dropout: float = 0.5) -> Recommender:
+def model(layers: int, heads: int, dim: int, loss: LossSpec, dropout: float = 0.5) -> Recommender:
     """BERT's blocks, causal, with the model's width inside, around items of text. Attention's dropout stays at 0.5."""
     encoder = Transformer(
         layers=layers, attention=Softmax(heads=heads, bias=True, dropout=0.5), norm="layer", norm_at="post",
@@ -138,7 +138,7 @@ def model(layers: int, heads: int, dim: int, loss: Spec, dropout: float = 0.5) -
     return Recommender(dim=dim, max_length=50, items=ITEMS, encoder=encoder, loss=loss)
 
 
-def _small(name: str, loss: Spec) -> Experiment:
+def _small(name: str, loss: LossSpec) -> Experiment:
     return Experiment(recipe=name, model=model(2, 2, 64, loss, dropout=0.2), training=SMALL, evaluation=EVALUATION)
 
 

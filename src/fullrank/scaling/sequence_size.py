@@ -25,7 +25,7 @@ from fullrank.data.batch import Batch, States
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
-from fullrank.models.sequential.items import Computed, ItemIndex, Items
+from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropyLoss
@@ -97,7 +97,7 @@ def non_embedding(model: RecommenderModel) -> int:
 def batch_flops(model: RecommenderModel, batch: Any) -> Parts:
     """The forward pass of one training batch, by part; None for one that does not say."""
     noted = _Noted(model.items)
-    x, inputs = model.task.present(noted, batch)
+    x, inputs = model.task.training_inputs(noted, batch)
     rows, length, dim = x.shape
     count = getattr(model.encoder, "flops", None)
     parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
@@ -112,10 +112,11 @@ def batch_flops(model: RecommenderModel, batch: Any) -> Parts:
     return parts
 
 
-class _Noted:
-    """Satisfies `Items`: notes which vectors a step computes, and gives zeros instead."""
+class _Noted(Items):
+    """Items that note which vectors a step computes, and give zeros instead."""
 
     def __init__(self, items: Items):
+        super().__init__()
         self.size, self.popularity = items.size, items.popularity
         with torch.no_grad():
             self.none = torch.zeros_like(items.embed(torch.zeros(1, dtype=torch.long))[0])
@@ -140,7 +141,7 @@ def _items(model: RecommenderModel, noted: _Noted, x: Tensor, inputs: Batch, bat
     cost, sampled = getattr(model.items, "flops", None), _sampled(model)
     if cost is None or not cost(1):
         return None if cost is None else 0
-    if not isinstance(model.items, Computed) or _more(model):
+    if not model.items.computed or _more(model):
         return None
     if sampled is not None:
         for q in model.task.queries(States(x), inputs, batch, ItemIndex(noted, normalise=False)):
@@ -160,7 +161,7 @@ def _sampled(model: RecommenderModel) -> Negatives | None:
 def _more(model: RecommenderModel) -> bool:
     """Whether a step computes more from its states than the scores of its queries."""
     layers = any(isinstance(m, nn.Linear) for m in model.task.modules())
-    return layers or getattr(model.task, "generates", False) or len(model.penalties) > 0
+    return layers or model.task.generates or len(model.penalties) > 0
 
 
 def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch: int = 128, length: int = 50) -> int:
@@ -185,7 +186,7 @@ def published_epoch(model: RecommenderModel, interactions: int) -> int | None:
     sampled, encoder, cost = _sampled(model), model.encoder, getattr(model.items, "flops", None)
     if sampled is None or cost is None or _more(model) or not isinstance(encoder, TransformerEncoder):
         return None
-    if not isinstance(model.items, Computed) or sampled.share != "query" or not isinstance(model.task, NextItemTask):
+    if not model.items.computed or sampled.share != "query" or not isinstance(model.task, NextItemTask):
         return None
     norms = [m for m in encoder.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
     mixers: list[Any] = [block.attention for block in encoder.blocks]

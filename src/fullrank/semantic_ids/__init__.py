@@ -1,22 +1,28 @@
 """Vectors -> semantic ids: K small numbers for each item, like items with like numbers.
 
-The room's contract: a Spec whose ``fit(x, seed, tick)`` gives a `Quantiser`, and whose ``restore(tensors)`` gives it
-back from a file. A learner sees vectors alone: where they come from is `items.vectors`, what is done about items with
-the same codes is `collisions.py`, what a good code is says `measure.py`, and the folder on disk is `folder.py`. `Codes`
-(`reader.py`) is what the rest of the library reads.
+The room's contract: a `CodesSpec` whose ``fit(x, seed, tick)`` gives a `Quantiser`, and whose ``restore(tensors)``
+gives it back from a file. A learner sees vectors alone: where they come from is `vectors/`, what is done about items
+with the same codes is `collisions.py`, what a good code is says `measure.py`, and the folder on disk is `folder.py`.
+`Codes` (`reader.py`) is what the rest of the library reads.
 
 RQ-VAE (TIGER, arXiv:2305.05065) and LETTER (arXiv:2405.07314) are learners too: they come as `rqvae.py` and
 `letter.py` and give a residual quantiser (`quantisers.py`) behind their encoder.
 
-Letters: N items, D width, K levels, C codes of a level.
+Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned, L levels with an extra
+digit, C codes of a level, d width of the part that a level describes.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+from fullrank.core.progress import Progress
+from fullrank.core.spec import Spec
 
 
 @runtime_checkable
@@ -30,10 +36,22 @@ class Quantiser(Protocol):
     codebooks: Float[Tensor, "K C d"]
     """Codewords; d is D, or D / K where each level describes a part of the (rotated) vector."""
 
-    def encode(self, x: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]: ...
-    def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]: ...
-    def last(self, x: Float[Tensor, "N D"], codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N C"]:
+    def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]: ...
+    def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]: ...
+    def last(self, x: Float[Tensor, "n D"], codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n C"]:
         """Squared error of each row up to a constant of its own, with each code in the last level's place."""
         ...
 
     def tensors(self) -> dict[str, Tensor]: ...
+
+
+class CodesSpec(Spec):
+    """Base of every learner of codes."""
+
+    @abstractmethod
+    def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Quantiser:
+        """Codebooks learned from these vectors. Raises `UserError` where they are too few or of an unfit width."""
+
+    @abstractmethod
+    def restore(self, tensors: Mapping[str, Tensor]) -> Quantiser:
+        """The quantiser whose `tensors` these are. Raises `UserError` where they are not of this spec."""

@@ -33,14 +33,14 @@ MOST = 65536  # codes of a level: what fits into 16 bits
 MORE = "set more learner.levels, or look at how the vectors are made"
 
 
-def settle(
+def resolve_collisions(
     policy: Policy,
-    codes: Int64[Tensor, "N K"],
+    codes: Int64[Tensor, "n K"],
     sizes: tuple[int, ...],
-    popularity: Int64[np.ndarray, "N"],
+    popularity: Int64[np.ndarray, "n"],
     last: Last,
     fixed: Int64[Tensor, "F L"] | None = None,
-) -> tuple[Int64[Tensor, "N L"], tuple[int, ...]]:
+) -> tuple[Int64[Tensor, "n L"], tuple[int, ...]]:
     """(codes, sizes) after the policy; L is K, or K + 1 with an extra digit.
 
     `fixed` are the final codes of the first F rows, which stay: those of items known before, when new ones come. Of
@@ -59,22 +59,22 @@ def settle(
     return codes, sizes
 
 
-def groups(codes: Int64[Tensor, "N K"]) -> tuple[Int64[np.ndarray, "T K"], Int64[np.ndarray, "N"]]:
+def group_by_codes(codes: Int64[Tensor, "n K"]) -> tuple[Int64[np.ndarray, "T K"], Int64[np.ndarray, "n"]]:
     """(distinct tuples in lexical order, the number of each row's tuple)."""
     tuples, inverse = np.unique(codes.numpy(), axis=0, return_inverse=True)
     return tuples, inverse.reshape(-1)
 
 
-def colliding(codes: Int64[Tensor, "N K"]) -> Bool[np.ndarray, "N"]:
+def colliding(codes: Int64[Tensor, "n K"]) -> Bool[np.ndarray, "n"]:
     """Which items share their codes with another."""
-    _, group = groups(codes)
+    _, group = group_by_codes(codes)
     return np.asarray(np.bincount(group)[group] > 1) if len(group) else np.zeros(0, bool)
 
 
 def _digits(
     codes: Tensor, sizes: tuple[int, ...], order: list[int], fixed: Tensor | None
 ) -> tuple[Tensor, tuple[int, ...]]:
-    tuples, group = groups(codes)
+    tuples, group = group_by_codes(codes)
     known = 0 if fixed is None else len(fixed)
     digit = np.zeros(len(codes), np.int64)
     taken = np.zeros(len(tuples), np.int64)
@@ -85,11 +85,15 @@ def _digits(
     if fixed is None:
         room = max(*sizes, largest)
         if room > MOST:
-            raise UserError(f"{largest:,} items share their codes, more than a digit can count ({MOST:,}); {MORE}")
+            raise UserError(
+                f"{largest:,} items share their codes, more than a digit can count ({MOST:,}); {MORE}",
+                code="too-many-collisions",
+            )
         sizes = (*sizes, room)
     elif largest > sizes[-1]:
         raise UserError(
-            f"{largest:,} items share their codes and the extra digit has {sizes[-1]:,} values; encode all items anew"
+            f"{largest:,} items share their codes and the extra digit has {sizes[-1]:,} values; encode all items anew",
+            code="extra-digit-full",
         )
     return torch.cat([codes, torch.from_numpy(digit)[:, None]], 1), sizes
 
@@ -102,7 +106,7 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
     rows = np.flatnonzero(moving)
     plan = transport(last(torch.from_numpy(rows)))
     place = {row: i for i, row in enumerate(rows.tolist())}
-    _, prefix = groups(codes[:, :-1])
+    _, prefix = group_by_codes(codes[:, :-1])
     taken: dict[int, set[int]] = {}
     for row in np.flatnonzero(~moving).tolist():
         taken.setdefault(int(prefix[row]), set()).add(int(codes[row, -1]))
@@ -113,7 +117,8 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
         if len(used) >= size:
             raise UserError(
                 f"sinkhorn cannot separate more than {size:,} items that share all codes but the last; set "
-                "collisions=extra_digit or list, or more learner.levels"
+                "collisions=extra_digit or list, or more learner.levels",
+                code="too-many-collisions",
             )
         wish = plan[place[row]].argsort(descending=True, stable=True).tolist()
         codes[row, -1] = next(code for code in wish if code not in used)
@@ -121,10 +126,10 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
     return codes
 
 
-def transport(cost: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+def transport(cost: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
     """Logarithm of the plan that sends each row to codes of low cost, no code getting more than its share of rows.
 
-    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or N / C where there are more rows.
+    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or n / C where there are more rows.
     """
     low, high = float(cost.min()), float(cost.max())
     scaled = (cost.double() - (low + high) / 2) / max((high - low) / 2, 1e-30)

@@ -18,11 +18,11 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import Quantiser, folder, measure
-from fullrank.semantic_ids.collisions import settle
+from fullrank.semantic_ids.collisions import resolve_collisions
 from fullrank.semantic_ids.reader import Codes
 from fullrank.semantic_ids.spec import Encode
 from fullrank.semantic_ids.vectors import Vectors
-from fullrank.semantic_ids.vectors.reduce import Reduction, fit
+from fullrank.semantic_ids.vectors.reduce import Reduction, fit_reduction
 
 CACHE = Path(".cache") / "vectors"
 """Where text vectors are kept unless another folder is named."""
@@ -45,20 +45,20 @@ def encode(
     counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
     """
     place, spec = Path(out), spec.override(*set)
-    folder.guard(place)
+    folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
-    found = spec.vectors.read(catalog, Path(cache), tell)  # type: ignore[attr-defined]
-    raw = filled(found)
+    found = spec.vectors.read(catalog, Path(cache), tell)
+    raw = fill_unknown(found)
     learned = _learned(found, catalog, spec)
-    reduction = fit(raw[learned], spec.pca, spec.whiten)
+    reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)
     x = raw if reduction is None else reduction.apply(raw)
-    quantiser: Quantiser = spec.learner.fit(x[learned], spec.seed, tell("codebooks"))  # type: ignore[attr-defined]
+    quantiser = spec.learner.fit(x[learned], spec.seed, tell("codebooks"))
     first = quantiser.encode(x)
-    codes, sizes = settle(
+    codes, sizes = resolve_collisions(
         spec.collisions, first, quantiser.sizes, catalog.popularity, lambda rows: quantiser.last(x[rows], first[rows])
     )
-    report = diagnose(raw, x, found.known, (first, codes), sizes, quantiser, reduction, spec)
-    measure.check(report, spec.limits)
+    report = quality_report(raw, x, found.known, (first, codes), sizes, quantiser, reduction, spec)
+    measure.check_limits(report, spec.limits)
     facts = {
         "spec": spec.dump(), "sizes": list(sizes), "item_ids": ids_hash(catalog.ids), "data": origin,
         "counts": {
@@ -67,7 +67,7 @@ def encode(
         "vectors": found.facts, "report": report, "notes": notes(found.facts, int((~found.known).sum()), catalog.size),
     }  # fmt: skip
     tensors = quantiser.tensors() | ({} if reduction is None else reduction.tensors())
-    folder.write(place, catalog.ids, codes, tensors, facts)
+    folder.write_folder(place, catalog.ids, codes, tensors, facts)
     return Codes.open(place)
 
 
@@ -83,7 +83,7 @@ def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, 
     return open_items(Store.open(path))
 
 
-def filled(found: Vectors) -> Float[Tensor, "V D"]:
+def fill_unknown(found: Vectors) -> Float[Tensor, "V D"]:
     """The vectors, with the mean of those known where nothing is known."""
     matrix = found.matrix.clone()
     if not bool(found.known.all()):
@@ -91,7 +91,7 @@ def filled(found: Vectors) -> Float[Tensor, "V D"]:
     return matrix
 
 
-def diagnose(
+def quality_report(
     raw: Float[Tensor, "V D"],
     x: Float[Tensor, "V R"],
     known: Bool[Tensor, "V"],
@@ -112,7 +112,7 @@ def diagnose(
     spread = max(measure.variance(x[known]), 1e-30)
     text = described if reduction is None else reduction.inverse(described)
     cosine = torch.nn.functional.cosine_similarity(raw[known].double(), text[known].double(), dim=1)
-    first = measure.errors(x[known], quantiser.decode(before)[known])
+    first = measure.squared_errors(x[known], quantiser.decode(before)[known])
     return {
         "levels": measure.levels(after, sizes, learned),
         "collisions": {
@@ -121,11 +121,11 @@ def diagnose(
             "after": measure.collisions(after, raw),
         },
         "reconstruction": {
-            "error": float(measure.errors(x[known], described[known]).mean()) / spread,
+            "error": float(measure.squared_errors(x[known], described[known]).mean()) / spread,
             "error_before_policy": float(first.mean()) / spread,
             "cosine": float(cosine.mean()), "variance": spread,
         },
-        "neighbours": measure.neighbours(raw[known], text[known], spec.seed),
+        "neighbours": measure.neighbour_recall(raw[known], text[known], spec.seed),
     }  # fmt: skip
 
 
@@ -156,5 +156,7 @@ def _learned(found: Vectors, catalog: Catalog, spec: Encode) -> Bool[Tensor, "V"
     if spec.fit_on == "trained":
         chosen = chosen & torch.from_numpy(catalog.popularity > 0)
     if not bool(chosen.any()):
-        raise UserError("none of the items has both a vector and training events; set fit_on=all")
+        raise UserError(
+            "none of the items has both a vector and training events; set fit_on=all", code="nothing-to-learn-from"
+        )
     return chosen

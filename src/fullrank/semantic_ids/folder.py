@@ -29,7 +29,7 @@ FORM = manifests.FolderFormat(
 MOST_CODES = 65536
 
 
-def guard(out: Path) -> None:
+def require_replaceable_codes(out: Path) -> None:
     """Raise `UserError` unless codes may be written at `out`: nothing there, an empty folder, or codes."""
     require_replaceable(out, "folder of codes", is_codes, {manifests.NAME, TABLE, BOOKS}.__contains__)
 
@@ -42,12 +42,12 @@ def is_codes(folder: Path) -> bool:
         return False
 
 
-def write(
+def write_folder(
     out: Path, item_ids: pl.Series, codes: Int64[Tensor, "V K"], tensors: Mapping[str, Tensor], facts: dict[str, Any]
 ) -> None:
     """Write the folder, all or nothing; one of codes that is there is replaced. `facts` go into the manifest."""
     with whole_folder(out) as folder:
-        table = pl.DataFrame({"item_id": item_ids, "codes": column(codes)})
+        table = pl.DataFrame({"item_id": item_ids, "codes": codes_column(codes)})
         write_table(table, folder / TABLE)
         write_tensors(folder / BOOKS, dict(tensors))
         files = manifests.describe_files(folder)
@@ -56,12 +56,12 @@ def write(
         write_json(folder / manifests.NAME, whole, indent=1, ensure_ascii=False)
 
 
-def column(codes: Int64[Tensor, "V K"]) -> pl.Series:
+def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
     """Codes as a column of arrays of K small numbers."""
     return pl.Series("codes", codes.numpy().astype(np.uint16), dtype=pl.Array(pl.UInt16, codes.shape[1]))
 
 
-def read(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
+def read_folder(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
     """(manifest, item ids, codes), all of it checked. Raises `UserError` for what is no codes, newer, or damaged."""
     manifest = manifests.read_header(folder, FORM)
     where = f"{manifests.NAME} of {str(folder)!r}"
@@ -71,12 +71,12 @@ def read(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, Int64[T
         or not sizes
         or not all(manifests.is_count(s) and 1 <= s <= MOST_CODES for s in sizes)
     ):
-        raise UserError(f"{where} lacks the sizes of the levels; {AGAIN}")
+        raise UserError(f"{where} lacks the sizes of the levels; {AGAIN}", code="manifest-incomplete")
     for key, kind in (("spec", dict), ("counts", dict), ("report", dict), ("content", str), ("item_ids", str)):
         if not isinstance(manifest.get(key), kind):
-            raise UserError(f"{where} lacks {key!r}; {AGAIN}")
+            raise UserError(f"{where} lacks {key!r}; {AGAIN}", code="manifest-incomplete")
     if not isinstance(files, dict):
-        raise UserError(f"{where} lacks 'files'; {AGAIN}")
+        raise UserError(f"{where} lacks 'files'; {AGAIN}", code="manifest-incomplete")
     manifests.check_files(folder, files, {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
     if verify:
         manifests.verify_hashes(folder, manifest, AGAIN)

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell, quiet
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import folder, measure
-from fullrank.semantic_ids.collisions import settle
-from fullrank.semantic_ids.encode import CACHE, diagnose, filled, ids_hash, notes, open_items
+from fullrank.semantic_ids.collisions import resolve_collisions
+from fullrank.semantic_ids.encode import CACHE, fill_unknown, ids_hash, notes, open_items, quality_report
 from fullrank.semantic_ids.reader import Codes
+from fullrank.semantic_ids.vectors import VectorsSpec
 
 DRIFT = 1.5
 """Error of new items over that of the old from which a note advises to encode anew."""
@@ -45,24 +45,29 @@ def grow_codes(
     """
     old = codes if isinstance(codes, Codes) else Codes.open(codes)
     place, source = Path(out), _source(old, vectors)
-    folder.guard(place)
+    folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
     rows = old.rows(catalog)
     order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)
     count = int((rows >= 0).sum())
     if count == catalog.size:
-        raise UserError(f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add")
-    found = source.read(catalog, Path(cache), tell)  # type: ignore[attr-defined]
+        raise UserError(
+            f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add", code="no-new-items"
+        )
+    found = source.read(catalog, Path(cache), tell)
     fresh = rows < 0
     if not bool((found.known & fresh).any()):
-        raise UserError(f"none of the {int(fresh.sum()):,} new items has a vector; give vectors of the new items")
-    raw = filled(found)
+        raise UserError(
+            f"none of the {int(fresh.sum()):,} new items has a vector; give vectors of the new items",
+            code="items-without-vectors",
+        )
+    raw = fill_unknown(found)
     x = _seen(old, raw)
     fixed = old.codes[rows[order[:count]]]
     first, final = _codes(old, x[order], fixed, catalog.popularity[order.numpy()])
     back = order.argsort()
     first, final = first[back], final[back]
-    report = diagnose(raw, x, found.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
+    report = quality_report(raw, x, found.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
     drift = _drift(old, x, first, found.known & fresh) | {"items": int(fresh.sum()), "from": old.fingerprint}
     lacking = int((~found.known & fresh).sum())
     facts = {
@@ -71,16 +76,17 @@ def grow_codes(
         "counts": old.manifest["counts"] | {"items": catalog.size, "without_vector": lacking},
         "notes": [*notes(found.facts, lacking, catalog.size), *_advice(drift), *_gone(old, catalog, count)],
     }  # fmt: skip
-    folder.write(place, catalog.ids, final, old.tensors, facts)
+    folder.write_folder(place, catalog.ids, final, old.tensors, facts)
     return Codes.open(place)
 
 
-def _source(old: Codes, vectors: str | Path | None) -> Spec:
+def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
     if vectors is None:
         return old.spec.vectors
     if old.spec.vectors.kind_of() != "file":
         raise UserError(
-            f"the vectors of {str(old.path)!r} are made from text; a file of others would not fit its codebooks"
+            f"the vectors of {str(old.path)!r} are made from text; a file of others would not fit its codebooks",
+            code="other-vectors",
         )
     return old.spec.vectors.override(f"path={json.dumps(str(vectors))}")
 
@@ -89,7 +95,10 @@ def _seen(old: Codes, raw: Float[Tensor, "V D"]) -> Float[Tensor, "V R"]:
     """The vectors as the old learner saw them. Raises `UserError` where their width is another."""
     width = old.quantiser.dim if old.reduction is None else len(old.reduction.mean)
     if raw.shape[1] != width:
-        raise UserError(f"the new vectors have width {raw.shape[1]}, the codebooks of {str(old.path)!r} {width}")
+        raise UserError(
+            f"the new vectors have width {raw.shape[1]}, the codebooks of {str(old.path)!r} {width}",
+            code="other-vectors",
+        )
     return raw if old.reduction is None else old.reduction.apply(raw)
 
 
@@ -105,14 +114,14 @@ def _codes(
         return quantiser.last(x[rows], first[rows])
 
     sizes = old.sizes if old.policy == "extra_digit" else quantiser.sizes
-    final, _ = settle(old.policy, first, sizes, popularity, last, fixed)
+    final, _ = resolve_collisions(old.policy, first, sizes, popularity, last, fixed)
     return first, final
 
 
 def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new: Tensor) -> dict[str, Any]:
     """Relative error of the new items, on the scale of the old ones' variance, beside the old ones' own."""
     was = old.report["reconstruction"]
-    error = float(measure.errors(x[new], old.quantiser.decode(first[new])).mean()) / was["variance"]
+    error = float(measure.squared_errors(x[new], old.quantiser.decode(first[new])).mean()) / was["variance"]
     before = was["error_before_policy"]
     return {"described": int(new.sum()), "error": error, "error_before": before, "ratio": error / max(before, 1e-30)}
 

@@ -10,17 +10,19 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fullrank.core.errors import UserError
+
 SAMPLE = 16
 """Vectors per code among which the first codewords are drawn."""
 ROWS = 8192
 
 
-def kmeans(x: Float[Tensor, "G N d"], size: int, iterations: int, generator: torch.Generator) -> Float[Tensor, "G C d"]:
-    """`size` codewords for each of G groups. Needs N >= size."""
+def kmeans(x: Float[Tensor, "G n d"], size: int, iterations: int, generator: torch.Generator) -> Float[Tensor, "G C d"]:
+    """`size` codewords for each of G groups. Needs n >= size."""
     return lloyd(x, plus_plus(x, size, generator), iterations)
 
 
-def plus_plus(x: Float[Tensor, "G N d"], size: int, generator: torch.Generator) -> Float[Tensor, "G C d"]:
+def plus_plus(x: Float[Tensor, "G n d"], size: int, generator: torch.Generator) -> Float[Tensor, "G C d"]:
     """First codewords: each drawn with a chance that grows with the squared distance to those before."""
     groups, rows = x.shape[:2]
     chosen = torch.randperm(rows, generator=generator)[: max(size, min(rows, SAMPLE * size))]
@@ -38,7 +40,7 @@ def plus_plus(x: Float[Tensor, "G N d"], size: int, generator: torch.Generator) 
     return words
 
 
-def lloyd(x: Float[Tensor, "G N d"], words: Float[Tensor, "G C d"], iterations: int) -> Float[Tensor, "G C d"]:
+def lloyd(x: Float[Tensor, "G n d"], words: Float[Tensor, "G C d"], iterations: int) -> Float[Tensor, "G C d"]:
     """The codewords after some rounds of: each vector to its nearest, each codeword to the mean of its vectors."""
     for _ in range(iterations):
         code, far = assign(x, words)
@@ -48,8 +50,8 @@ def lloyd(x: Float[Tensor, "G N d"], words: Float[Tensor, "G C d"], iterations: 
 
 
 def assign(
-    x: Float[Tensor, "G N d"], words: Float[Tensor, "G C d"]
-) -> tuple[Int64[Tensor, "G N"], Float[Tensor, "G N"]]:
+    x: Float[Tensor, "G n d"], words: Float[Tensor, "G C d"]
+) -> tuple[Int64[Tensor, "G n"], Float[Tensor, "G n"]]:
     """Each vector's nearest codeword, and half the squared distance without the vector's own square."""
     half = words.pow(2).sum(-1)[:, None] / 2
     parts = [torch.baddbmm(half, part, words.mT, alpha=-1).min(-1) for part in x.split(ROWS, 1)]
@@ -57,7 +59,7 @@ def assign(
 
 
 def means(
-    x: Float[Tensor, "G N d"], code: Int64[Tensor, "G N"], words: Float[Tensor, "G C d"]
+    x: Float[Tensor, "G n d"], code: Int64[Tensor, "G n"], words: Float[Tensor, "G C d"]
 ) -> Float[Tensor, "G C d"]:
     """Mean of each code's vectors; a code without any keeps its codeword."""
     groups, size, width = words.shape
@@ -77,3 +79,21 @@ def _revive(x: Tensor, code: Tensor, far: Tensor, words: Tensor) -> None:
             worst = error.topk(min(len(empty), len(error)))
             use = worst.values > 1e-9 * float(error.mean().clamp_min(1e-30))
             words[group, empty[: int(use.sum())]] = x[group, worst.indices[use]]
+
+
+def require_vectors(x: Float[Tensor, "n D"], size: int, name: str) -> None:
+    """Raises `UserError` where there are fewer vectors than codes of a level: some could never be learned."""
+    if len(x) < size:
+        smaller = 1 << (max(len(x) // 4, 1).bit_length() - 1)
+        raise UserError(
+            f"{name} has {size:,} codes in a level and only {len(x):,} vectors to learn them from; set "
+            f"learner.size={smaller}",
+            code="too-few-vectors",
+        )
+
+
+def sample_rows(x: Float[Tensor, "n D"], points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
+    """At most so many rows, drawn without repetition, in their order."""
+    if len(x) <= points:
+        return x
+    return x[torch.randperm(len(x), generator=generator)[:points].sort().values]

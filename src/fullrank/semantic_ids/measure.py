@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.semantic_ids.collisions import groups
+from fullrank.semantic_ids.collisions import group_by_codes
 
 NEIGHBOURS, QUERIES = 10, 1000
 """k of the neighbour agreement, and the items that it is measured on."""
@@ -37,7 +37,7 @@ class Limits(Spec):
     """Least share of an item's nearest items by text that are nearest by codes too."""
 
 
-def levels(codes: Int64[Tensor, "N L"], sizes: tuple[int, ...], learned: int) -> list[dict[str, Any]]:
+def levels(codes: Int64[Tensor, "n L"], sizes: tuple[int, ...], learned: int) -> list[dict[str, Any]]:
     """Of each level: its size, the share of codes that some item has, and the perplexity of how often (1 .. size).
 
     The first `learned` are of codebooks; an extra digit behind them only counts.
@@ -53,13 +53,13 @@ def levels(codes: Int64[Tensor, "N L"], sizes: tuple[int, ...], learned: int) ->
     return found
 
 
-def collisions(codes: Int64[Tensor, "N K"], x: Float[Tensor, "N D"]) -> dict[str, Any]:
+def collisions(codes: Int64[Tensor, "n K"], x: Float[Tensor, "n D"]) -> dict[str, Any]:
     """How many items share their codes: of all, and of those whose vectors differ (no learner separates equal ones).
 
     `rate` is the share of items that share their codes with another; `different` the share of those that share them
     with an item of another vector; `largest` the most items of one tuple.
     """
-    tuples, group = groups(codes)
+    tuples, group = group_by_codes(codes)
     _, vector = np.unique(x.numpy(), axis=0, return_inverse=True)
     vector = vector.reshape(-1)
     size = np.bincount(group)
@@ -74,18 +74,18 @@ def collisions(codes: Int64[Tensor, "N K"], x: Float[Tensor, "N D"]) -> dict[str
     }
 
 
-def errors(x: Float[Tensor, "N D"], described: Float[Tensor, "N D"]) -> Float[Tensor, "N"]:
+def squared_errors(x: Float[Tensor, "n D"], described: Float[Tensor, "n D"]) -> Float[Tensor, "n"]:
     """Squared error of each row, in float64."""
     return (x.double() - described.double()).pow(2).sum(1)
 
 
-def variance(x: Float[Tensor, "N D"]) -> float:
+def variance(x: Float[Tensor, "n D"]) -> float:
     """Mean squared distance to the mean: what describing every vector by it would leave."""
     return float((x.double() - x.double().mean(0)).pow(2).sum(1).mean())
 
 
-def neighbours(
-    raw: Float[Tensor, "N D"], described: Float[Tensor, "N D"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
+def neighbour_recall(
+    raw: Float[Tensor, "n D"], described: Float[Tensor, "n D"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
 ) -> dict[str, Any]:
     """Recall of an item's k nearest by cosine of its vector, among the k nearest by cosine of what its codes describe.
 
@@ -105,14 +105,15 @@ def neighbours(
     return {"k": k, "items": len(chosen), "recall": hits / (k * len(chosen))}
 
 
-def check(report: dict[str, Any], limits: Limits) -> None:
+def check_limits(report: dict[str, Any], limits: Limits) -> None:
     """Raises `UserError` with advice where a figure is beyond its limit."""
     worst = min((level for level in report["levels"] if level["learned"]), key=lambda level: level["use"])
     if worst["use"] < limits.use:
         raise UserError(
             f"level {worst['level']} uses {worst['use']:.1%} of its {worst['size']:,} codes (perplexity "
             f"{worst['perplexity']:.1f}), the limit is {limits.use:.1%}: the codebook has collapsed; set a smaller "
-            "learner.size or whiten=true, or allow it with limits.use=0"
+            "learner.size or whiten=true, or allow it with limits.use=0",
+            code="codebook-collapsed",
         )
     least = min(
         (level for level in report["levels"] if level["learned"]), key=lambda one: one["perplexity"] / one["size"]
@@ -121,24 +122,27 @@ def check(report: dict[str, Any], limits: Limits) -> None:
         raise UserError(
             f"level {least['level']} has the perplexity {least['perplexity']:.1f} of {least['size']:,} codes, the "
             f"limit is {limits.perplexity:.1%} of them: most items have a few of its codes; set fewer learner.levels "
-            "or fewer dimensions (pca), or allow it with limits.perplexity=0"
+            "or fewer dimensions (pca), or allow it with limits.perplexity=0",
+            code="codebook-uneven",
         )
     shared = report["collisions"]["after"]["different"]
     if shared > limits.collisions:
         raise UserError(
             f"{shared:.1%} of the items have the codes of an item with another vector, the limit is "
             f"{limits.collisions:.1%}; set more learner.levels, collisions=extra_digit, or allow it with "
-            "limits.collisions=1"
+            "limits.collisions=1",
+            code="too-many-collisions",
         )
     recall = report["neighbours"]["recall"]
     if recall is not None and recall < limits.neighbours:
         raise UserError(
             f"{recall:.1%} of an item's nearest {report['neighbours']['k']} by vector are nearest by codes, the limit "
-            f"is {limits.neighbours:.1%}; set more learner.levels, or allow it with limits.neighbours=0"
+            f"is {limits.neighbours:.1%}; set more learner.levels, or allow it with limits.neighbours=0",
+            code="neighbours-lost",
         )
 
 
-def _nearest(space: Float[Tensor, "N D"], rows: Int64[Tensor, "Q"], k: int) -> Int64[Tensor, "Q k"]:
+def _nearest(space: Float[Tensor, "n D"], rows: Int64[Tensor, "Q"], k: int) -> Int64[Tensor, "Q k"]:
     scores = space[rows] @ space.T
     scores.scatter_(1, rows[:, None], -torch.inf)
     return scores.topk(k, dim=1).indices

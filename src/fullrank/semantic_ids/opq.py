@@ -25,17 +25,16 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.core.spec import Spec
-from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd
-from fullrank.semantic_ids.quantisers import Product, sized
-from fullrank.semantic_ids.training import enough, some
+from fullrank.semantic_ids import CodesSpec
+from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
+from fullrank.semantic_ids.quantisers import Product, require_sizes
 
 FIRST = 10
 """Rounds of k-means before the first improvement of the rotation."""
 Done = Callable[[int], None]
 
 
-class Opq(Spec):
+class Opq(CodesSpec):
     """Optimised product quantisation."""
 
     kind: Literal["opq"] = "opq"
@@ -52,28 +51,28 @@ class Opq(Spec):
     engine: Literal["auto", "faiss", "torch"] = "auto"
     """Who learns; auto: faiss where it is installed and the size is a power of two."""
 
-    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Product:
+    def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Product:
         if x.shape[1] % self.levels:
             fitting = x.shape[1] - x.shape[1] % self.levels
             raise UserError(
                 f"opq cuts vectors into {self.levels} parts, and their width {x.shape[1]} does not divide by it; set "
                 + (f"pca={fitting} or " if fitting else "") + "another number of levels"
-            )  # fmt: skip
-        enough(x, self.size, "opq")
+            , code="width-not-divisible")  # fmt: skip
+        require_vectors(x, self.size, "opq")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
-        sample = some(x, max(self.points, self.size), generator) - mean
-        rotation = start(sample, self.levels)
+        sample = sample_rows(x, max(self.points, self.size), generator) - mean
+        rotation = initial_rotation(sample, self.levels)
         steps = self.rounds + 1
         turn = _faiss if self.chosen() == "faiss" else _torch
         rotation = turn(sample, rotation, self, generator, lambda done: tick(done, steps))
-        words = kmeans(parts(sample, rotation, self.levels), self.size, self.iterations, generator)
+        words = kmeans(subspaces(sample, rotation, self.levels), self.size, self.iterations, generator)
         tick(steps, steps)
         return Product(words, rotation, mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Product:
         found = Product.restore(tensors)
-        sized(found.codebooks, self.levels, self.size)
+        require_sizes(found.codebooks, self.levels, self.size)
         return found
 
     def chosen(self) -> str:
@@ -81,13 +80,19 @@ class Opq(Spec):
         power = self.size > 1 and self.size & (self.size - 1) == 0
         there = importlib.util.find_spec("faiss") is not None
         if self.engine == "faiss" and not there:
-            raise UserError("engine faiss needs the package faiss-cpu: pip install 'fullrank[codes]', or engine=torch")
+            raise UserError(
+                "engine faiss needs the package faiss-cpu: pip install 'fullrank[codes]', or engine=torch",
+                code="missing-package",
+            )
         if self.engine == "faiss" and not power:
-            raise UserError(f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch")
+            raise UserError(
+                f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",
+                code="size-not-power-of-two",
+            )
         return "faiss" if self.engine != "torch" and there and power else "torch"
 
 
-def start(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D"]:
+def initial_rotation(x: Float[Tensor, "n D"], levels: int) -> Float[Tensor, "D D"]:
     """Principal components, dealt out so that the parts have like products of variances (OPQ_P, their Section 3.3)."""
     centred = x.double()
     values, directions = torch.linalg.eigh(centred.T @ centred / len(x))
@@ -105,19 +110,19 @@ def start(x: Float[Tensor, "N D"], levels: int) -> Float[Tensor, "D D"]:
     return directions[:, [place for part in parts for place in part]].float()
 
 
-def parts(x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K N d"]:
+def subspaces(x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K n d"]:
     """The parts of the rotated vectors that the levels describe."""
     return (x @ rotation).unflatten(1, (levels, -1)).transpose(0, 1).contiguous()
 
 
 def _torch(
-    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+    x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
 ) -> Float[Tensor, "D D"]:
     """The rotation after some rounds of: codebooks by one step of k-means, rotation by Procrustes (OPQ_NP)."""
-    words = kmeans(parts(x, rotation, spec.levels), spec.size, FIRST, generator) if spec.rounds else None
+    words = kmeans(subspaces(x, rotation, spec.levels), spec.size, FIRST, generator) if spec.rounds else None
     for done in range(spec.rounds):
         assert words is not None
-        turned = parts(x, rotation, spec.levels)
+        turned = subspaces(x, rotation, spec.levels)
         words = lloyd(turned, words, 1)
         code, _ = assign(turned, words)
         described = words.gather(1, code[..., None].expand(-1, -1, words.shape[2])).transpose(0, 1).flatten(1)
@@ -128,7 +133,7 @@ def _torch(
 
 
 def _faiss(
-    x: Float[Tensor, "N D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+    x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
 ) -> Float[Tensor, "D D"]:
     """The rotation that faiss's OPQMatrix learns from the same start."""
     import faiss
@@ -140,7 +145,7 @@ def _faiss(
     learner.niter, learner.niter_pq, learner.niter_pq_0, learner.max_train_points = spec.rounds, 4, FIRST, len(x)
     inner = faiss.ProductQuantizer(width, spec.levels, spec.size.bit_length() - 1)
     inner.cp.seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
-    inner.cp.min_points_per_centroid = 1  # silences a warning: `enough` has looked
+    inner.cp.min_points_per_centroid = 1  # silences a warning: `require_vectors` has looked
     learner.pq = inner
     faiss.copy_array_to_vector(np.ascontiguousarray(rotation.T.numpy()).ravel(), learner.A)
     before = faiss.omp_get_max_threads()

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float, Int64
@@ -17,9 +18,8 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import Quantiser, folder
-from fullrank.semantic_ids.collisions import Policy
+from fullrank.semantic_ids.collisions import Policy, group_by_codes
 from fullrank.semantic_ids.spec import Encode
-from fullrank.semantic_ids.tuples import Tuples
 from fullrank.semantic_ids.vectors.reduce import Reduction
 
 CODES, SIZES = "codes", "code_sizes"
@@ -50,11 +50,13 @@ class Codes:
         Raises `UserError` for a folder that holds no codes, is of another format version, or is damaged.
         """
         place = Path(path)
-        manifest, ids, codes = folder.read(place, verify)
+        manifest, ids, codes = folder.read_folder(place, verify)
         try:
             spec = Encode.parse(manifest["spec"])
         except UserError as error:
-            raise UserError(f"the spec in {manifests.NAME} of {str(place)!r}: {error}") from None
+            raise UserError(
+                f"the spec in {manifests.NAME} of {str(place)!r}: {error}", code="manifest-invalid-spec"
+            ) from None
         return cls(place, manifest, spec, ids, codes)
 
     def __len__(self) -> int:
@@ -105,7 +107,8 @@ class Codes:
             example = catalog.ids[int((rows < 0).nonzero()[0])]
             raise UserError(
                 f"{lacking:,} of {catalog.size:,} items have no codes in {str(self.path)!r} (such as {example!r}); "
-                "give them codes with fullrank encode STORE --grow, or encode this store"
+                "give them codes with fullrank encode STORE --grow, or encode this store",
+                code="items-without-codes",
             )
         return self.codes[rows]
 
@@ -122,11 +125,11 @@ class Codes:
         """
         for name in (CODES, SIZES):
             if name in catalog.frame.columns:
-                raise UserError(f"the items have a column {name!r} already; rename it")
+                raise UserError(f"the items have a column {name!r} already; rename it", code="column-name-taken")
         sizes = pl.Series(SIZES, [list(self.sizes)], dtype=pl.Array(pl.Int32, self.levels))
         return Catalog(
             catalog.frame.with_columns(
-                folder.column(self.of(catalog)).alias(CODES), sizes.new_from_index(0, catalog.size).alias(SIZES)
+                folder.codes_column(self.of(catalog)).alias(CODES), sizes.new_from_index(0, catalog.size).alias(SIZES)
             )
         )
 
@@ -139,7 +142,7 @@ class Codes:
     def quantiser(self) -> Quantiser:
         """The codebooks, able to encode and decode (an extra digit is none of them). Raises `UserError` if damaged."""
         try:
-            found: Quantiser = self.spec.learner.restore(self.tensors)  # type: ignore[attr-defined]
+            found = self.spec.learner.restore(self.tensors)
         except UserError as error:
             raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         if tuple(found.sizes) != self.sizes[: len(found.sizes)] or self.levels - len(found.sizes) not in (0, 1):
@@ -159,17 +162,20 @@ class Codes:
         try:
             found = Reduction.load(self.tensors)
             if found is not None and found.matrix.shape[1] != self.quantiser.dim:
-                raise UserError(f"the reduction to {found.matrix.shape[1]} dimensions and the codebooks do not fit")
+                raise UserError(
+                    f"the reduction to {found.matrix.shape[1]} dimensions and the codebooks do not fit",
+                    code="codebooks-damaged",
+                )
         except UserError as error:
             raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
         return found
 
-    def decode(self, codes: Int64[Tensor, "N K"]) -> Float[Tensor, "N D"]:
+    def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         """The vectors that codes describe, in the space of the vectors that were read (text)."""
         found = self.quantiser.decode(codes[:, : len(self.quantiser.sizes)])
         return found if self.reduction is None else self.reduction.inverse(found)
 
-    def quantise(self, vectors: Float[Tensor, "N D"]) -> Int64[Tensor, "N K"]:
+    def quantise(self, vectors: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         """Codes of vectors as they were read, before any policy about collisions: no extra digit."""
         return self.quantiser.encode(vectors if self.reduction is None else self.reduction.apply(vectors))
 
@@ -180,7 +186,8 @@ class Codes:
         if (self.item_ids.dtype == pl.String) != (catalog.ids.dtype == pl.String):
             raise UserError(
                 f"the items' ids are {catalog.ids.dtype} (such as {catalog.ids[0]!r}), those of {str(self.path)!r} are "
-                f"{self.item_ids.dtype} (such as {self.item_ids[0]!r}); encode the items of this store"
+                f"{self.item_ids.dtype} (such as {self.item_ids[0]!r}); encode the items of this store",
+                code="id-types-differ",
             )
         if catalog.ids.dtype != pl.String:
             known = known.with_columns(pl.col("item_id").cast(pl.Int128))
@@ -191,3 +198,49 @@ class Codes:
 
 def _catalog(items: Catalog | Store) -> Catalog:
     return items.catalog if isinstance(items, Store) else items
+
+
+class Tuples:
+    """The tuples of codes that exist, and their items.
+
+    Tuple t is ``tuples[t]`` (in lexical order), its items are ``items[offsets[t]:offsets[t+1]]``: the more popular
+    first, then the smaller id. ``of_item[i]`` is the tuple of item i.
+    """
+
+    tuples: Int64[Tensor, "T K"]
+    offsets: Int64[Tensor, "T1"]
+    items: Int64[Tensor, "V"]
+    of_item: Int64[Tensor, "V"]
+
+    def __init__(self, codes: Int64[Tensor, "V K"], popularity: Int64[np.ndarray, "V"]):
+        """`popularity`: training events of each item, in the order of the rows of `codes`."""
+        tuples, group = group_by_codes(codes)
+        order = np.lexsort((np.arange(len(group)), -np.asarray(popularity), group))
+        self.tuples, self.of_item = torch.from_numpy(tuples), torch.from_numpy(group.astype(np.int64))
+        self.items = torch.from_numpy(order.astype(np.int64))
+        self.offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64))
+        self._keys()
+
+    def __len__(self) -> int:
+        return len(self.tuples)
+
+    def find(self, codes: Int64[Tensor, "M K"]) -> Int64[Tensor, "M"]:
+        """The tuple of each row of codes; -1 where no item has these codes."""
+        keys = (codes * self._factors).sum(1)
+        place = torch.searchsorted(self._sorted, keys).clamp_max(len(self) - 1)
+        found = self._order[place]
+        return torch.where((self.tuples[found] == codes).all(1), found, -1)
+
+    def members(self, tuple_: int) -> Int64[Tensor, "n"]:
+        """The items of one tuple."""
+        return self.items[self.offsets[tuple_] : self.offsets[tuple_ + 1]]
+
+    def _keys(self) -> None:
+        """One number for each tuple, different for all of them: sums of codes times odd numbers, modulo 2^64."""
+        for seed in range(100):
+            generator = torch.Generator().manual_seed(seed)
+            self._factors = torch.randint(-(2**62), 2**62, (self.tuples.shape[1],), generator=generator) * 2 + 1
+            self._sorted, self._order = (self.tuples * self._factors).sum(1).sort()
+            if not bool((self._sorted[1:] == self._sorted[:-1]).any()):
+                return
+        raise AssertionError("a hundred hashes of distinct tuples collided")

@@ -16,14 +16,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.progress import Progress
-from fullrank.core.spec import Spec
-from fullrank.semantic_ids.kmeans import kmeans
-from fullrank.semantic_ids.nearest import nearest
-from fullrank.semantic_ids.quantisers import Residual, sized
-from fullrank.semantic_ids.training import enough, some
+from fullrank.semantic_ids import CodesSpec
+from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
+from fullrank.semantic_ids.quantisers import Residual, nearest_codeword, require_sizes
 
 
-class RqKmeans(Spec):
+class RqKmeans(CodesSpec):
     """Residual k-means."""
 
     kind: Literal["rq_kmeans"] = "rq_kmeans"
@@ -36,18 +34,18 @@ class RqKmeans(Spec):
     points: int = Field(65536, ge=1)
     """Vectors to learn from; more are sampled."""
 
-    def fit(self, x: Float[Tensor, "N D"], seed: int, tick: Progress) -> Residual:
-        enough(x, self.size, "rq_kmeans")
+    def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Residual:
+        require_vectors(x, self.size, "rq_kmeans")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
-        rest, books = some(x, max(self.points, self.size), generator) - mean, []
+        rest, books = sample_rows(x, max(self.points, self.size), generator) - mean, []
         for level in range(self.levels):
             books.append(kmeans(rest[None], self.size, self.iterations, generator)[0])
-            rest = rest - books[-1][nearest(rest, books[-1])]
+            rest = rest - books[-1][nearest_codeword(rest, books[-1])]
             tick(level + 1, self.levels)
         return Residual(torch.stack(books), mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Residual:
         found = Residual.restore(tensors)
-        sized(found.codebooks, self.levels, self.size)
+        require_sizes(found.codebooks, self.levels, self.size)
         return found

@@ -8,22 +8,24 @@ from pydantic import Field
 
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
+from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.collisions import Policy
 from fullrank.semantic_ids.measure import Limits
 from fullrank.semantic_ids.opq import Opq
-from fullrank.semantic_ids.vectors.text import Text
+from fullrank.semantic_ids.vectors import VectorsSpec
+from fullrank.semantic_ids.vectors.text import TextVectors
 
 
 class Encode(Spec):
     """How items become semantic ids."""
 
-    vectors: Annotated[Spec, Room("items.vectors")] = Text()
+    vectors: Annotated[VectorsSpec, Room("items.vectors")] = TextVectors()
     """What is known of an item, as a vector: `text`, or a `file` of your own."""
     pca: int | None = Field(None, ge=1)
     """Dimensions kept, by principal components; None keeps all."""
     whiten: bool = False
     """Give every direction the same variance."""
-    learner: Annotated[Spec, Room("items.codes")] = Opq()
+    learner: Annotated[CodesSpec, Room("items.codes")] = Opq()
     """Who learns the codebooks."""
     collisions: Policy = "list"
     """Items with the same codes: `list` of items for a tuple, `extra_digit`, or `sinkhorn` (other last codes)."""

@@ -26,35 +26,44 @@ from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
 from fullrank.testing.inputs import Check, example
 
-ROOMS = {"attention": "attention"}
+ROOMS = {
+    "attention": "attention", "encoders": "encoders", "reasoning": "reasoning", "items": "items",
+    "objectives.tasks": "tasks", "objectives.losses": "losses", "objectives.weightings": "weightings",
+    "regularizers": "regularizers", "baselines": "baselines", "rankers": "rankers",
+}  # fmt: skip
 """Room -> module of this package that has its checks."""
+DIAGNOSTICS = "diagnostics"
+"""The one room whose components are no Specs: they have no settings."""
 
 
-def check_component(spec: type[Spec] | Spec, *, room: str | None = None, device: torch.device | str = "cpu") -> None:
+def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: torch.device | str = "cpu") -> None:
     """Run every check of a component's room. AssertionError with the name of the check and what was seen.
 
-    A class is checked from its defaults; where these do not suffice to build it, give an instance. The room follows
-    from the entry point or the base class of the Spec; name it where there is neither. Raises `UserError` for a room
-    without checks.
+    A class is checked from its defaults; where these do not suffice to build it, give an instance. A class that is no
+    Spec is a diagnostic (`fullrank.analysis.diagnostics`). The room of a Spec follows from its entry point or its base
+    class; name it where there is neither. Raises `UserError` for a room without checks.
     """
     for name, check in checks(spec, room=room):
         try:
             check(device)
         except AssertionError as error:
-            raise AssertionError(f"{spec.kind_of()}, check {name!r}: {error}") from error
+            who = spec.kind_of() if hasattr(spec, "kind_of") else getattr(spec, "name", spec)  # no Spec: a diagnostic
+            raise AssertionError(f"{who}, check {name!r}: {error}") from error
 
 
-def checks(spec: type[Spec] | Spec, *, room: str | None = None) -> list[tuple[str, Callable[..., None]]]:
+def checks(spec: type[Any] | Spec, *, room: str | None = None) -> list[tuple[str, Callable[..., None]]]:
     """(name, check) of everything that holds in the component's room; ``check(device="cpu")`` runs one."""
+    if not _is_spec(spec):
+        return [(name_of(check), _on_device(check, spec)) for check in checks_of(DIAGNOSTICS)]
     base = spec if isinstance(spec, Spec) else example(spec)
     found = (*checks_of("settings"), *checks_of(room or room_of(type(base))))
     return [(name_of(check), _on_device(check, base)) for check in found]
 
 
 def checks_of(room: str) -> tuple[Check, ...]:
-    """The checks of a room, or those of the `settings` of every Spec."""
-    if room != "settings" and room not in ROOMS:
-        raise unknown("room", room, ROOMS)
+    """The checks of a room, those of `diagnostics`, or those of the `settings` of every Spec."""
+    if room not in (*ROOMS, "settings", DIAGNOSTICS):
+        raise unknown("room", room, (*ROOMS, DIAGNOSTICS))
     return _module(ROOMS.get(room, room)).CHECKS
 
 
@@ -85,7 +94,11 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def _on_device(check: Check, spec: Spec) -> Callable[..., None]:
+def _is_spec(component: Any) -> bool:
+    return isinstance(component, Spec) or issubclass(component, Spec)
+
+
+def _on_device(check: Check, spec: Any) -> Callable[..., None]:
     def run(device: torch.device | str = "cpu") -> None:
         with _repeatable():
             check(spec, torch.device(device))

@@ -12,47 +12,41 @@ from functools import cache, wraps
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Captures, ColumnSums
-from fullrank.models.sequential.attention import Placed, Places, mask
-from fullrank.models.sequential.attention.streams import remembered, think, think_reference
+from fullrank.data.batch import Captures, ColumnSums
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, mask
+from fullrank.models.sequential.attention.positions import Places
 from fullrank.ops.flop_count import counted
 from fullrank.testing.inputs import (
+    LENGTHS,
     Check,
     built,
     close,
-    device_of,
     histories,
+    module_device,
+    naming,
     padded,
     reachable,
+    sequences,
+    settings_have_effect,
     shaken,
     times_of,
-    told,
-    variations,
 )  # fmt: skip
 
+BASE = AttentionSpec
 DIM, LONGEST = 12, 16
-LENGTHS = (1, 2, 5, 9, 3)
 COUNTED = (1, 9, 150)
 """Lengths at which operations are counted; the last is more than one block of queries."""
 
 
-def case(device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Batch]:
-    """Vectors of five histories, and the batch that they are of."""
-    batch = padded(histories(LENGTHS), extra=extra)
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(len(LENGTHS), 40, DIM, generator=generator)
-    return x[:, : batch.items.shape[1]].to(device), batch.to(device)
-
-
-def check_causal(attention: Any) -> None:
+def check_causal(attention: Attention) -> None:
     """What comes after a position leaves its output as it is."""
     if not attention.causal:
         return
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     whole, times = attention(x, batch), times_of(batch)
     for t in range(1, x.shape[1]):
         changed = x.clone()
@@ -63,24 +57,24 @@ def check_causal(attention: Any) -> None:
         assert close(attention(x, later)[seen], whole[seen]), f"a time behind position {t} is seen too early"
 
 
-def check_padding(attention: Any) -> None:
+def check_padding(attention: Attention) -> None:
     """What stands behind a row's end, and how much of it, leaves its valid outputs as they are."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     whole = attention(x, batch)
     assert whole.shape == x.shape
     other = torch.where(batch.valid[..., None], x, 7.0)
     elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
     assert close(attention(other, elsewhere)[batch.valid], whole[batch.valid]), "padding is seen"
-    longer, wide = case(device_of(attention), extra=4)
+    longer, wide = sequences(DIM, module_device(attention), extra=4)
     assert close(attention(longer, wide)[wide.valid], whole[batch.valid]), "extra padding is seen"
     for row, length in enumerate(LENGTHS):
         one = padded([batch.items[row, :length].tolist()]).to(x.device)
         assert close(attention(x[row : row + 1, :length], one)[0], whole[row, :length]), f"row {row} differs when alone"
 
 
-def check_weights(attention: Any) -> None:
+def check_weights(attention: Attention) -> None:
     """A hidden place has no weight; where rows sum to one, every visible place has some."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     weights = attention.weights(x, batch)
     assert weights.shape == (len(x), attention.heads, x.shape[1], x.shape[1])
     allowed = mask(batch, causal=attention.causal)
@@ -91,17 +85,17 @@ def check_weights(attention: Any) -> None:
         assert close(weights.sum(-1), torch.ones_like(weights[..., 0]))
 
 
-def check_apply(attention: Any) -> None:
+def check_apply(attention: Attention) -> None:
     """``apply_weights(weights(x, batch), x)`` is the module's output."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     again = attention.apply_weights(attention.weights(x, batch), x)
     assert close(again[batch.valid], attention(x, batch)[batch.valid])
 
 
 @torch.no_grad()
-def check_matrices(attention: Any) -> None:
+def check_matrices(attention: Attention) -> None:
     """A head whose value projection is zero mixes nothing, and no head does through an output projection of zero."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     value, output = attention.matrices()
     weights = attention.weights(x, batch)
     before, kept = attention.apply_weights(weights, x), output.clone()
@@ -120,11 +114,11 @@ def check_matrices(attention: Any) -> None:
     output.copy_(kept)
 
 
-def check_linear(attention: Any) -> None:
+def check_linear(attention: Attention) -> None:
     """`apply_weights` is, up to biases, the sum over heads of output @ value @ mixed tokens."""
     if not attention.linear:
         return
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     value, output = attention.matrices()
     weights = attention.weights(x, batch)
     mixed = torch.einsum("bhts,bsd,hed->bthe", weights, x, value).flatten(2)
@@ -132,18 +126,17 @@ def check_linear(attention: Any) -> None:
     assert close((mixed @ output.T)[batch.valid], linear[batch.valid], 1e-4)
 
 
-def check_project(attention: Any) -> None:
+def check_project(attention: Attention) -> None:
     """`attend` on what `project` gives, under the mask, is the module: what a cache relies on."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     projected = attention.project(x, batch.positions(from_end=False))
-    places = (Places.of(batch),) if isinstance(attention, Placed) else ()
-    again = attention.attend(*projected, mask(batch, causal=attention.causal), *places)
+    again = attention.attend(*projected, mask(batch, causal=attention.causal), Places.of(batch))
     assert close(again[batch.valid], attention(x, batch)[batch.valid])
 
 
-def check_learns(attention: Any) -> None:
+def check_learns(attention: Attention) -> None:
     """Every parameter gets a gradient."""
-    x, batch = case(device_of(attention))
+    x, batch = sequences(DIM, module_device(attention))
     attention.train()
     attention(x, batch)[batch.valid].pow(2).sum().backward()
     for label, parameter in attention.named_parameters():
@@ -152,17 +145,17 @@ def check_learns(attention: Any) -> None:
     attention.eval()
 
 
-def check_columns(attention: Any) -> None:
+def check_columns(attention: Attention) -> None:
     """What is noted is the absolute weights summed over valid queries, in value and in gradient; the output stays.
 
-    An attention with `noted_weights` notes those instead, and they are at least the absolute weights everywhere.
+    An attention with `column_weights` of its own keeps sums of those; they are at least the absolute weights.
     """
-    x, batch = case(device_of(attention), extra=2)
+    x, batch = sequences(DIM, module_device(attention), extra=2)
     plain_y, kept = attention(x, batch), list[ColumnSums]()
     assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
     (noted,) = kept
     absolute = attention.weights(x, batch).abs()
-    of = attention.noted_weights(x, batch) if hasattr(attention, "noted_weights") else absolute
+    of = attention.column_weights(x, batch)
     assert noted.module is attention and torch.equal(noted.valid, batch.valid)
     assert not noted.sums.masked_select(~batch.valid[:, None]).any(), "a padded key has received attention"
     assert (of - absolute > -1e-6).all(), "what is noted is no bound"
@@ -170,34 +163,36 @@ def check_columns(attention: Any) -> None:
     sums = of.sum(2)
     assert close(noted.sums, sums)
     assert close(of.sum(3), noted.rows if noted.rows is not None else batch.valid[:, None].expand_as(of.sum(3)).float())
-    parameters = list(attention.parameters())
-    found = torch.autograd.grad(noted.sums.pow(2).sum(), parameters, allow_unused=True)
-    wanted = torch.autograd.grad(sums.pow(2).sum(), parameters, allow_unused=True)
-    for a, b in zip(found, wanted, strict=True):
-        assert (a is None or not a.any()) if b is None else a is not None and close(a, b, 1e-4)
+    assert noted.sums.requires_grad == sums.requires_grad, "columns without the weights' gradient"
+    if sums.requires_grad:
+        parameters = list(attention.parameters())
+        found = torch.autograd.grad(noted.sums.pow(2).sum(), parameters, allow_unused=True)
+        wanted = torch.autograd.grad(sums.pow(2).sum(), parameters, allow_unused=True)
+        for a, b in zip(found, wanted, strict=True):
+            assert (a is None or not a.any()) if b is None else a is not None and close(a, b, 1e-4)
     attention(x, replace(batch, captures=Captures()))
     assert len(kept) == 1, "noted what nobody wants"
 
 
-def check_streams(attention: Any) -> None:
-    """Two tokens in each of three streams behind the history: those of the twin that copies it for every stream."""
-    x, batch = case(device_of(attention), extra=2)
-    noting = replace(batch, captures=Captures(memory={}))
-    attention(x, noting)
-    prefix = remembered(attention, x, noting)
+def check_latent(attention: Attention) -> None:
+    """Two tokens in each of three streams behind the history are those of the reference, which copies it for each."""
+    x, batch = sequences(DIM, module_device(attention), extra=2)
+    memory: dict[nn.Module, Memory] = {}
+    attention(x, replace(batch, captures=Captures(memory=memory)))
+    prefix = memory[attention]
     projected = attention.project(x, batch.positions(from_end=False))[1:]
     assert all(torch.equal(a, b) for a, b in zip(prefix, projected, strict=True)), "not the keys and values"
-    own: Any = None
+    own: Memory | None = None
     for s in range(2):
-        new = torch.randn(len(x), 3, DIM, generator=torch.Generator().manual_seed(s))
+        new = torch.randn(len(x), 3, DIM, generator=torch.Generator().manual_seed(s)).to(x.device)
         q, _, _ = attention.project(new, (batch.lengths + s)[:, None].expand(-1, 3))
-        y, own = think(attention, new, prefix, own, batch)
-        assert close(y, think_reference(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
+        y, own = attention.step(new, prefix, own, batch)
+        assert close(y, Attention.attend_latent(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
 
 
-def check_short_rows(attention: Any) -> None:
+def check_short_rows(attention: Attention) -> None:
     """Rows of length one are read."""
-    x = torch.randn(2, 1, DIM).to(device_of(attention))
+    x = torch.randn(2, 1, DIM).to(module_device(attention))
     y = attention(x, padded([[3], [4]]).to(x.device))
     assert y.shape == (2, 1, DIM) and y.isfinite().all(), "rows of length one"
 
@@ -207,17 +202,18 @@ def check_flops(spec: Spec, device: torch.device) -> None:
     for length in COUNTED:
         batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
         for other, attention in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
-            with told(other), torch.no_grad():
+            with naming(other), torch.no_grad():
                 counts_as_said(attention, (x, batch), length)
 
 
 def counts_as_said(module: Any, inputs: tuple[Any, ...], length: int) -> None:
     """What a module says that rows of a length cost is what torch counts."""
-    if not hasattr(module, "flops"):
-        assert len(getattr(module, "uncounted", "")) > 20, "neither flops(length) nor a sentence `uncounted`"
+    uncounted = getattr(module, "uncounted", "")
+    if uncounted or not hasattr(module, "flops"):
+        assert len(uncounted) > 20, "neither flops(length) nor a sentence `uncounted`"
         return
     parts, rows = module.flops(length), len(inputs[0])
-    assert not hasattr(module, "uncounted") and None not in parts.values()
+    assert None not in parts.values(), f"{parts}: say why in `uncounted`"
     said, found = rows * sum(parts.values()), counted(lambda: module(*inputs))
     assert said == found, f"{rows} rows of length {length} are said to cost {said} and cost {found}"
 
@@ -230,7 +226,7 @@ def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
         attention = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
     except UserError:
         return None
-    x, batch = case(device)
+    x, batch = sequences(DIM, device)
     out = [attention.eval()(x, batch)[batch.valid]]
     torch.manual_seed(0)
     out.append(attention.train()(x, batch)[batch.valid])
@@ -242,25 +238,16 @@ def check_effects(spec: Spec, device: torch.device) -> None:
     """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
     for here in reachable(spec, 1, numbers=False):
         if trace(here, device) is not None:
-            settings_have_effect(here, device)
+            settings_have_effect(here, lambda one: trace(one, device))
 
 
-def settings_have_effect(spec: Spec, device: torch.device) -> None:
-    """Of the values that a setting accepts here, one at least makes a difference."""
-    here = trace(spec, device)
-    for key in type(spec).model_fields:
-        others = [v for v in variations(spec) if getattr(v, key) != getattr(spec, key)]
-        same = [t == here for t in (trace(other, device) for other in others) if t is not None]
-        assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
-
-
-def _of_modules(check: Callable[[Any], None]) -> Check:
+def _of_modules(check: Callable[[Attention], None]) -> Check:
     """A check of a module as one of a Spec: of every module that its settings reach."""
 
     @wraps(check)
     def of_spec(spec: Spec, device: torch.device) -> None:
         for other, attention in built(reachable(spec), DIM, LONGEST, device=device):
-            with told(other):
+            with naming(other):
                 check(attention)
 
     return of_spec
@@ -268,6 +255,6 @@ def _of_modules(check: Callable[[Any], None]) -> Check:
 
 OF_MODULES = (
     check_causal, check_padding, check_weights, check_apply, check_matrices, check_linear, check_project,
-    check_learns, check_columns, check_streams, check_short_rows,
+    check_learns, check_columns, check_latent, check_short_rows,
 )  # fmt: skip
 CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), check_flops, check_effects)

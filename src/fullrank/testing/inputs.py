@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -15,14 +16,17 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch
+from fullrank.data.batch import Batch, Queries
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
 
 Check = Callable[[Spec, torch.device], None]
 """Raises AssertionError with what it saw where something is not true of a spec, or of what it builds on a device."""
 M = TypeVar("M", bound=nn.Module)
 
 ITEMS = 23
+LENGTHS = (1, 2, 5, 9, 3)
+"""Lengths of the histories of `sequences`."""
 EXAMPLES: dict[str, dict[str, Any]] = {"features": {"categorical": ("brand",), "numeric": ("price",)}}
 """Settings for the kinds that have to be told something."""
 
@@ -72,12 +76,24 @@ def built(specs: Iterable[Spec], *arguments: Any, device: torch.device | str = "
 
 
 @contextmanager
-def told(spec: Spec) -> Iterator[None]:
+def naming(spec: Spec, where: str = "") -> Iterator[None]:
     """Say of which settings a failed check speaks."""
     try:
         yield
     except AssertionError as error:
-        raise AssertionError(f"{spec!r}: {error}") from error
+        raise AssertionError(f"{spec!r}{' ' * bool(where)}{where}: {error}") from error
+
+
+def settings_have_effect(spec: Spec, trace: Callable[[Spec], Any], most: int | None = None) -> None:
+    """Of the values that a setting accepts here (at most so many), one at least makes a difference.
+
+    `trace` gives what can be seen of a spec, None where it cannot be built.
+    """
+    here = trace(spec)
+    for key in type(spec).model_fields:
+        others = [v for v in variations(spec) if getattr(v, key) != getattr(spec, key)]
+        same = [t == here for t in map(trace, others[:most]) if t is not None]
+        assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
 
 
 def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
@@ -89,7 +105,7 @@ def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
     return module
 
 
-def device_of(module: nn.Module) -> torch.device:
+def module_device(module: nn.Module) -> torch.device:
     """Where the parameters of a module are."""
     return next(module.parameters()).device
 
@@ -110,6 +126,13 @@ def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids:
     gaps = (3.0 ** (items % 16)).long() - 1
     times = torch.where(torch.arange(width) < lengths[:, None], 10**9 + gaps.cumsum(1), 0)
     return Batch(items, lengths, rows=rows_ids, times=times, seed=3, step=step)
+
+
+def sequences(dim: int, device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Batch]:
+    """Vectors of five histories of different lengths, and the batch that they are of."""
+    batch = padded(histories(LENGTHS), extra=extra)
+    x = torch.randn(len(LENGTHS), 40, dim, generator=torch.Generator().manual_seed(5))
+    return x[:, : batch.items.shape[1]].to(device), batch.to(device)
 
 
 def times_of(batch: Batch) -> Tensor:
@@ -136,6 +159,63 @@ def catalog(size: int = ITEMS) -> Catalog:
     semantic = {"codes": pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3))}
     semantic["code_sizes"] = pl.Series([[5, 5, 3]] * size, dtype=pl.Array(pl.Int32, 3))
     return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price} | semantic | _tokens(size)))
+
+
+def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[Sequence[int]] | None = None) -> Store:
+    """A store in memory, split by leave-one-out: a row's last event is the test target, the one before validation's."""
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    bounds = np.stack([np.maximum(offsets[1:] - 2, offsets[:-1]), np.maximum(offsets[1:] - 1, offsets[:-1])], 1)
+    trained = [item for row in rows for item in row[:-2]]
+    counts = np.bincount(np.array(trained, dtype=np.int64), minlength=items)
+    flat = np.array([item for row in rows for item in row], dtype=np.int32)
+    clock = None if times is None else np.array([t for row in times for t in row], dtype=np.int64)
+    arrays = {"items": flat, "offsets": offsets, "bounds": bounds, "times": clock, "weights": None, "types": None}
+    frame = catalog(items).frame.with_columns(train_count=pl.Series(counts))
+    return Store(Path("in memory"), {"fingerprint": "tiny"}, arrays, Catalog(frame))
+
+
+class Flat:
+    """A catalogue of given vectors and training counts."""
+
+    def __init__(self, vectors: Tensor, counts: Tensor | None = None):
+        self.vectors = vectors
+        self.counts = torch.ones(len(vectors), device=vectors.device) if counts is None else counts.float()
+
+    @property
+    def size(self) -> int:
+        return len(self.vectors)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.vectors[ids]
+
+    def all(self) -> Tensor:
+        return self.vectors
+
+    def log_q(self, ids: Tensor) -> Tensor:
+        return (self.counts / self.counts.sum()).log()[ids]
+
+
+def questions(
+    batch: Batch,
+    *,
+    items: int = ITEMS,
+    dim: int = 6,
+    seed: int = 0,
+    temperature: float = 1.0,
+    device: torch.device | str = "cpu",
+) -> Queries:
+    """On a device, a query for every event but each row's first, against random vectors with power-law counts."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
+    table = torch.randn(items, dim, generator=generator).to(device).requires_grad_()
+    places = torch.randn(1000, 64, dim, generator=generator)  # a query's vector is a function of its place alone
+    assert batch.rows is not None
+    vectors = places[batch.rows[rows] % 1000, positions].to(device).requires_grad_()
+    counts = 100 / torch.arange(1, items + 1, device=device)
+    batch, rows, positions = batch.to(device), rows.to(device), positions.to(device)
+    return Queries(
+        "ahead_1", vectors, batch.items[rows, positions + 1], Flat(table, counts), rows, positions, temperature
+    )
 
 
 def _tokens(size: int) -> dict[str, pl.Series]:

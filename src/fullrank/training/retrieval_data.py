@@ -15,7 +15,7 @@ from fullrank.data.events.store import Store
 from fullrank.evaluation import measure
 from fullrank.evaluation.statistics import summarise
 from fullrank.experiment import Experiment
-from fullrank.models.sequential.items import Knowing
+from fullrank.models.sequential.items import ItemsSpec
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 from fullrank.training.cold_start.warm_start import copy_weights
@@ -31,9 +31,11 @@ class RetrievalData:
 
     @classmethod
     def of(cls, experiment: Experiment, store: Store) -> RetrievalData:
-        """Raises `UserError` where the model's items want to know what cannot be had (`Knowing`)."""
+        """Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`)."""
         items = getattr(experiment.model, "items", None)
-        return cls(experiment, store, items.known(store.catalog) if isinstance(items, Knowing) else store.catalog)
+        return cls(
+            experiment, store, items.add_columns(store.catalog) if isinstance(items, ItemsSpec) else store.catalog
+        )
 
     @property
     def validates(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import foreign_files, is_litter, write_json
+from fullrank.core.files import foreign_files, is_leftover, write_json
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.impressions.store import AnyStore
@@ -92,7 +92,7 @@ def clear_run(folder: Path) -> None:
     """Remove what an old run left, also half written; files that are not a run's stay."""
     for name in [
         *RUN_FILES,
-        *(path.name for path in (folder.iterdir() if folder.exists() else ()) if is_litter(path.name)),
+        *(path.name for path in (folder.iterdir() if folder.exists() else ()) if is_leftover(path.name)),
     ]:
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)

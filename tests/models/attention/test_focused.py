@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.sequential.attention.focused import Focused, FocusedAttention
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -23,14 +22,15 @@ from fullrank.testing.attention import (
     check_apply,
     check_causal,
     check_columns,
+    check_latent,
     check_learns,
     check_linear,
     check_matrices,
     check_padding,
     check_project,
-    check_streams,
     check_weights,
 )  # fmt: skip
+from refusals import refused
 from tests.models.regularizers.test_moves import shop, trained, whole
 from tiny import catalog, close, histories, padded, shaken
 
@@ -39,7 +39,7 @@ EPS = 1e-6
 
 
 def build(dim: int = 12, **settings: Any) -> FocusedAttention:
-    attention = FocusedAttention(dim, Focused(**settings))
+    attention = FocusedAttention(dim, 16, Focused(**settings))
     shaken(attention, 0.7)
     return attention.eval()
 
@@ -118,14 +118,14 @@ def test_head_rms_has_the_direction_of_any_row_scale() -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(
     "check",
-    [check_causal, check_padding, check_apply, check_matrices, check_project, check_learns, check_streams,
+    [check_causal, check_padding, check_apply, check_matrices, check_project, check_learns, check_latent,
      check_columns, check_weights],
 )  # fmt: skip
 def test_laws_at_another_width(norm: str, check: Callable[[Any], None]) -> None:
     """The laws vary every setting but the numbers that have no default value."""
     for causal in (True, False):
         spec = Focused(norm=norm, qk_width=4, causal=causal, rope=True, heads=3)  # type: ignore[arg-type]
-        check(shaken(FocusedAttention(12, spec)).eval())
+        check(shaken(FocusedAttention(12, 16, spec)).eval())
 
 
 @pytest.mark.parametrize("norm", ["row_l1", "row_rms", "none"])
@@ -142,7 +142,7 @@ def test_without_a_head_norm_it_is_linear_in_the_values(norm: str) -> None:
 class Apart(FocusedAttention):
     """Planted: normalises by the number of places instead of the keys that a query sees."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, places: Any = None) -> Tensor:
         return super().attend(q, k, v, allowed) / k.shape[2]
 
 
@@ -167,20 +167,20 @@ class Netted(FocusedAttention):
 class Single(FocusedAttention):
     """Planted: a latent token mixes by the first map alone."""
 
-    def think(self, q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
+    def attend_latent(self, q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
         e = self.width
         quiet = torch.cat([q[..., :e], 0 * q[..., e:]], -1)
-        return super().think(quiet, prefix, own, batch)
+        return super().attend_latent(quiet, prefix, own, batch)
 
 
 @pytest.mark.parametrize(
     ("fault", "check"),
-    [(Apart, check_padding), (Swapped, check_apply), (Netted, check_columns), (Single, check_streams)],
+    [(Apart, check_padding), (Swapped, check_apply), (Netted, check_columns), (Single, check_latent)],
 )
 def test_planted_faults_are_caught(fault: type, check: Callable[[Any], None]) -> None:
-    check(shaken(FocusedAttention(12, Focused())).eval())
+    check(shaken(FocusedAttention(12, 16, Focused())).eval())
     with pytest.raises(AssertionError):
-        check(shaken(fault(12, Focused())).eval())
+        check(shaken(fault(12, 16, Focused())).eval())
 
 
 def test_matrices_of_table_6() -> None:
@@ -213,7 +213,7 @@ def test_sprint_reads_it() -> None:
             assert terms["sprint"].isfinite()
             values.append(float(terms["sprint"].detach()))
         assert values[0] != values[1]
-    with pytest.raises(UserError, match="dropped_weights=false"):
+    with refused("columns-not-captured", "dropped_weights=false"):
         Recommender(dim=8, encoder=encoder, penalties=(Sprint(dropped_weights=True),)).build(catalog())
 
 
@@ -240,11 +240,11 @@ def test_a_reasoner_thinks_with_it() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(UserError, match="does not divide by 3 heads"):
+    with refused("width-not-divisible", "focused", 8, 3):
         Focused(heads=3).build(8, 10)
-    with pytest.raises(UserError, match="even qk_width, not 3"):
+    with refused("width-not-even", "focused", 3):
         Focused(qk_width=3, rope=True).build(8, 10)
-    with pytest.raises(UserError, match="lambda_2"):
+    with refused("invalid-setting", "lambda_2"):
         Focused.parse({"kind": "focused", "lambda_2": 0})
 
 

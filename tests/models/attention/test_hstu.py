@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Captures, ColumnSums
-from fullrank.models.sequential.attention import Attention, Placed, Places
 from fullrank.models.sequential.attention.hstu import HSTU, HSTUAttention, buckets
-from fullrank.models.sequential.attention.rotary import rotate
+from fullrank.models.sequential.attention.positions import Places, rotate
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
+from refusals import refused
 from tiny import close, histories, padded, shaken
 
 LONGEST = 9
@@ -103,7 +102,7 @@ def test_what_a_query_asks_about() -> None:
 
 def test_no_batch_without_times() -> None:
     batch, x = replace(padded(histories([5])), times=None), torch.randn(1, 5, 8)
-    with pytest.raises(UserError, match="rel_bias=positions"):
+    with refused("times-missing", "rel_bias=positions"):
         HSTU().build(8, LONGEST)(x, batch)
     attention = HSTU(rel_bias="positions").build(8, LONGEST).eval()
     assert not attention.reads_times and HSTU().build(8, LONGEST).reads_times
@@ -201,32 +200,31 @@ def test_a_row_without_events_is_finite() -> None:
 
 def test_it_is_placed_and_softmax_is_not() -> None:
     """The encoder tells places to those attentions alone that ask for them."""
-    attention: Attention = HSTU().build(8, LONGEST)
-    assert isinstance(attention, Placed) and not isinstance(Softmax().build(8, LONGEST), Placed)
+    assert HSTU().build(8, LONGEST).positional and not Softmax().build(8, LONGEST).positional
     assert Transformer(attention=HSTU()).build(8, 9).reads_times
     assert not Transformer(attention=HSTU(rel_bias="none")).build(8, 9).reads_times
     assert not Transformer().build(8, 9).reads_times
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "code", "named"),
     [
-        ({"gate": False, "norm": "rms"}, "norm has no effect with gate=false"),
-        ({"rope": True}, "rope takes the place of rel_bias='times'"),
-        ({"rope": True, "rel_bias": "positions"}, "rope takes the place of rel_bias='positions'"),
-        ({"divide_by": "padded"}, "divide_by"),
-        ({"dropout": 1.0}, "dropout"),
+        ({"gate": False, "norm": "rms"}, "setting-without-effect", ("norm", "gate=false")),
+        ({"rope": True}, "settings-contradict", ("rope", "rel_bias='times'")),
+        ({"rope": True, "rel_bias": "positions"}, "settings-contradict", ("rope", "rel_bias='positions'")),
+        ({"divide_by": "padded"}, "invalid-setting", ("divide_by", "padded")),
+        ({"dropout": 1.0}, "invalid-setting", ("dropout", 1.0)),
     ],
 )
-def test_refusals(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_refusals(settings: dict[str, Any], code: str, named: tuple[object, ...]) -> None:
+    with refused(code, *named):
         HSTU.parse(settings)
 
 
 def test_refused_widths() -> None:
-    with pytest.raises(UserError, match="width 10 does not divide by 3 heads.*qk_width and value_width"):
+    with refused("width-not-divisible", 10, 3, "qk_width", "value_width"):
         HSTU(heads=3).build(10, 5)
-    with pytest.raises(UserError, match="even qk_width, not 5"):
+    with refused("width-not-even", "hstu", 5):
         HSTU(rel_bias="none", rope=True).build(10, 5)
     y = HSTU(heads=3, qk_width=4, value_width=2).build(10, 5)(torch.randn(1, 2, 10), one_row())
     assert y.shape == (1, 2, 10)

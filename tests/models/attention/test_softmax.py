@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from fullrank.core.errors import UserError
 from fullrank.models.sequential.attention import mask
-from fullrank.models.sequential.attention.rotary import rotate
+from fullrank.models.sequential.attention.positions import rotate
 from fullrank.models.sequential.attention.softmax import Softmax, SoftmaxAttention
+from refusals import refused
 from tiny import close, histories, padded, shaken
 
 
@@ -18,7 +18,7 @@ from tiny import close, histories, padded, shaken
 @pytest.mark.parametrize(("dim", "heads", "length"), [(6, 3, 1), (7, 1, 5), (10, 2, 13)])
 def test_equals_its_formula(causal: bool, dim: int, heads: int, length: int) -> None:
     """softmax(q k / sqrt(e)) v head by head and query by query, written with loops."""
-    attention = SoftmaxAttention(dim, Softmax(heads=heads, causal=causal, bias=True))
+    attention = SoftmaxAttention(dim, 16, Softmax(heads=heads, causal=causal, bias=True))
     shaken(attention, 1.0).eval()
     batch = padded(histories([length, max(1, length - 2)]))
     x = torch.randn(2, length, dim)
@@ -64,13 +64,13 @@ def test_rope_sees_order_and_plain_attention_does_not() -> None:
     x = torch.randn(1, 6, 8)
     order = torch.tensor([3, 0, 4, 1, 2, 5])
     for rope in (False, True):
-        attention = shaken(SoftmaxAttention(8, Softmax(rope=rope)), 1.0).eval()
+        attention = shaken(SoftmaxAttention(8, 16, Softmax(rope=rope)), 1.0).eval()
         same = close(attention(x, batch)[:, -1], attention(x[:, order], batch)[:, -1])
         assert same is (not rope)
 
 
 def test_dropout_in_training_alone() -> None:
-    attention = shaken(SoftmaxAttention(8, Softmax(dropout=0.5)))
+    attention = shaken(SoftmaxAttention(8, 16, Softmax(dropout=0.5)))
     batch, x = padded(histories([6])), torch.randn(1, 6, 8)
     attention.eval()
     assert torch.equal(attention(x, batch), attention(x, batch))
@@ -94,8 +94,8 @@ def test_mask() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UserError, match="width 10 does not divide by 3 heads"):
+    with refused("width-not-divisible", "softmax", 10, 3):
         Softmax(heads=3).build(10, 5)
-    with pytest.raises(UserError, match="even width per head, not 3"):
+    with refused("width-not-even", "softmax", 3):
         Softmax(heads=2, rope=True).build(6, 5)
     assert Softmax(heads=2).build(6, 5)(torch.randn(1, 1, 6), padded([[1]])).shape == (1, 1, 6)

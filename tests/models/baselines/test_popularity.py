@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.models.sequential.baselines.popularity import Popularity
-from fullrank.models.sequential.baselines.recency import Recency
+from fullrank.models.sequential.baselines.popularity import Popularity, Recency
+from refusals import refused
 from tiny import padded, store
 
 DAY = 86_400
@@ -38,5 +36,5 @@ def test_half_life() -> None:
 
 
 def test_recency_needs_times() -> None:
-    with pytest.raises(UserError, match="recency needs event times"):
+    with refused("missing-times", "recency"):
         scores(Recency())

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.items.once import Once
-from fullrank.models.sequential.items.shares import Shares, keep, shares
+from fullrank.models.sequential.items import CachedItems, ItemIndex, Items, Shares, keep_shares, shares
 from fullrank.models.sequential.items.table import ItemTable
 from fullrank.models.sequential.items.text import Text, TextItems
 from fullrank.models.sequential.model import Recommender
@@ -19,10 +17,11 @@ from fullrank.models.sequential.objectives.negatives import Negatives
 from tiny import ITEMS, catalog, histories, padded, shaken
 
 
-class Counting:
+class Counting(Items):
     """Items that note which ids were asked of them."""
 
     def __init__(self, items: Any):
+        super().__init__()
         self.items, self.size, self.popularity = items, items.size, items.popularity
         self.asked: list[int] = []
 
@@ -37,7 +36,7 @@ class Counting:
 def test_each_item_is_computed_once() -> None:
     table = shaken(ItemTable(4, catalog()))
     counted = Counting(table)
-    once = Once(counted)
+    once = CachedItems(counted)
     for ids in ([[3, 3, 1], [9, 1, 0]], [1], [22, 0, 5], [], [[5], [4]], [9, 9, 9]):
         wanted = torch.tensor(ids, dtype=torch.long)
         assert torch.equal(once.embed(wanted), table.embed(wanted))
@@ -59,13 +58,13 @@ def test_a_step_is_the_same_with_and_without(share: Any, monkeypatch: pytest.Mon
         return own(items, ids)
 
     monkeypatch.setattr(TextItems, "embed", noted)
-    for once in (Once, lambda items: items):
-        monkeypatch.setattr("fullrank.models.sequential.model.reading", once)
+    for once in (True, False):
+        monkeypatch.setattr(TextItems, "computed", once)
         model.zero_grad()
         terms = model(batch)
         sum(terms.values()).backward()
         found.append((terms["ahead_1"].item(), [p.grad.clone() for p in model.parameters()]))
-        if once is Once:
+        if once:
             assert len(asked) == len(set(asked)), "an item was computed twice"
     assert len(asked) > 2 * len(set(asked))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
@@ -86,7 +85,7 @@ def test_shares_follow_their_counts() -> None:
     assert shares(counts) is not first
     assert snapshot.cumulative()[0] == pytest.approx(2 / (ITEMS * (ITEMS + 1)))
     given = Shares(counts, cumulative=torch.ones(ITEMS, dtype=torch.double))
-    keep(counts, given)
+    keep_shares(counts, given)
     assert bool((snapshot.cumulative() == 1).all())
 
 

@@ -12,13 +12,14 @@ import torch
 import coded
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import ItemIndex, Knowing, Perturbable, unit
+from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
-from fullrank.models.sequential.items.semantic import Semantic, by_codes, levels_of, read
+from fullrank.models.sequential.items.semantic import Semantic, levels_of, read_codes, score_by_codes
 from fullrank.models.sequential.model import Recommender
 from fullrank.ops.code_scores import code_scores, code_scores_reference
 from fullrank.semantic_ids.encode import encode
 from fullrank.semantic_ids.reader import CODES, SIZES
+from refusals import refused
 from tiny import ITEMS, catalog, close, shaken
 
 SIZES_OF_TINY = (5, 5, 3)
@@ -31,7 +32,7 @@ def bare() -> Catalog:
 @pytest.mark.parametrize("parts", ["mean", "sum", "concat"])
 def test_vectors_by_hand(parts: str) -> None:
     items = shaken(Semantic(parts=parts).build(6, catalog()))
-    codes, sizes = read(catalog())
+    codes, sizes = read_codes(catalog())
     assert sizes == SIZES_OF_TINY and items.table.shape == (13, 2 if parts == "concat" else 6)
     for i in range(ITEMS):
         own = [items.table[offset + codes[i, k]] for k, offset in enumerate((0, 5, 10))]
@@ -43,7 +44,6 @@ def test_vectors_by_hand(parts: str) -> None:
 def test_noise_falls_on_digits(parts: str) -> None:
     """A masked digit is a zero vector that still counts, a replaced one is another item's."""
     items = shaken(Semantic(parts=parts).build(6, catalog()))
-    assert isinstance(items, Perturbable)
     ids = torch.arange(20).view(4, 5)
     noise = Noise(0.3, 0.3, torch.arange(4), seed=1, step=2)
     digits, kept = perturb(items.codes[ids], SIZES_OF_TINY, noise)
@@ -69,7 +69,7 @@ def test_levels_search_their_own_codes(cosine: bool) -> None:
 def test_scores_are_the_mean_log_probability_of_an_items_codes() -> None:
     items = shaken(Semantic().build(6, catalog()))
     vectors = torch.randn(4, 3, 6)
-    answer = by_codes(vectors, ItemIndex(items, normalise=False))
+    answer = score_by_codes(vectors, ItemIndex(items, normalise=False))
     each = [(vectors[:, k] @ part.T).log_softmax(-1) for k, part in enumerate(items.table.split(SIZES_OF_TINY))]
     wanted = torch.stack([each[k][:, items.codes[:, k]] for k in range(3)]).mean(0)
     assert answer.size == ITEMS
@@ -88,34 +88,34 @@ def test_a_run_keeps_the_codes_it_read(tmp_path: Path, vector_file: Path) -> Non
     plain = coded.catalog()
     codes = encode(plain, tmp_path / "codes", set=coded.settings(vector_file))
     items = Semantic(codes=str(codes.path))
-    assert isinstance(items, Knowing)
-    known = items.known(plain)
-    assert read(known)[1] == codes.sizes and torch.equal(read(known)[0], codes.of(plain))
+    assert isinstance(items, ItemsSpec)
+    known = items.add_columns(plain)
+    assert read_codes(known)[1] == codes.sizes and torch.equal(read_codes(known)[0], codes.of(plain))
     known.write(tmp_path / "items.parquet")
     again = Catalog.open(tmp_path / "items.parquet")
     whole = [shaken(spec.build(6, kept)).all() for spec, kept in ((items, again), (Semantic(), codes.attach(plain)))]
     assert torch.equal(*whole), "the folder is not needed any more"
-    with pytest.raises(UserError, match="'codes' already"):
-        items.known(known)
+    with refused("column-name-taken", "codes"):
+        items.add_columns(known)
 
 
 def test_refusals() -> None:
-    with pytest.raises(UserError, match="fullrank encode STORE --out FOLDER"):
-        Semantic().known(bare())
-    with pytest.raises(UserError, match="no column 'codes'"):
+    with refused("items-without-codes", "fullrank encode STORE --out FOLDER"):
+        Semantic().add_columns(bare())
+    with refused("items-without-codes", "codes"):
         Semantic().build(6, bare())
-    with pytest.raises(UserError, match="set model.dim to a multiple of 3"):
+    with refused("width-not-divisible", 7, "multiple of 3"):
         Semantic(parts="concat").build(7, catalog())
     with pytest.raises(UserError, match="no folder of codes"):
-        Semantic(codes="nowhere").known(bare())
+        Semantic(codes="nowhere").add_columns(bare())
     wrong = pl.Series(SIZES, [[5, 5, 2]] * ITEMS, dtype=pl.Array(pl.Int32, 3))
-    with pytest.raises(UserError, match="does not fit"):
+    with refused("codes-damaged", "code_sizes"):
         Semantic().build(6, Catalog(catalog().frame.with_columns(wrong)))
-    with pytest.raises(UserError, match="as arrays of numbers"):
+    with refused("codes-damaged", "codes", "code_sizes"):
         Semantic().build(6, Catalog(catalog().frame.with_columns(codes=pl.lit(1))))
     for items in ({}, {"items": {"kind": "semantic", "parts": "concat"}}):
         spec = Recommender.parse({"dim": 6, "task": {"kind": "semantic_tokens"}} | items)
-        with pytest.raises(UserError, match="set model.items.kind=semantic"):
+        with refused("items-not-codes", "model.items.kind=semantic"):
             spec.build(catalog())
 
 

@@ -8,10 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Queries
 from fullrank.models.sequential.objectives import negatives as module
-from fullrank.models.sequential.objectives.negatives import Negatives, draw, kept, log_probability, scores, spread
+from fullrank.models.sequential.objectives.negatives import (
+    Negatives,
+    counted_negatives,
+    draw,
+    log_probability,
+    per_query,
+    scores,
+)
+from refusals import refused
 from tiny import ITEMS, close, histories, padded, questions
 
 MIXTURES = (
@@ -67,23 +74,23 @@ def test_draws_depend_on_their_place_alone(share: str) -> None:
     rows = histories((9, 2, 14, 5))
     spec = Negatives(count=6, share=share, popularity=1)
     q, batch = case()
-    whole = spread(spec, draw(spec, q, batch), q)
-    again = spread(spec, draw(spec, q, batch), q)
+    whole = per_query(spec, draw(spec, q, batch), q)
+    again = per_query(spec, draw(spec, q, batch), q)
     assert torch.equal(whole, again)
     for mine in ([2], [3, 0], [1, 2]):
         part = padded([rows[i] for i in mine], extra=3, ids=[100 + i for i in mine])
         p = questions(part)
         among = torch.cat([(q.rows == i).nonzero()[:, 0] for i in mine])
-        assert torch.equal(spread(spec, draw(spec, p, part), p), whole[among])
+        assert torch.equal(per_query(spec, draw(spec, p, part), p), whole[among])
     for other in (replace(batch, step=1), replace(batch, seed=9)):
-        assert not torch.equal(spread(spec, draw(spec, q, other), q), whole)
+        assert not torch.equal(per_query(spec, draw(spec, q, other), q), whole)
 
 
 @pytest.mark.parametrize(("share", "different"), [("query", 26), ("row", 4), ("batch", 1)])
 def test_who_shares_a_draw(share: str, different: int) -> None:
     q, batch = case()
     spec = Negatives(count=20, share=share)
-    ids = spread(spec, draw(spec, q, batch), q)
+    ids = per_query(spec, draw(spec, q, batch), q)
     assert len(ids.unique(dim=0)) == different == {"query": len(q.targets), "row": len(batch.items), "batch": 1}[share]
     if share == "row":
         assert all(len(ids[q.rows == r].unique(dim=0)) == 1 for r in range(len(batch.items)))
@@ -101,15 +108,15 @@ def test_scores(share: str) -> None:
     q = replace(q, temperature=0.3)
     spec = Negatives(count=7, share=share)
     drawn = draw(spec, q, batch)
-    wanted = torch.einsum("md,mnd->mn", q.vectors, q.catalogue.embed(spread(spec, drawn, q))) / 0.3
+    wanted = torch.einsum("md,mnd->mn", q.vectors, q.catalogue.embed(per_query(spec, drawn, q))) / 0.3
     assert close(scores(spec, drawn, q), wanted)
 
 
 def check_exclusion(exclude: str) -> None:
     q, batch = case()
     spec = Negatives(count=40, exclude=exclude)
-    ids = spread(spec, draw(spec, q, batch), q)
-    found = module.kept(spec, ids, q, batch)
+    ids = per_query(spec, draw(spec, q, batch), q)
+    found = module.counted_negatives(spec, ids, q, batch)
     for m, target in enumerate(q.targets.tolist()):
         row = int(q.rows[m])
         events = set(batch.items[row, : batch.lengths[row]].tolist())
@@ -126,18 +133,20 @@ def test_exclusion(exclude: str) -> None:
 
 def test_planted_exclusions_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def padding_counts(spec: Negatives, ids: Tensor, q: Queries, batch: Batch) -> Tensor:
-        return kept(spec, ids, q, replace(batch, lengths=torch.full_like(batch.lengths, batch.items.shape[1])))
+        return counted_negatives(
+            spec, ids, q, replace(batch, lengths=torch.full_like(batch.lengths, batch.items.shape[1]))
+        )
 
-    monkeypatch.setattr(module, "kept", padding_counts)
+    monkeypatch.setattr(module, "counted_negatives", padding_counts)
     with pytest.raises(AssertionError):
         check_exclusion("history")
-    monkeypatch.setattr(module, "kept", lambda spec, ids, q, batch: torch.ones_like(ids, dtype=torch.bool))
+    monkeypatch.setattr(module, "counted_negatives", lambda spec, ids, q, batch: torch.ones_like(ids, dtype=torch.bool))
     with pytest.raises(AssertionError):
         check_exclusion("target")
 
 
 def test_refusals() -> None:
-    with pytest.raises(UserError, match="all sources weigh nothing"):
+    with refused("weights-all-zero", "uniform", "popularity", "in_batch"):
         Negatives.parse({"uniform": 0})
-    with pytest.raises(UserError, match="count"):
+    with refused("invalid-setting", "count"):
         Negatives.parse({"count": 0})

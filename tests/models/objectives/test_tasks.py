@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Queries, States
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import Semantic
@@ -17,6 +16,7 @@ from fullrank.models.sequential.objectives.tasks.cloze import Cloze, ClozeTask
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
+from refusals import refused
 from tiny import Flat, catalog, close, padded, shaken
 
 ITEMS = Table().build(4, catalog())
@@ -24,7 +24,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def asked(task, batch: Batch) -> tuple[tuple[Queries, ...], Batch]:  # noqa: ANN001
-    x, inputs = task.present(ITEMS, batch)
+    x, inputs = task.training_inputs(ITEMS, batch)
     return task.queries(States(x), inputs, batch, Flat(ITEMS.all())), inputs
 
 
@@ -91,11 +91,11 @@ def test_outputs_of_a_reasoner_are_used() -> None:
     """A reasoner's own answers go before the last token's state."""
     task = LastItem().build(4, 10)
     batch = padded([[5, 6, 7], [8, 9]])
-    x, inputs = task.present(ITEMS, batch)
+    x, inputs = task.training_inputs(ITEMS, batch)
     trained, answered = torch.randn(2, 4), torch.randn(2, 4)
     states = States(x, outputs={"trained": trained, "answer": answered})
     assert torch.equal(task.queries(states, inputs, batch, Flat(ITEMS.all()))[0].vectors, trained)
-    assert torch.equal(task.answer(states, inputs), answered)
+    assert torch.equal(task.readout(states, inputs), answered)
 
 
 def test_cloze_covers() -> None:
@@ -127,14 +127,14 @@ def test_cloze_view() -> None:
     task = Cloze(share=0.5).build(4, 40)
     (q,), inputs = asked(task, batch)
     assert inputs.hidden is not None
-    x, _ = task.present(ITEMS, batch)
+    x, _ = task.training_inputs(ITEMS, batch)
     assert torch.equal(x[inputs.hidden], task.cover.expand(int(inputs.hidden.sum()), -1))
     assert torch.equal(x[~inputs.hidden], ITEMS.embed(batch.items)[~inputs.hidden])
     assert torch.equal(q.targets, batch.items[inputs.hidden])
 
 
 def ask(task: ClozeTask, rows: list[list[int]]) -> Batch:
-    x, inputs = task.ask(ITEMS, padded(rows))
+    x, inputs = task.inference_inputs(ITEMS, padded(rows))
     assert inputs.hidden is not None
     assert torch.equal(x[inputs.hidden], task.cover.expand(len(rows), -1))
     return inputs
@@ -163,7 +163,7 @@ def test_refusals() -> None:
         (Cloze, {"share": 0}),
         (Cloze, {"last": 2}),
     ):
-        with pytest.raises(UserError):
+        with refused("invalid-setting", *tree):
             spec.parse(tree)
 
 
@@ -172,7 +172,7 @@ def test_semantic_tokens_ask_every_level() -> None:
     items = shaken(Semantic().build(6, catalog()))
     task = SemanticTokens().build(6, 10, items)
     batch = padded([[1, 2, 3], [4, 5]])
-    x, inputs = task.present(items, batch)
+    x, inputs = task.training_inputs(items, batch)
     found = task.queries(States(x), inputs, batch, ItemIndex(items, normalise=False))
     assert [q.name for q in found] == ["code_1", "code_2", "code_3"] and all(q.weight == 1 / 3 for q in found)
     assert [q.items.tolist() for q in found if q.items is not None] == [[2, 3, 5]] * 3

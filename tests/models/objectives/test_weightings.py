@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Queries, States, Step
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.losses.bce import BCE
-from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
-from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, rare
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
+from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
+from refusals import refused
 from tiny import Flat, close, histories, padded, questions
 from whole import build, pattern
 
@@ -34,7 +34,7 @@ def asked(targets: list[int], counts: list[int] = COUNTS) -> tuple[Queries, Step
 @pytest.mark.parametrize(("share", "tail"), [(0.8, 8), (0.5, 6), (0.3, 3), (0.05, 3), (0.95, 9)])
 def test_the_tail_takes_in_ties(share: float, tail: int) -> None:
     """The items with at most as many events as the last of the least popular share."""
-    flags = rare(Flat(torch.zeros(10, 2), torch.tensor(COUNTS)), share, torch.device("cpu"))
+    flags = tail_items(Flat(torch.zeros(10, 2), torch.tensor(COUNTS)), share, torch.device("cpu"))
     bound = sorted(COUNTS)[max(math.floor(share * 10 + 1e-9), 1) - 1]
     assert flags.tolist() == [count <= bound for count in COUNTS]
     assert int(flags.sum()) == {8: 9}.get(tail, tail), "the 8th least popular item has 5 events, as two items do"
@@ -55,7 +55,7 @@ def test_r2rec_gives_the_sum_of_gamma_and_loss() -> None:
     model = build(Recommender(dim=8, loss=BCE(), weighting=R2Rec(tail=0.5), encoder=GRU(dropout=0.0))).eval()
     step = model.step(pattern())
     (q,) = step.queries
-    tail = rare(q.catalogue, 0.5, q.targets.device)[q.targets].float()
+    tail = tail_items(q.catalogue, 0.5, q.targets.device)[q.targets].float()
     gamma = torch.softmax(tail / 0.5, 0)
     assert 0 < tail.mean() < 1
     assert close(model(pattern())[q.name], (gamma * step.records[q.name].losses).sum())
@@ -71,9 +71,9 @@ def test_d2lr_by_hand(floor: float) -> None:
 
 
 def test_a_floor_above_every_share_is_refused() -> None:
-    with pytest.raises(UserError, match=r"floor=0.4 would weigh every item alike.*0.281 of the training events"):
+    with refused("floor-above-every-share", "floor=0.4", "0.281"):
         D2LR(floor=0.4).build()(*asked([0, 1]))
-    with pytest.raises(UserError, match="floor"):
+    with refused("invalid-setting", "floor"):
         D2LR.parse({"floor": 1.0})
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from clicks import FIELDS, impressions
+from fullrank.models.ranking import Ranker
 from fullrank.models.ranking.dcnv2 import DCNv2
+from fullrank.models.ranking.feed_forwards import FeedForward
 from fullrank.models.ranking.fm import FM
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from fullrank.models.ranking.rankelastor import RankElastor
@@ -52,10 +53,10 @@ def test_the_whole_model_is_counted(dims: Any) -> None:
 
 def test_a_ranker_of_another_package_may_not_say() -> None:
     made = model(DCNv2())
-    made.ranker = nn.Identity()
+    made.ranker = Ranker()
     assert made.size().total_flops is None and made.size().dump()["flops"] is None
     whole = model(RankElastor(tokens=4, width=6, blocks=1))
-    whole.ranker.feed_forwards[0] = nn.Identity()  # type: ignore[index,operator]
+    whole.ranker.feed_forwards[0] = FeedForward()  # type: ignore[index,operator]
     assert whole.size().flops["ffn_0"] is None and whole.size().total_flops is None
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Record, Step
 from fullrank.models.sequential.model import Recommender, RecommenderModel
@@ -17,6 +16,7 @@ from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntr
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.regularizers.dros import DROS
+from refusals import refused
 from tiny import Flat, catalog, close, histories, padded, shaken
 
 COUNTS = [9.0, 5.0, 4.0, 1.0]
@@ -104,7 +104,7 @@ def _without_negatives(step: Step) -> dict[str, Record]:
 
 
 def test_an_exact_softmax_is_refused() -> None:
-    with pytest.raises(UserError, match="dros reads the scores of sampled negatives.*model.loss=bce"):
+    with refused("loss-without-negatives", "dros", "model.loss=bce"):
         model(CrossEntropy())
 
 
@@ -112,5 +112,5 @@ def test_a_record_without_negatives_is_refused() -> None:
     """Of a loss that says nothing about itself."""
     step = given(None)
     bare = {name: Record(record.losses, record.positive) for name, record in step.records.items()}
-    with pytest.raises(UserError, match="dros reads the scores of sampled negatives"):
+    with refused("loss-without-negatives", "dros"):
         DROS().build()(replace(step, records=bare))

@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Step
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items import Items, Perturbable, perturbed
+from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise, perturb_reference
 from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
@@ -26,6 +25,7 @@ from fullrank.models.sequential.regularizers.mutual_information import MutualInf
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.ops.in_batch_triplet import in_batch_triplet_reference
+from refusals import refused
 from tiny import catalog, close, histories, padded, shaken
 
 ROWS = histories([5, 7, 2, 4])
@@ -65,12 +65,12 @@ def noisy_by_hand(items: Any, ids: Tensor, noise: Noise) -> Tensor:
 @pytest.mark.parametrize("kind", ["ids", "codes"])
 def test_what_is_noisy(kind: str) -> None:
     items: Any = shaken(Semantic().build(6, catalog())) if kind == "codes" else build().items
-    assert isinstance(items, Items) and isinstance(items, Perturbable) == (kind == "codes")
+    assert isinstance(items, Items) and (type(items).perturbed is not Items.perturbed) == (kind == "codes")
     ids, noise = padded(ROWS).items, Noise(0.3, 0.3, torch.arange(4), seed=3)
-    found = perturbed(items, ids, noise)
+    found = items.perturbed(ids, noise)
     assert close(found, noisy_by_hand(items, ids, noise)) and not close(found, items.embed(ids))
-    assert close(perturbed(items, ids, replace(noise, mask=0.0, substitute=0.0)), items.embed(ids))
-    assert not perturbed(items, ids, replace(noise, mask=1.0, substitute=0.0)).any()
+    assert close(items.perturbed(ids, replace(noise, mask=0.0, substitute=0.0)), items.embed(ids))
+    assert not items.perturbed(ids, replace(noise, mask=1.0, substitute=0.0)).any()
 
 
 @pytest.mark.parametrize("task", [NextItem(), LastItem(), Cloze()])
@@ -87,7 +87,7 @@ def test_noise_robustness_by_hand(task: Any, kind: str) -> None:
     batch = padded(ROWS, step=5)
     step = model.step(batch)
     noise = Noise.on(batch, 0.3, 0.3)
-    x, inputs = model.task.present(model.items, batch)
+    x, inputs = model.task.training_inputs(model.items, batch)
     rough = noisy_by_hand(model.items, inputs.items, noise)
     if inputs.hidden is not None:
         rough = torch.where(inputs.hidden[..., None], x, rough)
@@ -200,7 +200,7 @@ def test_the_planted_fault_is_caught() -> None:
 
 def test_what_is_refused() -> None:
     for mask, substitute in ((0.0, 0.0), (0.7, 0.4)):
-        with pytest.raises(UserError, match="at most 1"):
+        with refused("share-out-of-range", f"{mask + substitute:g}"):
             NoiseRobustness.parse({"kind": "noise_robustness", "mask": mask, "substitute": substitute})
-    with pytest.raises(UserError, match="temperature"):
+    with refused("invalid-setting", "temperature"):
         MutualInformation.parse({"kind": "mutual_information", "temperature": 0.01})

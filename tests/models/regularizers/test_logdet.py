@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fullrank.data.batch import Step
 from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.regularizers._users import users
+from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.logdet import LogDet, divergence
 from tiny import ITEMS, Flat, catalog, close, histories, padded, shaken
 
@@ -65,7 +65,7 @@ def test_a_user_is_the_sum_of_its_states_over_the_longest_history() -> None:
     short, padded_more = step(), step(extra=4)
     tokens = short.states.tokens
     wanted = torch.stack([tokens[0, :4].sum(0), tokens[1, :6].sum(0)]) / LONGEST
-    assert close(users(short), wanted) and close(users(padded_more), wanted)
+    assert close(user_vectors(short), wanted) and close(user_vectors(padded_more), wanted)
     items = LogDet().build()(short)
     both = LogDet(user_weight=0.01).build()(short)
     assert close(both, items + 0.01 * divergence(wanted, 1e-6))

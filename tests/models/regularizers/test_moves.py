@@ -22,10 +22,9 @@ from fullrank.models.sequential.items.perturb import Noise
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
-from fullrank.models.sequential.objectives.weightings.d2lr import D2LR
-from fullrank.models.sequential.objectives.weightings.inverse_popularity import InversePopularity
-from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, rare
-from fullrank.models.sequential.regularizers._users import users
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
+from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
+from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
@@ -83,7 +82,7 @@ def whole(model: RecommenderModel) -> Step:
 def rayleigh(model: RecommenderModel) -> float:
     """||Y r||^2 / ||r||^2 of the score matrix Y at its row sum r."""
     step = whole(model)
-    scores = users(step) @ step.queries[0].catalogue.all().T
+    scores = user_vectors(step) @ step.queries[0].catalogue.all().T
     r = scores.sum(0)
     return ((scores @ r).norm() / r.norm()).square().item()
 
@@ -99,7 +98,7 @@ def item_rank(model: RecommenderModel) -> float:
 
 
 def user_rank(model: RecommenderModel) -> float:
-    return entropy_rank(torch.linalg.svdvals(users(whole(model)))).item()
+    return entropy_rank(torch.linalg.svdvals(user_vectors(whole(model)))).item()
 
 
 def error_spread(model: RecommenderModel) -> float:
@@ -118,13 +117,13 @@ def tail_mass(model: RecommenderModel) -> float:
     assert record.positive is not None
     losses = record.losses if model.weighting is None else record.losses * model.weighting(q, step)
     (slopes,) = torch.autograd.grad(losses.sum(), record.positive)
-    return (slopes.abs() @ rare(q.catalogue, 0.8, slopes.device)[q.targets].float() / slopes.abs().sum()).item()
+    return (slopes.abs() @ tail_items(q.catalogue, 0.8, slopes.device)[q.targets].float() / slopes.abs().sum()).item()
 
 
 def column_peak(model: RecommenderModel) -> float:
     """The largest column sum of attention, over layers and heads."""
     batch_, states = batch(np.arange(USERS), 1000), whole(model).states
-    _, inputs = model.task.present(model.items, batch_)
+    _, inputs = model.task.training_inputs(model.items, batch_)
     sums = [
         (b.attention.weights(b.attention_norm(x), inputs) * inputs.valid[:, None, :, None]).sum(2).max()  # type: ignore[operator, union-attr]
         for b, x in zip(states.blocks, states.layers, strict=False)
@@ -177,7 +176,7 @@ def noise_distance(model: RecommenderModel) -> float:
     some = batch(np.arange(USERS), 1000)
     states = []
     for items in (model.items, Noisy(model.items, Noise.on(some, 0.2, 0.0))):
-        x, inputs = model.task.present(items, some)
+        x, inputs = model.task.training_inputs(items, some)
         states.append(last(model.encoder(x, inputs).tokens, inputs))
     clean, noisy = (torch.nn.functional.normalize(s, dim=-1) for s in states)
     return ((1 - (clean * noisy).sum(-1)).mean() / (1 - clean @ clean.T).mean()).item()

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Step
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
@@ -48,7 +47,7 @@ def taken(model: RecommenderModel, batch: Batch | None = None) -> Step:
 
 
 def flat(step: Step, *, start: bool = False) -> Tensor:
-    thoughts = step.states.thoughts
+    thoughts = step.states.reasoning
     assert thoughts is not None
     steps = thoughts.steps.flatten(1, 2)
     return torch.cat([thoughts.start[:, None], steps], 1) if start else steps
@@ -149,7 +148,7 @@ def test_progressive_by_hand() -> None:
     batch = padded(ROWS)
     step = taken(model, batch)
     assert [q.name for q in step.queries] == ["last", "last_step_0", "last_step_1", "last_step_2"]
-    thoughts = step.states.thoughts
+    thoughts = step.states.reasoning
     assert thoughts is not None
     torch.manual_seed(1)
     terms = model(batch)
@@ -189,12 +188,12 @@ def test_shards_ask_as_much_as_the_whole(penalties: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("penalty", [ReasoningContrast(), Progressive(), KLDiversity()])
 def test_a_penalty_without_a_reasoner_is_refused(penalty: Any) -> None:
-    with pytest.raises(UserError, match="model.reasoner=plr"):
+    with refused("model-without-reasoner", "model.reasoner=plr"):
         build(penalty, reasoner=None)
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(UserError, match="model.task=last_item"):
+    with refused("task-ignores-reasoner", "model.task=last_item"):
         Recommender(dim=6, task=NextItem(), reasoner=PLR()).build(catalog())
     with refused("penalties-disagree", "loss_views=first"):
         build(ReasoningContrast(), Progressive())

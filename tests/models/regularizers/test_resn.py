@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fullrank.data.batch import Step
 from fullrank.models.sequential.model import Recommender, Scoring
-from fullrank.models.sequential.regularizers._users import users
+from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.resn import ReSN, quotient
 from tiny import catalog, close, histories, padded, shaken
 
@@ -41,7 +41,7 @@ def test_reaches_the_singular_value_where_all_users_want_the_same() -> None:
 def test_reads_the_scores_that_the_loss_sees(scoring: Scoring) -> None:
     found = step(scoring)
     (q,) = found.queries
-    wanted = quotient(users(found) / scoring.temperature, q.catalogue.all())
+    wanted = quotient(user_vectors(found) / scoring.temperature, q.catalogue.all())
     assert close(ReSN(weight=1.0).build()(found), wanted) and bool(wanted > 0)
 
 

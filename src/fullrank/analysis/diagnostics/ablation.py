@@ -37,7 +37,7 @@ from fullrank.analysis.report.draw import COLOURS, GREY, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch, DenseScorer, Model
 from fullrank.evaluation import evaluate
-from fullrank.models.sequential.attention.streams import Streamed
+from fullrank.models.sequential.attention import Attention
 
 USERS = 2048
 """Most users measured for each part: the first of the sample, whose order is random."""
@@ -158,9 +158,9 @@ def silenced(modules: tuple[nn.Module, ...]) -> Iterator[None]:
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(zero).remove)
-            if isinstance(module, Streamed):  # a reasoner's own tokens do not pass through forward
-                vars(module)["think"] = _zeros_of(module.think)
-                stack.callback(delattr, module, "think")
+            if isinstance(module, Attention):  # a reasoner's own tokens do not pass through forward
+                vars(module)["attend_latent"] = _zeros_of(module.attend_latent)
+                stack.callback(delattr, module, "attend_latent")
         yield
 
 

@@ -255,7 +255,7 @@ def _why_not(blocks: tuple[Block, ...], batch: Activations) -> str | None:
     """Why the bound does not hold for these blocks; None where it does."""
     if not blocks:
         return "it has no transformer blocks"
-    if batch.states is not None and batch.states.thoughts is not None:
+    if batch.states is not None and batch.states.reasoning is not None:
         return "it answers after latent steps, which pass its blocks again"
     for block in blocks:
         feed = block.feed_forward

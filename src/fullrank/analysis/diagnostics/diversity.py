@@ -81,7 +81,7 @@ class Diversity(Diagnostic):
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
-        reasoned = None if batch.states is None else batch.states.thoughts
+        reasoned = None if batch.states is None else batch.states.reasoning
         if reasoned is None:
             return
         self.alone = reasoned.gate.shape[1] == 1

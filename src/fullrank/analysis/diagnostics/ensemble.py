@@ -51,7 +51,7 @@ class Ensemble(Diagnostic):
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
-        reasoned = None if batch.states is None else batch.states.thoughts
+        reasoned = None if batch.states is None else batch.states.reasoning
         if reasoned is None or not isinstance(batch.scorer, DenseScorer) or not reasoned.steps.shape[1]:
             return
         if reasoned.gate.shape[1] == 1 or self.targets is None:

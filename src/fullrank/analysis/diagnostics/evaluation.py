@@ -13,7 +13,7 @@ from fullrank.analysis.diagnostics.attention_share import LABELS, popularity_ban
 from fullrank.analysis.report import Figure, Missing, join_words
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult, not_comparable
-from fullrank.metrics.coverage import exposures
+from fullrank.metrics.exposure import exposures
 
 PLACES = 10
 """Places of each list that are looked at."""

@@ -132,7 +132,7 @@ class LatentAttention(Diagnostic):
 def latent_weights(model: Any, attentions: Sequence[SoftmaxAttention], batch: Batch) -> Iterator[LatentWeights]:
     """The weights of every layer at every step of one batch."""
     reasoner = model.reasoner
-    x, inputs = model.task.ask(model.items, batch)
+    x, inputs = model.task.inference_inputs(model.items, batch)
     state = reasoner.begin(x, inputs)
     for step in range(1, reasoner.steps + 1):
         with _projected(attentions) as queries:

@@ -64,7 +64,7 @@ class Streams(Diagnostic):
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
-        reasoned = None if batch.states is None else batch.states.thoughts
+        reasoned = None if batch.states is None else batch.states.reasoning
         if reasoned is None or not isinstance(batch.scorer, DenseScorer):
             return
         self.gates.append(reasoned.gate.double().cpu())

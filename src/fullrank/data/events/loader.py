@@ -109,7 +109,7 @@ class Loader:
         return Batch(
             torch.from_numpy(items.astype(np.int64)),
             torch.from_numpy(rows.lengths),
-            rows=torch.from_numpy(rows.ends),
+            rows=torch.from_numpy(rows.ends),  # where a row ends in the store: unique to each prefix of each user
             users=torch.from_numpy(np.searchsorted(self.store.offsets, rows.starts, side="right") - 1),
             times=None if times is None else torch.from_numpy(times),
             seed=self.seed,

@@ -1,4 +1,4 @@
-"""From a table of events to a store: read, filter, split, pack. The one entry point of this room.
+"""From a table of events to a store (a prepared dataset): read, filter, split, write.
 
 Filters are pure functions, events to events; the manifest gets the counts after each.
 """
@@ -180,6 +180,7 @@ def without_duplicates(events: Events, keep: Duplicates) -> Events:
     """
     if keep == "keep":
         return events
+    # One number for each pair: users x items fit 63 bits, since both are codes of 31.
     pair = pl.Series(events.user.astype(np.int64) * len(events.item_ids) + events.item)
     mask = pair.is_first_distinct() if keep == "first" else pair.is_last_distinct()
     return events.take(mask.to_numpy())

@@ -1,4 +1,4 @@
-"""The store: events as flat arrays with one offset per user, memory-mapped and read-only."""
+"""The store, a prepared dataset of events: flat arrays with one offset per user, memory-mapped and read-only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64
 
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import unknown
 from fullrank.core.files import require_replaceable
 from fullrank.core.jagged import Jagged
 from fullrank.data import manifest as manifests
@@ -166,9 +166,9 @@ class Store:
             DeprecationWarning,
             stacklevel=2,
         )
-        asked = self.eval_set(split, without_history=without_history)
-        known = asked.histories.items
-        return asked.users, known.starts, known.ends, asked.targets.ends
+        found = self.eval_set(split, without_history=without_history)
+        known = found.histories.items
+        return found.users, known.starts, known.ends, found.targets.ends
 
     def trained(
         self,
@@ -216,21 +216,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
     form = manifests.FolderFormat("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
     manifest = manifests.read_header(folder, form)
-    where = f"{manifests.NAME} of {str(folder)!r}"
     counts = manifest.get("counts")
     if not (isinstance(counts, dict) and all(manifests.is_count(counts.get(k)) for k in ("users", "items", "events"))):
-        raise UserError(f"{where} lacks the counts of users, items and events", code="manifest-incomplete")
-    for key in ("fingerprint", "content"):
-        if not isinstance(manifest.get(key), str):
-            raise UserError(f"{where} lacks {key!r}", code="manifest-incomplete")
-    if not isinstance(manifest.get("spec"), dict) or not isinstance(manifest.get("files"), dict):
-        raise UserError(f"{where} lacks 'spec' or 'files'", code="manifest-incomplete")
-    split = manifest.get("split")
-    if not (isinstance(split, dict) and isinstance(split.get("kind"), str)):
-        raise UserError(f"{where} lacks 'split'", code="manifest-incomplete")
-    types = manifest.get("type_names")
-    if not (isinstance(types, list) and all(isinstance(name, str) for name in types)):
-        raise UserError(f"{where} lacks 'type_names'", code="manifest-incomplete")
+        raise manifests.incomplete_manifest(folder, "lacks the counts of users, items and events")
+    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": dict, "type_names": list}
+    for key, kind in kinds.items():
+        if not isinstance(manifest.get(key), kind):
+            raise manifests.incomplete_manifest(folder, f"lacks {key!r}")
+    if not isinstance(manifest["split"].get("kind"), str):
+        raise manifests.incomplete_manifest(folder, "lacks the kind of its 'split'")
+    if not all(isinstance(name, str) for name in manifest["type_names"]):
+        raise manifests.incomplete_manifest(folder, "has 'type_names' that are no text")
     manifests.check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
     return manifest
 
@@ -241,8 +237,6 @@ def _array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[in
     path = folder / f"{name}.npy"
     if path.name not in manifest["files"]:
         if needed:
-            raise UserError(
-                f"{manifests.NAME} of {str(folder)!r} does not list {path.name}", code="manifest-incomplete"
-            )
+            raise manifests.incomplete_manifest(folder, f"does not list {path.name}")
         return None
     return manifests.map_array(path, dtype, shape)

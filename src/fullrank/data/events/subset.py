@@ -60,8 +60,9 @@ def subset(
     owner = source.events.items.row_of()
     items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
     mine = chosen[owner]
-    kept = mine & ~((part == 0) & hidden[items])
-    if not (kept & (part == 0)).any():
+    # Hidden items lose their training events alone: in validation and test they are what a model has to find.
+    remains = mine & ~((part == 0) & hidden[items])
+    if not (remains & (part == 0)).any():
         raise UserError(
             f"share={share:g} and hide_items={hide_items:g} leave no training events; loosen them",
             code="no-events-left",
@@ -79,9 +80,9 @@ def subset(
         "keep_items": keep_items,
         "hide_items": hide_items,
         "hidden_items": int((hidden & alive).sum()),
-        "hidden_events": int((mine & ~kept).sum()),
+        "hidden_events": int((mine & ~remains).sum()),
     }
-    _write(place, source, owner, part, kept, alive, facts)
+    _write(place, source, owner, part, remains, alive, facts)
     return Store.open(place)
 
 
@@ -90,22 +91,22 @@ def _write(
     source: Store,
     owner: Int64[np.ndarray, "E"],
     part: np.ndarray,
-    kept: Bool[np.ndarray, "E"],
+    remains: Bool[np.ndarray, "E"],
     alive: Bool[np.ndarray, "V"],
     facts: dict[str, Any],
 ) -> None:
-    counts = np.stack([np.bincount(owner[kept & (part == p)], minlength=source.num_users) for p in range(3)], 1)
+    counts = np.stack([np.bincount(owner[remains & (part == p)], minlength=source.num_users) for p in range(3)], 1)
     present = counts.sum(1) > 0
     ends = np.cumsum(counts[present].sum(1))
     offsets = np.concatenate([[0], ends]).astype(np.int64)
     bounds = offsets[:-1, None] + np.cumsum(counts[present, :2], axis=1)
-    items = (np.cumsum(alive) - 1)[np.asarray(source.items)[kept]]
+    items = (np.cumsum(alive) - 1)[np.asarray(source.items)[remains]]
     arrays = {"items": items, "offsets": offsets, "bounds": bounds}
     for name in ("times", "weights", "types"):
         array = getattr(source, name)
         if array is not None:
-            arrays[name] = np.asarray(array)[kept]
-    described = splits.split_counts(offsets, bounds, items, int(alive.sum()))
+            arrays[name] = np.asarray(array)[remains]
+    counts_by_part = splits.split_counts(offsets, bounds, items, int(alive.sum()))
     trained = np.bincount(items[splits.event_parts(offsets, bounds) == 0], minlength=int(alive.sum()))
     catalogue = source.catalog.frame.filter(pl.Series(alive)).with_columns(
         item=pl.Series(np.arange(len(trained))), train_count=pl.Series(trained.astype(np.int64))
@@ -128,7 +129,7 @@ def _write(
         "subset": {**facts, "drift": drift},
         "item_table": source.manifest.get("item_table"),
         "user_table": source.manifest.get("user_table"),
-        "split": {**rule, **described},
+        "split": {**rule, **counts_by_part},
         "fingerprint": store_fingerprint(people["user_id"], catalogue["item_id"], items, offsets, bounds),
         "type_names": list(source.type_names),
         "notes": list(source.manifest.get("notes", [])),

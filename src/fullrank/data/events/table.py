@@ -115,7 +115,7 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
     if columns.time is None:
         return events
     time, key = values.seconds(*column(columns.time), columns.time_unit, typed=source.typed)
-    notes = _doubt(time, columns)
+    notes = _milliseconds_note(time, columns)
     events = replace(events, time=time, notes=notes)
     if bool((key[1:] >= key[:-1]).all()):
         return events
@@ -128,7 +128,7 @@ def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
     return new[code], ids.filter(pl.Series(used))
 
 
-def _doubt(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
+def _milliseconds_note(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
     """A note where numbers taken as seconds reach past the year 5000: they are probably milliseconds."""
     if columns.time_unit == "s" and int(time.max()) > 10**11:
         return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "

@@ -1,4 +1,4 @@
-"""Writing a store: flat arrays, tables and the manifest, all or nothing."""
+"""Write a store: flat arrays, tables and the manifest, all or nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_store(
     for part in ("validation", "test"):
         if parts[part]["users"] == 0:
             notes.append(f"the split leaves no {part} events: nothing can be evaluated there")
-    train = splits.event_parts(offsets, bounds) == 0
+    train = splits.event_parts(offsets, bounds) == 0  # counts of later events would leak what is to be predicted
     popularity = np.bincount(events.item[train], minlength=len(items.ids))
     manifest = {
         "format": FORMAT,

@@ -48,7 +48,7 @@ class FieldEncoder:
         self.fields = tuple(self._info(field) for field in schema.fields)
         self.categorical = [field for field in schema.fields if is_categorical(field)]
         self.numeric = [field for field in schema.fields if isinstance(field, Numeric) and not is_categorical(field)]
-        self.several = list(schema.several())
+        self.multivalued = list(schema.multivalued())
 
     def lookup(self, field: AnyField) -> Lookup:
         """Where the ids of a categorical field, a bag or a sequence come from."""
@@ -71,9 +71,9 @@ class FieldEncoder:
             parsed = numeric.parse_numbers(frame[one.name], name)
             numbers[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, name)
         bags = []
-        for several in self.several:
-            found, lengths = bag_values(frame[several.name], several, f"column {several.name!r} of {what}")
-            bags.append(Jagged.from_lengths(self.lookup(several).ids(found), lengths))
+        for field in self.multivalued:
+            found, lengths = bag_values(frame[field.name], field, f"column {field.name!r} of {what}")
+            bags.append(Jagged.from_lengths(self.lookup(field).ids(found), lengths))
         return Encoded(categorical, numbers, tuple(bags))
 
     def _info(self, field: AnyField) -> FieldInfo:
@@ -165,7 +165,10 @@ def transform(
     labels: UInt8[np.ndarray, "R"] | None = None,
     groups: Int32[np.ndarray, "R"] | None = None,
 ) -> Impressions:
-    """The rows of a frame that has the columns of the fields, in its order. `what` names it in errors."""
+    """New rows as the tensors that a ranker reads, by what was fitted on training rows; rows keep the frame's order.
+
+    The frame has the columns of the fields. `what` names it in errors.
+    """
     encoded = encoder.encode(frame, what)
     return to_tensors(
         encoded.categorical, encoded.numeric, encoded.bags, labels=labels, groups=groups, rows=np.arange(len(frame))
@@ -186,6 +189,7 @@ def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] 
         return None
     found = Vocabulary(known.cast(pl.String)).ids(group) - FIRST
     new = found < 0
+    # Numbered by value, so that equal new groups share a number, whatever the order of the rows.
     found[new] = len(known) + group.filter(pl.Series(new)).rank("dense").to_numpy().astype(np.int32) - 1
     return found
 
@@ -217,4 +221,5 @@ def to_tensors(
 def _tensor(array: np.ndarray, dtype: type) -> Tensor:
     import torch
 
+    # Writable, which mapped files are not: torch would share their memory and warn. `require` copies only then.
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))

@@ -75,8 +75,8 @@ class Numeric(Spec):
         return self
 
 
-class _Several(Spec):
-    """What bags and sequences have in common."""
+class _Multivalued(Spec):
+    """What the multi-valued fields, bags and sequences, have in common."""
 
     name: str = Field(min_length=1)
     """Column of the table: lists, or text with a separator."""
@@ -92,7 +92,7 @@ class _Several(Spec):
     """Ids by a stable hash into so many buckets; None gives each value its own."""
 
     @model_validator(mode="after")
-    def _effects(self) -> _Several:
+    def _effects(self) -> _Multivalued:
         _hash_or_count(self.name, self.hash_buckets, self.min_count)
         if self.shares is not None and (self.hash_buckets is not None or self.min_count != 1):
             raise UserError(
@@ -102,19 +102,19 @@ class _Several(Spec):
         return self
 
 
-class BagOf(_Several):
+class BagOf(_Multivalued):
     """Several values in no order, such as genres: the first `max_length` are kept."""
 
     kind: Literal["bag"] = "bag"
 
 
-class SequenceOf(_Several):
+class SequenceOf(_Multivalued):
     """A behaviour history, oldest first: the last `max_length` are kept."""
 
     kind: Literal["sequence"] = "sequence"
 
 
-_FIELDS: dict[str, type[Categorical | Numeric | _Several]] = {
+_FIELDS: dict[str, type[Categorical | Numeric | _Multivalued]] = {
     "categorical": Categorical, "numeric": Numeric, "bag": BagOf, "sequence": SequenceOf,
 }  # fmt: skip
 
@@ -175,7 +175,7 @@ class Schema(Spec):
         if self.time is None and self.time_unit != "s":
             raise UserError("time_unit has no effect without `time`", code="setting-without-effect")
         owners = [field.name for field in self.fields if isinstance(field, Categorical)]
-        for field in self.several():
+        for field in self.multivalued():
             if field.shares is not None and field.shares not in owners:
                 raise UserError(
                     f"field {field.name!r} shares {field.shares!r}, which is no categorical field"
@@ -184,7 +184,7 @@ class Schema(Spec):
                 )
         return self
 
-    def several(self) -> Iterator[BagOf | SequenceOf]:
+    def multivalued(self) -> Iterator[BagOf | SequenceOf]:
         """Bags and sequences, in order."""
         yield from (field for field in self.fields if isinstance(field, BagOf | SequenceOf))
 

@@ -18,14 +18,17 @@ from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_
 
 
 class Fit:
-    """Gathers, chunk by chunk, what a schema needs to encode. `typed` is False for files without types (CSV)."""
+    """The statistics by which the fields of a schema are encoded, gathered chunk by chunk.
+
+    `typed` is False for files without types (CSV).
+    """
 
     def __init__(self, schema: Schema, typed: bool):
         self.schema, self.typed = schema, typed
         self.rows = np.zeros(len(PARTS), np.int64)
         self.positive = np.zeros(len(PARTS), np.int64)
-        self.several = list(schema.several())
-        self.lengths = np.zeros((len(self.several), len(PARTS)), np.int64)
+        self.multivalued = list(schema.multivalued())
+        self.lengths = np.zeros((len(self.multivalued), len(PARTS)), np.int64)
         """Values of each bag in each part."""
         self.missing = {field.name: 0 for field in schema.fields}
         self._counted = {field.name: Counts() for field in schema.fields if _has_vocabulary(field)}
@@ -54,18 +57,18 @@ class Fit:
                 self.missing[field.name] += found.null_count()
                 if field.name in self._counted:
                     self._counted[field.name].add(found.filter(pl.Series(train)))
-        for at, several in enumerate(self.several):
-            name, column = f"column {several.name!r} of {what}", frame[several.name]
-            if several.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
+        for at, bag in enumerate(self.multivalued):
+            name, column = f"column {bag.name!r} of {what}", frame[bag.name]
+            if bag.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
                 raise UserError(
-                    f"{name} holds lists, so separator={several.separator!r} has no effect; leave it out",
+                    f"{name} holds lists, so separator={bag.separator!r} has no effect; leave it out",
                     code="setting-without-effect",
                 )
-            found, lengths = bag_values(column, several, name)
-            self.missing[several.name] += int((lengths == 0).sum())
+            found, lengths = bag_values(column, bag, name)
+            self.missing[bag.name] += int((lengths == 0).sum())
             self.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
-            if several.name in self._counted:
-                self._counted[several.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
+            if bag.name in self._counted:
+                self._counted[bag.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
         if schema.group is not None:
             name = f"column {schema.group!r} of {what}"
             group = canonical(frame[schema.group], name)

@@ -68,7 +68,7 @@ class Quantiles:
         known = ~np.isnan(values)
         place = np.concatenate([self._place, bits_of_rows(0, rows[known])])
         values = np.concatenate([self._values, values[known]])
-        if len(place) > self.sample:
+        if len(place) > self.sample:  # the rows of the smallest hashes: the same sample however the table is cut
             kept = np.argpartition(place, self.sample - 1)[: self.sample]
             place, values = place[kept], values[kept]
         self._place, self._values = place, values

@@ -95,7 +95,7 @@ def infer(source: InputTable) -> Schema:
     head = source.frame.head(LOOK)
     frame = source.infer(source.attempt(lambda: _polars(head)), ())
     time, column = _named(source, TIMES), _named(source, SPLITS)
-    column = column if column is not None and frame[column].dtype == pl.String else None
+    column = column if column is not None and frame[column].dtype == pl.String else None  # `fold` may be a number
     fields = [_field(frame[name]) for name in source.columns if name not in (label, time, column)]
     if not fields:
         raise UserError(f"{source.name} has no column besides {label!r} that could be a field", code="no-field-columns")

@@ -172,7 +172,7 @@ class Cuts:
         self._file.close()
         places = [int(self._rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
         inside = [place for place in places if place < self._rows]
-        if self._dtype is None or not inside:
+        if self._dtype is None or not inside:  # no rows, or none behind a border
             return TimeParts([None, None])
         times = np.memmap(self._path, self._dtype, mode="r+")
         times.partition(inside)

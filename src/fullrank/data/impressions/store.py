@@ -1,5 +1,6 @@
-"""The store of impressions: fields as flat arrays, memory-mapped and read-only, rows in the order train, validation,
-test.
+"""The store of impressions, a prepared dataset for rankers: fields as flat arrays, memory-mapped and read-only.
+
+Rows stand in the order train, validation, test.
 
 `fullrank.data.impressions.prepare` makes one. Opening costs the same for any number of rows: sizes and headers are
 checked then, ids and offsets when a batch reads them.
@@ -63,10 +64,7 @@ class ImpressionStore:
         )
         missing = [name for name in files if f"{name}.npy" not in manifest["files"]]
         if missing:
-            raise UserError(
-                f"the manifest of {str(path)!r} does not list {missing[0]}.npy; prepare the data again",
-                code="manifest-incomplete",
-            )
+            raise manifests.incomplete_manifest(path, f"does not list {missing[0]}.npy")
         self.arrays = {name: map_array(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in files.items()}
         known = {info.name: info.size for info in encoder.fields}
         self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
@@ -138,10 +136,10 @@ class ImpressionStore:
         if len(at) and bool(((ids.max(axis=0) >= self._sizes) | (ids.min(axis=0) < 0)).any()):
             raise damaged_file(self.path / "categorical.npy", "it holds ids beyond the sizes of the fields")
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
-        bags = [self._bag(number, at) for number in range(len(self.encoder.several))]
+        bags = [self._bag(number, at) for number in range(len(self.encoder.multivalued))]
         groups = arrays["groups"][at] if "groups" in arrays else None
         found = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
-        for number, (field, bag) in enumerate(zip(self.encoder.several, found.bags, strict=True)):
+        for number, (field, bag) in enumerate(zip(self.encoder.multivalued, found.bags, strict=True)):
             table, size = bag.ids.numpy(), self.encoder.lookup(field).size
             if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
                 raise damaged_file(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
@@ -264,14 +262,19 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     tree = manifests.read_header(
         folder, manifests.FolderFormat("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION)
     )
-    where = f"{manifests.NAME} of {str(folder)!r}"
     for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
                       ("fields", list), ("counts", dict)):  # fmt: skip
         if not isinstance(tree.get(key), kind):
-            raise UserError(f"{where} lacks {key!r}", code="manifest-incomplete")
-    schema = Schema.parse(tree["schema"])
-    _check_counts(tree["counts"], len(list(schema.several())), where)
-    allowed = {*TABLES, *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.several()))))}
+            raise manifests.incomplete_manifest(folder, f"lacks {key!r}")
+    try:
+        schema = Schema.parse(tree["schema"])
+    except UserError as error:
+        raise UserError(f"the schema in {manifests.NAME} of {str(folder)!r}: {error}", code=error.code) from None
+    _check_counts(tree["counts"], len(list(schema.multivalued())), folder)
+    allowed = {
+        *TABLES,
+        *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.multivalued())))),
+    }
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
     return tree, schema
@@ -285,7 +288,7 @@ def is_own(name: str) -> bool:
     )
 
 
-def _check_counts(counts: dict[str, Any], bags: int, where: str) -> None:
+def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
     parts, values = counts.get("parts"), counts.get("bag_values")
     sound = (
         manifests.is_count(counts.get("rows"))
@@ -298,12 +301,11 @@ def _check_counts(counts: dict[str, Any], bags: int, where: str) -> None:
         and sum(part["rows"] for part in parts.values()) == counts["rows"]
     )
     if not sound:
-        raise UserError(
-            f"{where} has counts that do not fit together; prepare the data again", code="manifest-incomplete"
-        )
+        raise manifests.incomplete_manifest(folder, "has counts that do not fit together")
 
 
 AnyStore = Store | ImpressionStore
+"""A prepared dataset of either problem."""
 
 
 def open_store(path: str | Path) -> AnyStore:

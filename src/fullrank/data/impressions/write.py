@@ -1,4 +1,4 @@
-"""Writing a store of impressions: one pass fits the schema, a second encodes, each over chunks, all or nothing.
+"""Write a store of impressions: one pass fits the schema, a second encodes, each over chunks, all or nothing.
 
 Rows are written in the order train, validation, test; inside a part they keep input order. Files grow at three places,
 one for each part, whose beginnings the first pass has counted.
@@ -42,14 +42,17 @@ def write_impressions(
     facts: dict[str, Any],
     say: Say,
 ) -> None:
-    """Fill `folder` with the store of a table. `scratch`, which may be in it, is removed; the manifest gets `facts`."""
-    parter = _Parter(chunks, schema, typed, scratch)
+    """Fill `folder` with the store of a table.
+
+    `scratch`, which may lie in it, is removed in the end; `facts` go into the manifest.
+    """
+    row_parts = _RowParts(chunks, schema, typed, scratch)
     say(f"fit {chunks.rows:,} rows")
     fit = Fit(schema, typed)
-    with open(scratch / "parts", "wb") as kept:
+    with open(scratch / "parts", "wb") as parts_file:
         for start, frame in chunks:
-            part = parter.parts(start, frame)
-            kept.write(part.tobytes())
+            part = row_parts.parts(start, frame)
+            parts_file.write(part.tobytes())
             fit.add(start, frame, part, _where(chunks, start, frame))
     fit.check(chunks.name)
     encoder, names = fit.encoder(), fit.groups()
@@ -57,9 +60,9 @@ def write_impressions(
     say("encode and write")
     store = _Files(folder, encoder, fit)
     try:
-        with open(scratch / "parts", "rb") as kept:
+        with open(scratch / "parts", "rb") as parts_file:
             for start, frame in chunks:
-                part = np.frombuffer(kept.read(len(frame)), np.int8)
+                part = np.frombuffer(parts_file.read(len(frame)), np.int8)
                 store.add(part, _block(start, frame, schema, encoder, groups, typed, _where(chunks, start, frame)))
     finally:
         store.close()
@@ -92,7 +95,7 @@ def _block(
     return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
 
 
-class _Parter:
+class _RowParts:
     """The part of each row, chunk by chunk in input order, by the schema's rule."""
 
     def __init__(self, chunks: Chunks, schema: Schema, typed: bool, scratch: Path):
@@ -145,7 +148,7 @@ class _Files:
         }
         self.ends = np.cumsum(fit.lengths, axis=1) - fit.lengths
         """Values of each bag before the next row of each part."""
-        for at in range(len(encoder.several)):
+        for at in range(len(encoder.multivalued)):
             for name, sizes in ((f"bag{at}_ids", fit.lengths[at]), (f"bag{at}_offsets", rows)):
                 self.files[name] = _Array(folder / f"{name}.npy", *wanted[name], sizes)
             self.files[f"bag{at}_offsets"].last(np.array([fit.lengths[at].sum()]))
@@ -202,14 +205,14 @@ def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
 
 
 def _manifest(folder: Path, schema: Schema, encoder: FieldEncoder, fit: Fit, facts: dict[str, Any]) -> None:
-    files, kept = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
+    files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "library_version": __version__,
-        "schema": kept["schema"],
+        "schema": state["schema"],
         "fields": [asdict(field) for field in encoder.fields],
-        "fitted": kept["fitted"],
+        "fitted": state["fitted"],
         "counts": fit.counts(),
         **facts,
         "fingerprint": impressions_fingerprint(folder, files, schema),

@@ -1,31 +1,33 @@
-"""Rankers: the fields of an impression -> the logit of a click.
+"""Ranking (CTR) models: the fields of an impression -> the logit of a click.
 
-The room's contract: a Spec whose ``build(fields, dim)`` gives a module that satisfies `Ranker`; `fields` are the
-`FieldInfo`s in the order of the schema (one token each) and `dim` the width of a token. A property `reads` of the Spec
-says which parts of `FieldTokens` it needs: `tokens`, `linear` or both (without it, `tokens`); only those are made.
-A method `flops` of the module (`size.py`) says what an impression costs; without it, runs record none.
+The room's contract: a `RankerSpec` whose ``build(fields, dim)`` gives a `Ranker`; `fields` are the `FieldInfo`s in the
+order of the schema (one token each) and `dim` the width of a token.
 
-Letters, beside those of `batch.py`: F fields, E width of a field's vector, T tokens, D width of a token.
+Letters, beside those of `data/batch.py`: F fields of all kinds, E width of a field's vector, T tokens, D width of a
+token, W width of a flat vector.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 
 EVERY = frozenset({"*"})
-"""Wants every tap."""
+"""Captures every layer's output."""
+Flops = dict[str, int | None]
+"""FLOPs of one impression's forward pass by component, in the order of computing; None for one that does not say."""
 
 
-class Notes(dict[str, Tensor]):
-    """Layer outputs by name, in the order in which they were made; a ranker notes all, only the wanted are kept."""
+class LayerOutputs(dict[str, Tensor]):
+    """Outputs of layers by name, in the order in which they were made; a ranker offers all, the wanted are kept."""
 
     def __init__(self, wanted: frozenset[str]):
         super().__init__()
@@ -45,13 +47,13 @@ class FieldTokens:
     linear: Float[Tensor, "B"] | None = None
     """Bias plus one weight per id or number, summed; None where the ranker does not read it."""
     wanted: frozenset[str] = frozenset()
-    """Names of the taps asked for; `EVERY` asks for all."""
+    """Names of the layers whose outputs are captured; `EVERY` captures all."""
 
-    def notes(self) -> Notes:
-        """Empty notes, with the tokens themselves as `embedding`."""
-        notes = Notes(self.wanted)
-        notes("embedding", self.tokens)
-        return notes
+    def layer_outputs(self) -> LayerOutputs:
+        """Where a ranker puts the outputs of its layers; the tokens themselves are `embedding`."""
+        outputs = LayerOutputs(self.wanted)
+        outputs("embedding", self.tokens)
+        return outputs
 
 
 @dataclass(frozen=True)
@@ -59,25 +61,44 @@ class RankerOutput:
     """What a ranker returns."""
 
     logits: Float[Tensor, "B"]
-    taps: Mapping[str, Tensor] = field(default_factory=dict)
+    captures: Mapping[str, Tensor] = field(default_factory=dict)
     """Those wanted, [B, T, D], in order: `embedding`, `tokens`, `mixing_0`, `ffn_0`, ...; each ranker names its own."""
     aux: Mapping[str, Tensor] = field(default_factory=dict)
     """Scalars that are added to the loss under their names (the balance of experts)."""
 
 
-@runtime_checkable
-class Ranker(Protocol):
-    def __call__(self, x: FieldTokens) -> RankerOutput: ...
+class Ranker(nn.Module):
+    """`FieldTokens` -> `RankerOutput`."""
+
+    def forward(self, x: FieldTokens) -> RankerOutput:
+        raise NotImplementedError
+
+    def flops(self) -> Flops:
+        """What an impression costs forward (`Size` in `model.py` says what counts). Without it, runs record none."""
+        return {"ranker": None}
 
 
-def reads(spec: object) -> frozenset[str]:
-    """The parts of `FieldTokens` that the ranker of this Spec needs."""
-    return frozenset(getattr(spec, "reads", ("tokens",)))
+class RankerSpec(Spec):
+    """Base of every ranker."""
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The parts of `FieldTokens` that it needs, `tokens`, `linear` or both; only those are made."""
+        return frozenset({"tokens"})
+
+    @abstractmethod
+    def build(self, fields: Sequence[FieldInfo], dim: int) -> Ranker: ...
 
 
-def several(fields: Sequence[FieldInfo], kind: str) -> None:
+def require_fields_to_cross(fields: Sequence[FieldInfo], kind: str) -> None:
     """Raise `UserError` where there is nothing to interact with."""
     if len(fields) < 2:
         raise UserError(
-            f"{kind} crosses fields and this store has {len(fields)}: prepare at least two, or use lr or dnn"
+            f"{kind} crosses fields and this store has {len(fields)}: prepare at least two, or use lr or dnn",
+            code="too-few-fields",
         )
+
+
+def of_linear(layer: nn.Linear, times: int = 1) -> int:
+    """FLOPs of a linear layer on `times` vectors."""
+    return 2 * layer.weight.numel() * times

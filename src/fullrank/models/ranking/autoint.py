@@ -18,14 +18,21 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput, several
-from fullrank.models.ranking.deep import Deep, xavier
-from fullrank.models.ranking.size import Flops, of_linear
+from fullrank.models.ranking import (
+    FieldTokens,
+    Flops,
+    Ranker,
+    RankerOutput,
+    RankerSpec,
+    of_linear,
+    require_fields_to_cross,
+)
+from fullrank.models.ranking.perceptron import Deep, xavier
 
 
-class AutoInt(Spec):
+class AutoInt(RankerSpec):
     """Self-attention over the fields."""
 
     kind: Literal["autoint"] = "autoint"
@@ -51,7 +58,7 @@ class AutoInt(Spec):
     @model_validator(mode="after")
     def _divides(self) -> AutoInt:
         if self.width % self.heads:
-            raise ValueError(f"the width {self.width} does not divide by {self.heads} heads")
+            raise UserError(f"the width {self.width} does not divide by {self.heads} heads", code="width-not-divisible")
         return self
 
     @property
@@ -59,11 +66,11 @@ class AutoInt(Spec):
         return frozenset({"tokens", "linear"} if self.wide else {"tokens"})
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> AutoIntRanker:
-        several(fields, "autoint")
+        require_fields_to_cross(fields, "autoint")
         return AutoIntRanker(len(fields), dim, self)
 
 
-class AutoIntRanker(nn.Module):
+class AutoIntRanker(Ranker):
     def __init__(self, fields: int, dim: int, spec: AutoInt):
         super().__init__()
         self.fields = fields
@@ -74,19 +81,20 @@ class AutoIntRanker(nn.Module):
         self.deep_head = xavier(nn.Linear(self.deep.out, 1, bias=False)) if self.deep is not None else None
 
     def forward(self, x: FieldTokens) -> RankerOutput:
-        notes, tokens = x.notes(), x.tokens
+        outputs, tokens = x.layer_outputs(), x.tokens
         for number, layer in enumerate(self.layers):
             tokens = layer(tokens)
-            notes(f"attention_{number}", tokens)
+            outputs(f"attention_{number}", tokens)
         logits = self.head(tokens.flatten(1)).squeeze(-1)
         if self.deep is not None and self.deep_head is not None:
             logits = logits + self.deep_head(self.deep(x.tokens.flatten(1))).squeeze(-1)
-        return RankerOutput(logits if x.linear is None else logits + x.linear, notes)
+        return RankerOutput(logits if x.linear is None else logits + x.linear, outputs)
 
     def flops(self) -> Flops:
         found: Flops = {}
         for number, layer in enumerate(self.layers):
-            found[f"attention_{number}"] = layer.flops(self.fields)  # type: ignore[operator]
+            assert isinstance(layer, FieldAttention)
+            found[f"attention_{number}"] = layer.flops(self.fields)
         head = of_linear(self.head)
         if self.deep is not None and self.deep_head is not None:
             found["deep"], head = self.deep.flops(), head + of_linear(self.deep_head)

@@ -2,11 +2,19 @@
 
     X_0 = tokens;  M_l = mixing_l(X_l);  X_{l+1} = ffn_l(M_l);  logit = head(X_n)
 
-The two differ in mixing and FFN alone, so that an ablation changes one setting. Taps: `embedding` [B, F, E], `tokens`,
-then `mixing_l` (before its last norm, as in RankElastor's code) and `ffn_l` of each block.
+The two differ in mixing and FFN alone, so that an ablation changes one setting. Captures: `embedding` [B, F, E],
+`tokens`, then `mixing_l` (before its last norm, as in RankElastor's code) and `ffn_l` of each block.
 
 Heads: `mlp` T D -> 2 T D -> ReLU -> 1; `flatten` T D -> 1; `mean` mean over tokens, D -> 1 (RankMixer);
 `mean_all` the mean of all numbers, no weights (the code's `noparam_mean`).
+
+The tokeniser makes T tokens of width D of the field vectors: [B, F, E] is flattened to F E numbers and normalised
+(RMSNorm over all of them), then
+
+    none    read as [T, D]; needs F E = T D. The paper's shapes are such plain reshapes (15 x 26 = 39 fields x 10).
+    matrix  cut into T chunks, one perceptron (500 hidden, ReLU, dropout) shared by all of them -> D. A chunk may begin
+            in the middle of a field.
+    vector  one perceptron (800 hidden) on the whole vector -> T D.
 """
 
 from __future__ import annotations
@@ -15,22 +23,100 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput
-from fullrank.models.ranking.deep import xavier
-from fullrank.models.ranking.size import Flops, of_linear, of_part
-from fullrank.models.ranking.tokeniser import Tokeniser
+from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.models.ranking.mixings import Mixing, MixingSpec
+from fullrank.models.ranking.perceptron import xavier
+
+HIDDEN = {"matrix": 500, "vector": 800}
+DROPOUT = 0.1
+
+
+class Tokeniser(Spec):
+    """Fields to tokens."""
+
+    mode: Literal["none", "matrix", "vector"] = "matrix"
+    """Plain reshape, one perceptron for every chunk, or one for everything."""
+    hidden: int | None = Field(None, ge=1)
+    """Hidden width of the perceptron; null takes 500 (matrix) or 800 (vector)."""
+    dropout: float | None = Field(None, ge=0, lt=1)
+    """Share of hidden units dropped in training; null is 0.1."""
+    norm: bool = True
+    """RMSNorm of the flattened fields, before anything else."""
+    hidden_norm: bool | None = None
+    """RMSNorm of the hidden layer; null is off."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> Tokeniser:
+        for name in ("hidden", "dropout", "hidden_norm"):
+            if self.mode == "none" and getattr(self, name) is not None:
+                raise UserError(
+                    f"{name} has no effect with mode=none, which has no perceptron: leave it out",
+                    code="setting-without-effect",
+                )
+        return self
+
+    def build(self, inputs: int, tokens: int, width: int) -> Tokens:
+        if self.mode == "none" and inputs != tokens * width:
+            raise UserError(
+                f"tokeniser mode=none reshapes {inputs} numbers (fields x embedding.dim) and cannot make {tokens} x "
+                f"{width} of them: set tokens and width to factors of {inputs}, or use mode=matrix or vector",
+                code="width-not-divisible",
+            )
+        if self.mode == "matrix" and inputs % tokens:
+            fitting = [n for n in range(2, 65) if inputs % n == 0]
+            raise UserError(
+                f"tokeniser mode=matrix cuts {inputs} numbers (fields x embedding.dim) into equal chunks and {tokens} "
+                f"tokens do not divide them: set tokens to one of {fitting}, or use mode=vector",
+                code="width-not-divisible",
+            )
+        return Tokens(inputs, tokens, width, self)
+
+
+class Tokens(nn.Module):
+    """[B, F, E] -> [B, T, D]."""
+
+    def __init__(self, inputs: int, tokens: int, width: int, spec: Tokeniser):
+        super().__init__()
+        self.tokens, self.width = tokens, width
+        self.norm = nn.RMSNorm(inputs, eps=1e-12) if spec.norm else None
+        self.chunks = {"none": 0, "matrix": tokens, "vector": 1}[spec.mode]
+        if self.chunks:
+            hidden = spec.hidden or HIDDEN[spec.mode]
+            self.up = xavier(nn.Linear(inputs // self.chunks, hidden))
+            self.hidden_norm = nn.RMSNorm(hidden, eps=1e-12) if spec.hidden_norm else None
+            self.down = xavier(nn.Linear(hidden, tokens * width // self.chunks))
+        self.dropout = DROPOUT if spec.dropout is None else spec.dropout
+
+    def forward(self, fields: Float[Tensor, "B F E"]) -> Float[Tensor, "B T D"]:
+        x = fields.flatten(1)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.chunks:
+            x = self.up(x.unflatten(1, (self.chunks, -1)))
+            x = F.relu(x if self.hidden_norm is None else self.hidden_norm(x))
+            if self.dropout and self.training:
+                x = F.dropout(x, self.dropout)
+            x = self.down(x)
+        return x.reshape(-1, self.tokens, self.width)
+
+    def flops(self) -> int:
+        return of_linear(self.up, self.chunks) + of_linear(self.down, self.chunks) if self.chunks else 0
+
 
 Heads = Literal["mlp", "flatten", "mean", "mean_all"]
 
 
-class Blocks(Spec):
+class Blocks(RankerSpec):
     """What RankMixer and RankElastor have in common; each declares its own defaults."""
 
     tokens: int = Field(16, ge=2)
@@ -41,9 +127,9 @@ class Blocks(Spec):
     """Blocks, each a mixing and a feed-forward."""
     tokeniser: Tokeniser = Tokeniser()
     """Fields -> tokens."""
-    mixing: Annotated[Spec, Room("rankers.mixings")]
+    mixing: Annotated[MixingSpec, Room("rankers.mixings")]
     """Across tokens."""
-    feed_forward: Annotated[Spec, Room("rankers.feed_forwards")]
+    feed_forward: Annotated[FeedForwardSpec, Room("rankers.feed_forwards")]
     """Within each token."""
     head: Heads
     """Tokens -> logit."""
@@ -54,41 +140,36 @@ class Blocks(Spec):
 
     def _width(self, inputs: int) -> int:
         width = -(-inputs // self.tokens)
-        return -(-width // self.tokens) * self.tokens if getattr(self.mixing, "divides", False) else width
+        return -(-width // self.tokens) * self.tokens if self.mixing.divides else width
 
 
-class BlocksRanker(nn.Module):
+class BlocksRanker(Ranker):
     def __init__(self, inputs: int, width: int, spec: Blocks):
         super().__init__()
         self.tokenise = spec.tokeniser.build(inputs, spec.tokens, width)
-        self.mixings = nn.ModuleList(
-            spec.mixing.build(spec.tokens, width)  # type: ignore[attr-defined]
-            for _ in range(spec.blocks)
-        )
-        self.feed_forwards = nn.ModuleList(
-            spec.feed_forward.build(spec.tokens, width)  # type: ignore[attr-defined]
-            for _ in range(spec.blocks)
-        )
+        self.mixings = nn.ModuleList(spec.mixing.build(spec.tokens, width) for _ in range(spec.blocks))
+        self.feed_forwards = nn.ModuleList(spec.feed_forward.build(spec.tokens, width) for _ in range(spec.blocks))
         self.head = Head(spec.head, spec.tokens, width)
 
     def forward(self, x: FieldTokens) -> RankerOutput:
-        notes = x.notes()
+        outputs = x.layer_outputs()
         tokens = self.tokenise(x.tokens)
-        notes("tokens", tokens)
+        outputs("tokens", tokens)
         aux: dict[str, Tensor] = {}
         for number, (mixing, feed_forward) in enumerate(zip(self.mixings, self.feed_forwards, strict=True)):
             mixed, tokens = mixing(tokens)
-            notes(f"mixing_{number}", mixed)
+            outputs(f"mixing_{number}", mixed)
             tokens, more = feed_forward(tokens)
-            notes(f"ffn_{number}", tokens)
+            outputs(f"ffn_{number}", tokens)
             for name, value in more.items():
                 aux[name] = aux[name] + value if name in aux else value
-        return RankerOutput(self.head(tokens), notes, aux)
+        return RankerOutput(self.head(tokens), outputs, aux)
 
     def flops(self) -> Flops:
         found: Flops = {"tokens": self.tokenise.flops()}
         for number, (mixing, feed_forward) in enumerate(zip(self.mixings, self.feed_forwards, strict=True)):
-            found |= {f"mixing_{number}": of_part(mixing), f"ffn_{number}": of_part(feed_forward)}
+            assert isinstance(mixing, Mixing) and isinstance(feed_forward, FeedForward)
+            found |= {f"mixing_{number}": mixing.flops(), f"ffn_{number}": feed_forward.flops()}
         return {**found, "head": self.head.flops()}
 
 

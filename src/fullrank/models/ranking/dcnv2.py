@@ -21,15 +21,14 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput
-from fullrank.models.ranking.deep import Deep, xavier
-from fullrank.models.ranking.size import Flops, of_linear, of_part
+from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
+from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.ops.cross import cross
 
 
-class DCNv2(Spec):
+class DCNv2(RankerSpec):
     """Deep and cross network, second version."""
 
     kind: Literal["dcnv2"] = "dcnv2"
@@ -47,16 +46,20 @@ class DCNv2(Spec):
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> DCNv2:
         if self.experts is not None and self.rank is None:
-            raise ValueError(f"experts={self.experts} has no effect without rank: set both or neither")
+            raise UserError(
+                f"experts={self.experts} has no effect without rank: set both or neither", code="setting-without-effect"
+            )
         if self.structure == "stacked" and not self.deep.hidden:
-            raise ValueError("structure=stacked has no effect without deep.hidden: leave it out")
+            raise UserError(
+                "structure=stacked has no effect without deep.hidden: leave it out", code="setting-without-effect"
+            )
         return self
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> DCNv2Ranker:
         return DCNv2Ranker(len(fields) * dim, self)
 
 
-class DCNv2Ranker(nn.Module):
+class DCNv2Ranker(Ranker):
     def __init__(self, width: int, spec: DCNv2):
         super().__init__()
         self.stacked = spec.structure == "stacked"
@@ -70,20 +73,23 @@ class DCNv2Ranker(nn.Module):
         self.head = xavier(nn.Linear(deep if self.stacked else width + deep, 1))
 
     def forward(self, x: FieldTokens) -> RankerOutput:
-        notes = x.notes()
+        outputs = x.layer_outputs()
         first = crossed = x.tokens.flatten(1)
         for number, layer in enumerate(self.crosses):
             crossed = layer(first, crossed)
-            notes(f"cross_{number}", crossed.view(x.tokens.shape))
+            outputs(f"cross_{number}", crossed.view(x.tokens.shape))
         if self.deep is None or self.stacked:
             logits = self.head(crossed if self.deep is None else self.deep(crossed))
         else:  # the head of both sides behind each other, without a copy of the two
             sides = self.head.weight.split([crossed.shape[1], self.deep.out], 1)
             logits = F.linear(crossed, sides[0], self.head.bias) + F.linear(self.deep(first), sides[1])
-        return RankerOutput(logits.squeeze(-1), notes)
+        return RankerOutput(logits.squeeze(-1), outputs)
 
     def flops(self) -> Flops:
-        found: Flops = {f"cross_{number}": of_part(layer) for number, layer in enumerate(self.crosses)}
+        found: Flops = {}
+        for number, layer in enumerate(self.crosses):
+            assert isinstance(layer, Cross | LowRankCross)
+            found[f"cross_{number}"] = layer.flops()
         if self.deep is not None:
             found["deep"] = self.deep.flops()
         return {**found, "head": of_linear(self.head)}

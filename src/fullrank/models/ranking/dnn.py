@@ -11,14 +11,13 @@ from typing import Literal
 from pydantic import model_validator
 from torch import nn
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput
-from fullrank.models.ranking.deep import Deep, xavier
-from fullrank.models.ranking.size import Flops, of_linear
+from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
+from fullrank.models.ranking.perceptron import Deep, xavier
 
 
-class DNN(Spec):
+class DNN(RankerSpec):
     """Multi-layer perceptron on the concatenated fields."""
 
     kind: Literal["dnn"] = "dnn"
@@ -28,21 +27,21 @@ class DNN(Spec):
     @model_validator(mode="after")
     def _is_deep(self) -> DNN:
         if not self.deep.hidden:
-            raise ValueError("deep.hidden is empty: a DNN needs a hidden layer (lr has none)")
+            raise UserError("deep.hidden is empty: a DNN needs a hidden layer (lr has none)", code="no-hidden-layers")
         return self
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> DNNRanker:
         return DNNRanker(len(fields) * dim, self)
 
 
-class DNNRanker(nn.Module):
+class DNNRanker(Ranker):
     def __init__(self, width: int, spec: DNN):
         super().__init__()
         self.deep = spec.deep.build(width)
         self.head = xavier(nn.Linear(self.deep.out, 1))
 
     def forward(self, x: FieldTokens) -> RankerOutput:
-        return RankerOutput(self.head(self.deep(x.tokens.flatten(1))).squeeze(-1), x.notes())
+        return RankerOutput(self.head(self.deep(x.tokens.flatten(1))).squeeze(-1), x.layer_outputs())
 
     def flops(self) -> Flops:
         return {"deep": self.deep.flops(), "head": of_linear(self.head)}

@@ -22,13 +22,12 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.errors import unknown
+from fullrank.core.errors import UserError, unknown
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens
-from fullrank.models.ranking.fused import Fused, in_order
-from fullrank.models.ranking.size import Flops
+from fullrank.models.ranking import FieldTokens, Flops
+from fullrank.models.ranking.fused import FusedTable, in_order
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
 
@@ -55,15 +54,22 @@ class Embedding(Spec):
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Embedding:
         if self.l2_on is not None and not self.l2:
-            raise ValueError(f"l2_on={self.l2_on} has no effect when l2 is 0: set l2, or leave it out")
+            raise UserError(
+                f"l2_on={self.l2_on} has no effect when l2 is 0: set l2, or leave it out", code="setting-without-effect"
+            )
         if self.l2_on == "table" and self.update != "adamw":
-            raise ValueError(f"l2_on=table moves every row in every step: use update=adamw, not {self.update}")
+            raise UserError(
+                f"l2_on=table moves every row in every step: use update=adamw, not {self.update}",
+                code="settings-conflict",
+            )
         names = [name for name, _ in self.dims]
         if len(set(names)) < len(names):
-            raise ValueError(f"dims: each field once, given {names}")
+            raise UserError(f"dims: each field once, given {names}", code="repeated-fields")
         for name, width in self.dims:
             if width < 1 or width == self.dim:
-                raise ValueError(f"dims: {name!r} needs a width of at least 1 that differs from dim={self.dim}")
+                raise UserError(
+                    f"dims: {name!r} needs a width of at least 1 that differs from dim={self.dim}", code="invalid-width"
+                )
         return self
 
     def build(self, fields: Sequence[FieldInfo], reads: frozenset[str]) -> FieldEmbedding:
@@ -80,13 +86,13 @@ class FieldEmbedding(nn.Module):
         widths = _widths(fields, spec) if "tokens" in reads else {}
         sparse = spec.update != "adamw"
         self.tables = nn.ModuleList(
-            Fused(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse)
+            FusedTable(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse)
             for width in sorted(set(widths.values()), key=lambda width: (width != spec.dim, width))
         )
         off = [p for p, field in enumerate(self.fields) if widths.get(field.name, spec.dim) != spec.dim]
         self.projections = nn.ParameterDict({str(p): _xavier(widths[fields[p].name], spec.dim) for p in off})
         linear, numbers = "linear" in reads, self.numbers > 0
-        self.linear_table = Fused(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
+        self.linear_table = FusedTable(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
         self.numeric = None
         if "tokens" in reads and numbers:
             self.numeric = Numbers(self.numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
@@ -95,7 +101,7 @@ class FieldEmbedding(nn.Module):
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
 
-    def _all_tables(self) -> list[Fused]:
+    def _all_tables(self) -> list[FusedTable]:
         extra = [] if self.linear_table is None else [self.linear_table]
         return [*self.tables, *extra]
 

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput, several
-from fullrank.models.ranking.size import Flops
+from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
 
 
-class FM(Spec):
+class FM(RankerSpec):
     """Second-order factorization machine."""
 
     kind: Literal["fm"] = "fm"
@@ -27,14 +25,14 @@ class FM(Spec):
         return frozenset({"tokens", "linear"})
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> FMRanker:
-        several(fields, "fm")
+        require_fields_to_cross(fields, "fm")
         return FMRanker()
 
 
-class FMRanker(nn.Module):
+class FMRanker(Ranker):
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
-        return RankerOutput(x.linear + pairs(x.tokens), x.notes())
+        return RankerOutput(x.linear + pairs(x.tokens), x.layer_outputs())
 
     def flops(self) -> Flops:
         return {}
@@ -45,7 +43,7 @@ def pairs(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
     return (tokens.sum(1).square() - tokens.square().sum(1)).sum(-1) / 2
 
 
-def pairs_slowly(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
+def pairs_reference(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
     """The same, pair by pair."""
     total = tokens.new_zeros(len(tokens))
     for f in range(tokens.shape[1]):

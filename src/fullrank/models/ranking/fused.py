@@ -21,7 +21,7 @@ Found = list[tuple[list[int], Tensor]]
 """Vectors [B, n, E] with the places of their n fields in the schema."""
 
 
-class Fused(nn.Module):
+class FusedTable(nn.Module):
     """The fields of `names` in a table of one width."""
 
     offsets: Tensor
@@ -84,8 +84,8 @@ class Fused(nn.Module):
         ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]
         return ids + self.offsets
 
-    def slowly(self, batch: Impressions) -> Found:
-        """The slow twin: a table per field, one after the other."""
+    def reference(self, batch: Impressions) -> Found:
+        """The reference: a table per field, one after the other."""
         found: Found = []
         names = [field.name for field in self.fields if field.kind == "categorical"]
         several = [p for p, f in enumerate(self.fields) if f.kind in ("bag", "sequence")]

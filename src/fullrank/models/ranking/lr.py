@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from torch import nn
-
-from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput
-from fullrank.models.ranking.size import Flops
+from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec
 
 
-class LR(Spec):
+class LR(RankerSpec):
     """Logistic regression on the fields."""
 
     kind: Literal["lr"] = "lr"
@@ -31,7 +27,7 @@ class LR(Spec):
         return LRRanker()
 
 
-class LRRanker(nn.Module):
+class LRRanker(Ranker):
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
         return RankerOutput(x.linear)

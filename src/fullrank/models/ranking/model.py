@@ -1,12 +1,13 @@
-"""Click: field embeddings + a ranker, trained to give the probability that an impression is clicked. Plain PyTorch.
+"""RankingModel: field embeddings + a ranker, trained to give the probability of a click. Plain PyTorch.
 
 p = sigmoid(logit),  loss = binary cross-entropy + l2 / 2 |rows|^2 + what the ranker adds
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,34 +20,66 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import RankerOutput, reads
+from fullrank.models.ranking import RankerOutput, RankerSpec
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding
-from fullrank.models.ranking.size import Counted, Size
 
 
 class RankingModel(Spec):
-    """A click model trained by gradient descent on impressions."""
+    """A ranking model trained by gradient descent on impressions."""
 
     kind: Literal["click"] = "click"
     embedding: Embedding = Embedding()
     """Fields -> vectors."""
-    ranker: Annotated[Spec, Room("rankers")] = DCNv2()
+    ranker: Annotated[RankerSpec, Room("rankers")] = DCNv2()
     """Vectors -> logit."""
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> RankingModel:
-        if "tokens" not in reads(self.ranker):
+        if "tokens" not in self.ranker.reads:
             for name in ("dim", "dims"):
                 if getattr(self.embedding, name) != Embedding.model_fields[name].default:
-                    raise ValueError(
+                    raise UserError(
                         f"embedding.{name} has no effect on {self.ranker.kind_of()}, which has one weight per value: "
-                        "leave it out"
+                        "leave it out",
+                        code="setting-without-effect",
                     )
         return self
 
     def build(self, fields: Sequence[FieldInfo]) -> RankingModule:
         return RankingModule(fields, self)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Parameters and FLOPs of a ranking model, counted on paper.
+
+    Parameters are those of the look-ups (tables, vectors of numbers, first-order weights) and the dense ones, which
+    every impression passes through. FLOPs are those of one impression's forward pass: two for each multiplication with
+    its addition in a matrix product. Biases, norms, activations, sums, element-wise products and look-ups are not
+    counted, so that lr and fm have none; training takes about three times as many. `ops/flop_count.py` counts the same
+    while it runs.
+
+    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the machine.
+    """
+
+    embedding: int
+    """Parameters that are looked up."""
+    dense: int
+    """All others."""
+    flops: Mapping[str, int | None]
+    """Of one impression, forward, by component."""
+
+    @property
+    def total_flops(self) -> int | None:
+        """Their sum; None where a component does not say."""
+        parts = [part for part in self.flops.values() if part is not None]
+        return sum(parts) if len(parts) == len(self.flops) else None
+
+    def dump(self) -> dict[str, Any]:
+        """As it stands in a run's manifest and in the rows of a sweep."""
+        total = {"flops": self.total_flops, "flops_by_component": dict(self.flops)}
+        return {"embedding_parameters": self.embedding, "dense_parameters": self.dense, **total}
 
 
 class RankingModule(nn.Module):
@@ -55,23 +88,26 @@ class RankingModule(nn.Module):
     def __init__(self, fields: Sequence[FieldInfo], spec: RankingModel):
         super().__init__()
         if not fields:
-            raise UserError("the store has no fields, so there is nothing to rank by: prepare it with at least one")
-        self.embedding = spec.embedding.build(fields, reads(spec.ranker))
-        self.ranker = spec.ranker.build(fields, spec.embedding.dim)  # type: ignore[attr-defined]
+            raise UserError(
+                "the store has no fields, so there is nothing to rank by: prepare it with at least one",
+                code="too-few-fields",
+            )
+        self.embedding = spec.embedding.build(fields, spec.ranker.reads)
+        self.ranker = spec.ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
         self.penalties = frozenset({"l2", "routing"})
         """Terms that are no sum over rows."""
 
     def forward(self, batch: Impressions) -> dict[str, Float[Tensor, ""]]:
         """Named terms: the loss is the local sum over the global count of rows, so shards and micro-batches add up."""
-        labels = checked(batch.labels)
+        labels = checked_labels(batch.labels)
         out = self.output(batch)
         loss = F.binary_cross_entropy_with_logits(out.logits.float(), labels.float(), reduction="sum")
         terms = {"bce": loss / max(1, len(labels) if batch.count is None else batch.count), **out.aux}
         return terms | {"l2": self.embedding.penalty(batch)} if self.l2 else terms
 
     def output(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> RankerOutput:
-        """Logits, and the taps that are wanted."""
+        """Logits, and the outputs of the layers that are wanted."""
         out: RankerOutput = self.ranker(self.embedding(batch, wanted))
         return out
 
@@ -83,20 +119,24 @@ class RankingModule(nn.Module):
         """Parameters by kind, and the FLOPs of one impression."""
         embedding = self.embedding.looked_up()
         dense = sum(p.numel() for p in self.parameters()) - embedding
-        ranker = self.ranker.flops() if isinstance(self.ranker, Counted) else {"ranker": None}
-        return Size(embedding, dense, {**self.embedding.flops(), **ranker})
+        return Size(embedding, dense, {**self.embedding.flops(), **self.ranker.flops()})
 
     def row_parameters(self) -> list[nn.Parameter]:
         """Tables whose gradients are sparse, updated row by row."""
         return self.embedding.row_parameters()
 
 
-def checked(labels: Tensor | None) -> Float[Tensor, "B"]:
+def checked_labels(labels: Tensor | None) -> Float[Tensor, "B"]:
     """The labels of a training batch. Raises `UserError` where there are none, or others than 0 and 1."""
     if labels is None:
-        raise UserError("these impressions have no labels: training and evaluation need 0 or 1 for each")
+        raise UserError(
+            "these impressions have no labels: training and evaluation need 0 or 1 for each", code="no-labels"
+        )
     wrong = (labels != 0) & (labels != 1)
     if bool(wrong.any()):
         given = float(labels[wrong][0])
-        raise UserError(f"a label is {given:g}, allowed are 0 and 1: set label_threshold where you prepare the store")
+        raise UserError(
+            f"a label is {given:g}, allowed are 0 and 1: set label_threshold where you prepare the store",
+            code="invalid-label",
+        )
     return labels

@@ -17,9 +17,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fullrank.core.registry import Room
-from fullrank.core.spec import Spec
 from fullrank.models.ranking.blocks import Blocks, Heads
+from fullrank.models.ranking.feed_forwards import FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.glu import Glu
+from fullrank.models.ranking.mixings import MixingSpec
 from fullrank.models.ranking.mixings.full import Full
 
 
@@ -29,9 +30,9 @@ class RankElastor(Blocks):
     kind: Literal["rankelastor"] = "rankelastor"
     width: int | None = Field(24, ge=1)
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
-    mixing: Annotated[Spec, Room("rankers.mixings")] = Full()
+    mixing: Annotated[MixingSpec, Room("rankers.mixings")] = Full()
     """Across tokens."""
-    feed_forward: Annotated[Spec, Room("rankers.feed_forwards")] = Glu()
+    feed_forward: Annotated[FeedForwardSpec, Room("rankers.feed_forwards")] = Glu()
     """Within each token."""
     head: Heads = "mlp"
     """Tokens -> logit; a comparison of rankers must share it."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fullrank.core.registry import Room
-from fullrank.core.spec import Spec
 from fullrank.models.ranking.blocks import Blocks, Heads
+from fullrank.models.ranking.feed_forwards import FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
+from fullrank.models.ranking.mixings import MixingSpec
 from fullrank.models.ranking.mixings.block_transpose import BlockTranspose
 
 
@@ -24,9 +25,9 @@ class RankMixer(Blocks):
     """Block transpose and GELU networks per token."""
 
     kind: Literal["rankmixer"] = "rankmixer"
-    mixing: Annotated[Spec, Room("rankers.mixings")] = BlockTranspose()
+    mixing: Annotated[MixingSpec, Room("rankers.mixings")] = BlockTranspose()
     """Across tokens."""
-    feed_forward: Annotated[Spec, Room("rankers.feed_forwards")] = Gelu()
+    feed_forward: Annotated[FeedForwardSpec, Room("rankers.feed_forwards")] = Gelu()
     """Within each token."""
     head: Heads = "mean"
     """Tokens -> logit; a comparison of rankers must share it."""

@@ -16,14 +16,21 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, RankerOutput, several
-from fullrank.models.ranking.deep import Deep, xavier
-from fullrank.models.ranking.size import Flops, of_linear
+from fullrank.models.ranking import (
+    FieldTokens,
+    Flops,
+    Ranker,
+    RankerOutput,
+    RankerSpec,
+    of_linear,
+    require_fields_to_cross,
+)
+from fullrank.models.ranking.perceptron import Deep, xavier
 
 
-class XDeepFM(Spec):
+class XDeepFM(RankerSpec):
     """Compressed interaction network, perceptron and linear part."""
 
     kind: Literal["xdeepfm"] = "xdeepfm"
@@ -35,7 +42,7 @@ class XDeepFM(Spec):
     @model_validator(mode="after")
     def _has_maps(self) -> XDeepFM:
         if min(self.cin) < 1:
-            raise ValueError(f"cin: at least one feature map per layer, not {list(self.cin)}")
+            raise UserError(f"cin: at least one feature map per layer, not {list(self.cin)}", code="invalid-width")
         return self
 
     @property
@@ -43,11 +50,11 @@ class XDeepFM(Spec):
         return frozenset({"tokens", "linear"})
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> XDeepFMRanker:
-        several(fields, "xdeepfm")
+        require_fields_to_cross(fields, "xdeepfm")
         return XDeepFMRanker(len(fields), dim, self)
 
 
-class XDeepFMRanker(nn.Module):
+class XDeepFMRanker(Ranker):
     def __init__(self, fields: int, dim: int, spec: XDeepFM):
         super().__init__()
         self.dim = dim
@@ -62,20 +69,22 @@ class XDeepFMRanker(nn.Module):
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
-        notes, sums, maps = x.notes(), [], x.tokens
+        outputs, sums, maps = x.layer_outputs(), [], x.tokens
         for number, layer in enumerate(self.cin):
-            maps = interact(x.tokens, maps, layer.weight)  # type: ignore[arg-type]
-            notes(f"cin_{number}", maps)
+            assert isinstance(layer, nn.Linear)
+            maps = interact(x.tokens, maps, layer.weight)
+            outputs(f"cin_{number}", maps)
             sums.append(maps.sum(-1))
         logits = x.linear + self.pooled(torch.cat(sums, -1)).squeeze(-1)
         if self.deep is not None and self.head is not None:
             logits = logits + self.head(self.deep(x.tokens.flatten(1))).squeeze(-1)
-        return RankerOutput(logits, notes)
+        return RankerOutput(logits, outputs)
 
     def flops(self) -> Flops:
         found: Flops = {}
         for number, layer in enumerate(self.cin):
-            found[f"cin_{number}"] = of_linear(layer, self.dim)  # type: ignore[arg-type]
+            assert isinstance(layer, nn.Linear)
+            found[f"cin_{number}"] = of_linear(layer, self.dim)
         head = of_linear(self.pooled)
         if self.deep is not None and self.head is not None:
             found["deep"], head = self.deep.flops(), head + of_linear(self.head)
@@ -90,7 +99,7 @@ def interact(
     return weight @ outer
 
 
-def interact_slowly(
+def interact_reference(
     first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"], weight: Float[Tensor, "G FH"]
 ) -> Float[Tensor, "B G E"]:
     """The same, pair by pair."""

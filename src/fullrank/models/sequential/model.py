@@ -16,15 +16,19 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items import ItemIndex, reading, unit
-from fullrank.models.sequential.items.semantic import by_codes, index_codes
+from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
+from fullrank.models.sequential.items.semantic import index_codes, score_by_codes
 from fullrank.models.sequential.items.table import Table
+from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
+from fullrank.models.sequential.objectives.tasks import TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
-from fullrank.models.sequential.reasoning import Reasoner
+from fullrank.models.sequential.objectives.weightings import WeightingSpec
+from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.models.sequential.regularizers import Asking, Attached, Needs
+from fullrank.models.sequential.regularizers import Needs, PenaltySpec
 
 
 class Scoring(Spec):
@@ -44,28 +48,28 @@ class Recommender(Spec):
     """Width of item vectors and states."""
     max_length: int = Field(50, ge=2)
     """Longest history read, in events; older ones are dropped."""
-    items: Annotated[Spec, Room("items")] = Table()
+    items: Annotated[ItemsSpec, Room("items")] = Table()
     """Item id <-> vector."""
-    encoder: Annotated[Spec, Room("encoders")] = Transformer()
+    encoder: Annotated[EncoderSpec, Room("encoders")] = Transformer()
     """History -> states."""
-    reasoner: Annotated[Spec, Room("reasoning")] | None = None
+    reasoner: Annotated[ReasonerSpec, Room("reasoning")] | None = None
     """Latent steps behind the history; null answers with the encoder's own state."""
-    task: Annotated[Spec, Room("objectives.tasks")] = NextItem()
+    task: Annotated[TaskSpec, Room("objectives.tasks")] = NextItem()
     """Who predicts what."""
-    loss: Annotated[Spec, Room("objectives.losses")] = CrossEntropy()
+    loss: Annotated[LossSpec, Room("objectives.losses")] = CrossEntropy()
     """Scores -> one number per query."""
     scoring: Scoring = Scoring()
     """State and item vector -> score."""
-    weighting: Annotated[Spec, Room("objectives.weightings")] | None = None
+    weighting: Annotated[WeightingSpec, Room("objectives.weightings")] | None = None
     """One factor per query; null counts all the same."""
-    penalties: tuple[Annotated[Spec, Room("regularizers")], ...] = ()
+    penalties: tuple[Annotated[PenaltySpec, Room("regularizers")], ...] = ()
     """Terms added to the loss."""
 
     @model_validator(mode="after")
     def _penalties_differ(self) -> Recommender:
         kinds = [p.kind_of() for p in self.penalties]
         if len(set(kinds)) < len(kinds):
-            raise ValueError(f"penalties: each kind once, given {kinds}")
+            raise UserError(f"penalties: each kind once, given {kinds}", code="penalty-repeated")
         return self
 
     def build(self, catalog: Catalog) -> RecommenderModel:
@@ -78,44 +82,47 @@ class RecommenderModel(nn.Module):
     def __init__(self, catalog: Catalog, spec: Recommender):
         super().__init__()
         self.num_items, self.max_length = catalog.size, spec.max_length
-        self.items = spec.items.build(spec.dim, catalog)  # type: ignore[attr-defined]
-        self.encoder = spec.encoder.build(spec.dim, spec.max_length)  # type: ignore[attr-defined]
+        self.items = spec.items.build(spec.dim, catalog)
+        self.encoder: Encoder | Reasoner = spec.encoder.build(spec.dim, spec.max_length)
         if spec.reasoner is not None:
-            self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)  # type: ignore[attr-defined]
-        self._reasons = isinstance(self.encoder, Reasoner)  # kept: asking a protocol costs more than a small layer
-        self.reads_times: bool = getattr(self.encoder, "reads_times", False)
-        self.task = spec.task.build(spec.dim, spec.max_length, self.items)  # type: ignore[attr-defined]
-        self.loss = spec.loss.build()  # type: ignore[attr-defined]
-        self.weighting = spec.weighting.build() if spec.weighting else None  # type: ignore[attr-defined]
-        self.penalties = nn.ModuleDict({p.kind_of(): p.build() for p in spec.penalties})  # type: ignore[attr-defined]
+            self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)
+        self.reads_times = self.encoder.reads_times
+        self.task = spec.task.build(spec.dim, spec.max_length, self.items)
+        self.loss = spec.loss.build()
+        self.weighting = spec.weighting.build() if spec.weighting else None
+        penalties = {p.kind_of(): p.build() for p in spec.penalties}
+        self.penalties = nn.ModuleDict(penalties)
+        self._penalties = tuple(penalties.values())  # the same modules by their own type
         self.cosine, self.temperature = spec.scoring.similarity == "cosine", spec.scoring.temperature
         if self.task.causal is not None and self.encoder.causal != self.task.causal:
             wants = "a causal" if self.task.causal else "a bidirectional"
             raise UserError(
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
-                f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder"
+                f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder",
+                code="task-needs-other-mask",
             )
-        if spec.reasoner is not None and not getattr(self.task, "reads_outputs", False):
+        if spec.reasoner is not None and not self.task.reads_outputs:
             raise UserError(
                 f"the task {spec.task.kind_of()!r} asks with the encoder's own states, so the reasoner would not "
-                "learn; set model.task=last_item, or leave model.reasoner out"
+                "learn; set model.task=last_item, or leave model.reasoner out",
+                code="task-ignores-reasoner",
             )
-        searching = [kind for kind, p in self.penalties.items() if getattr(p, "searches_items", False)]
-        if searching and getattr(self.task, "generates", False):
+        searching = [kind for kind, p in penalties.items() if p.searches_items]
+        if searching and self.task.generates:
             raise UserError(
                 f"the penalty {searching[0]!r} reads item vectors and the task {spec.task.kind_of()!r} searches codes: "
-                "leave the penalty out (of sprint: set embedding=0), or train next_item on these items"
+                "leave the penalty out (of sprint: set embedding=0), or train next_item on these items",
+                code="penalty-needs-item-vectors",
             )
-        self._attached = [p for p in self.penalties.values() if isinstance(p, Attached)]
-        for penalty in self._attached:
+        for penalty in self._penalties:
             penalty.attach(self)
-        self._needs = reduce(Needs.__or__, (penalty.needs for penalty in self._attached), Needs())
+        self._needs = reduce(Needs.__or__, (penalty.needs for penalty in self._penalties), Needs())
         self._first_view_only = self._needs.loss_of == "first_view"
 
     @property
     def reasoner(self) -> Reasoner | None:
         """The encoder, where it reasons."""
-        return self.encoder if self._reasons else None
+        return self.encoder if isinstance(self.encoder, Reasoner) else None
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
@@ -132,8 +139,8 @@ class RecommenderModel(nn.Module):
 
     def step(self, batch: Batch) -> Step:
         """One step's states, queries and records."""
-        items = reading(self.items)
-        x, inputs = self.task.present(items, batch)
+        items = self.items.for_one_step()
+        x, inputs = self.task.training_inputs(items, batch)
         rows, views = len(x), self._views(batch)
         if views > 1:
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
@@ -142,14 +149,13 @@ class RecommenderModel(nn.Module):
         asked = self.task.queries(states, inputs, batch, ItemIndex(items, normalise=self.cosine))
         if self._first_view_only:
             asked = tuple(q.first(rows) for q in asked)
-        more = [q for p in self.penalties.values() if isinstance(p, Asking) for q in p.ask(asked, states)]
+        more = [q for p in self._penalties for q in p.extra_queries(asked, states)]
         queries = tuple(self._scaled(q) for q in (*asked, *more))
         records = {q.name: self.loss(q, batch) for q in queries}
         return Step(self, batch, states, queries, records, captures, inputs, self._first_view_only)
 
     def _views(self, batch: Batch) -> int:
-        wanting = (p for p in self._attached if p.needs.second_view)
-        return 2 if any(batch.step >= getattr(p, "after_steps", 0) for p in wanting) else 1
+        return 2 if any(p.needs.second_view and batch.step >= p.after_steps for p in self._penalties) else 1
 
     def index_items(self) -> ItemIndex:
         """What answers search, made whole: every item vector (or what codes are scored with), once for many answers.
@@ -158,7 +164,7 @@ class RecommenderModel(nn.Module):
         """
         with torch.no_grad():
             index = ItemIndex(self.items, normalise=self.cosine)
-            if getattr(self.task, "generates", False):
+            if self.task.generates:
                 index_codes(index)
             else:
                 index.all()
@@ -167,11 +173,11 @@ class RecommenderModel(nn.Module):
     def answer(self, batch: Batch, *, index: ItemIndex | None = None, budget: Budget | None = None) -> Scorer:
         """The answer to some histories. `index` is what `index_items` gave; without it the item vectors are made here.
 
-        `budget` says how much a reasoner thinks (refused by `check_budget` for a model without one).
+        `budget` says how many steps and streams a reasoner takes (refused by `check_budget` for a model without one).
         """
-        x, inputs = self.task.ask(reading(self.items), batch)
-        states = self.encoder(x, inputs) if self.reasoner is None else self.encoder(x, inputs, budget)
-        return self.searched(self.task.answer(states, inputs), index)
+        x, inputs = self.task.inference_inputs(self.items.for_one_step(), batch)
+        states = self.encoder(x, inputs, budget) if isinstance(self.encoder, Reasoner) else self.encoder(x, inputs)
+        return self.searched(self.task.readout(states, inputs), index)
 
     def searched(
         self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: ItemIndex | None = None
@@ -182,7 +188,7 @@ class RecommenderModel(nn.Module):
         vectors = unit(vectors) if self.cosine else vectors
         if vectors.ndim == 2:
             return DenseScorer(vectors, index.all(), self.temperature)
-        return by_codes(vectors / self.temperature, index)
+        return score_by_codes(vectors / self.temperature, index)
 
     def similar(self, items: Int[Tensor, "B"], index: ItemIndex | None = None) -> DenseScorer:
         """How alike every item is to each of these: the cosine of their vectors."""

@@ -1,20 +1,22 @@
 """Items -> vectors of what is known of them, before any training: the space that code learners divide up.
 
-The room's contract: a Spec whose ``read(catalog, cache, tell)`` gives `Vectors`, a row for every item in the
-catalogue's order. An item of which nothing is known has no vector: `known` is false there, and nothing is made up
+The room's contract: a `VectorsSpec` whose ``read(catalog, cache, tell)`` gives `Vectors`, a row for every item in
+the catalogue's order. An item of which nothing is known has no vector: `known` is false there, and nothing is made up
 before somebody says what to put in its place. Reading runs no code of a stranger and no pickle.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.core.progress import Tell
+from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 
 
@@ -29,5 +31,9 @@ class Vectors:
     """Where they came from, for the manifest: kind, width, counts, fingerprint."""
 
 
-class Source(Protocol):
-    def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors: ...
+class VectorsSpec(Spec):
+    """Base of every source of item vectors."""
+
+    @abstractmethod
+    def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors:
+        """The vectors of the catalogue's items; what takes long to make is kept in the folder `cache`."""

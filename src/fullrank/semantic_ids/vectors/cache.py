@@ -29,7 +29,7 @@ PART = (128, 8192)
 Known = dict[bytes, Float32[np.ndarray, "D"]]
 
 
-def fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
+def texts_fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
     """SHA-256 of the texts in their order and of everything that decides their vectors."""
     state = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for text in texts:
@@ -37,11 +37,11 @@ def fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
     return state.hexdigest()
 
 
-def cached(
+def cached_vectors(
     folder: Path, texts: Sequence[str], options: Mapping[str, Any], load: Callable[[], Embed], tick: Progress
-) -> Float32[np.ndarray, "N D"]:
+) -> Float32[np.ndarray, "n D"]:
     """Vectors of the texts in their order. `load` is called only where some are missing."""
-    place = folder / fingerprint((), options)[:32]
+    place = folder / texts_fingerprint((), options)[:32]
     known = _read(place)
     distinct = sorted(set(texts), key=lambda text: (-len(text), text))
     missing = [text for text in distinct if _key(text) not in known]
@@ -95,13 +95,22 @@ def _describe(place: Path, options: Mapping[str, Any]) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"the cache {str(place)!r} cannot be made ({error.strerror}); name another folder") from None
+        raise UserError(
+            f"the cache {str(place)!r} cannot be made ({error.strerror}); name another folder",
+            code="folder-not-writable",
+        ) from None
     write_json(place / "options.json", options, indent=1, sort_keys=True)
 
 
-def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "N D"]:
+def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:
     if part.ndim != 2 or len(part) != rows:
-        raise UserError(f"the model gave vectors of shape {part.shape} for {rows} texts; it is no sentence encoder")
+        raise UserError(
+            f"the model gave vectors of shape {part.shape} for {rows} texts; it is no sentence encoder",
+            code="not-a-sentence-encoder",
+        )
     if not bool(np.isfinite(part).all()):
-        raise UserError("the model gave vectors that are not finite; choose another model or another precision")
+        raise UserError(
+            "the model gave vectors that are not finite; choose another model or another precision",
+            code="vectors-not-finite",
+        )
     return np.ascontiguousarray(part, dtype=np.float32)

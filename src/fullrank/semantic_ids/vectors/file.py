@@ -15,14 +15,13 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
-from fullrank.core.spec import Spec
 from fullrank.data import frames
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.manifest import sha256_file
-from fullrank.semantic_ids.vectors import Vectors
+from fullrank.semantic_ids.vectors import Vectors, VectorsSpec
 
 
-class File(Spec):
+class FileVectors(VectorsSpec):
     """Vectors from a table."""
 
     kind: Literal["file"] = "file"
@@ -42,12 +41,18 @@ class File(Spec):
         frame = source.infer(frame, keep_text=self.item if catalog.ids.dtype == pl.String else ())
         ids = frame[self.item]
         if ids.null_count() or ids.n_unique() < len(ids):
-            raise UserError(f"the column {self.item!r} of {source.name} must hold each item once and none missing")
+            raise UserError(
+                f"the column {self.item!r} of {source.name} must hold each item once and none missing",
+                code="item-ids-not-unique",
+            )
         numbers = _matrix(frame.drop(self.item), self.columns, source.name)
         place = catalog.lookup(ids)
         here = (place >= 0) & np.isfinite(numbers).all(1)
         if not here.any():
-            raise UserError(f"{source.name} holds no vector of the {catalog.size:,} items (it has {len(ids):,} rows)")
+            raise UserError(
+                f"{source.name} holds no vector of the {catalog.size:,} items (it has {len(ids):,} rows)",
+                code="items-without-vectors",
+            )
         matrix, known = np.zeros((catalog.size, numbers.shape[1]), np.float32), np.zeros(catalog.size, bool)
         matrix[place[here]], known[place[here]] = numbers[here], True
         tell("vectors")(int(here.sum()), catalog.size)
@@ -59,7 +64,7 @@ class File(Spec):
 
 
 def _matrix(frame: pl.DataFrame, chosen: tuple[str, ...], name: str) -> np.ndarray:
-    """[N, D] float32; NaN where a row has no vector."""
+    """[n, D] float32; NaN where a row has no vector."""
     names = list(chosen) or frame.columns
     lists = [n for n in names if isinstance(frame[n].dtype, (pl.List, pl.Array))]
     plain = [n for n in names if frame[n].dtype.is_numeric()]
@@ -68,7 +73,8 @@ def _matrix(frame: pl.DataFrame, chosen: tuple[str, ...], name: str) -> np.ndarr
     if lists or not plain or (chosen and len(plain) < len(chosen)):
         said = ", ".join(f"{n} ({frame[n].dtype})" for n in names) or "none"
         raise UserError(
-            f"{name}: name one column of lists of numbers, or columns of numbers, with vectors.columns (found: {said})"
+            f"{name}: name one column of lists of numbers, or columns of numbers, with vectors.columns (found: {said})",
+            code="no-vector-columns",
         )
     return frame.select(pl.col(plain).cast(pl.Float32).fill_null(float("nan"))).to_numpy()
 
@@ -77,7 +83,10 @@ def _rows(column: pl.Series, name: str) -> np.ndarray:
     widths = column.drop_nulls().to_frame().select(pl.col(column.name).cast(pl.List(pl.Float32)).list.len())
     sizes = widths.to_series().unique().to_list()
     if len(sizes) != 1 or sizes[0] == 0:
-        raise UserError(f"column {column.name!r} of {name} must hold lists of one length, not of {sizes[:5]}")
+        raise UserError(
+            f"column {column.name!r} of {name} must hold lists of one length, not of {sizes[:5]}",
+            code="lists-of-unequal-length",
+        )
     empty = pl.Series([[float("nan")] * sizes[0]], dtype=pl.List(pl.Float32))
     whole = column.cast(pl.List(pl.Float32)).to_frame().select(pl.col(column.name).fill_null(empty)).to_series()
     flat = whole.list.explode()

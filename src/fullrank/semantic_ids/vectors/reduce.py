@@ -28,10 +28,10 @@ class Reduction:
     matrix: Float[Tensor, "D R"]
     back: Float[Tensor, "R D"]
 
-    def apply(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N R"]:
+    def apply(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n R"]:
         return (x - self.mean) @ self.matrix
 
-    def inverse(self, z: Float[Tensor, "N R"]) -> Float[Tensor, "N D"]:
+    def inverse(self, z: Float[Tensor, "n R"]) -> Float[Tensor, "n D"]:
         return z @ self.back + self.mean
 
     def tensors(self) -> dict[str, Tensor]:
@@ -45,15 +45,18 @@ class Reduction:
         found = [tensors.get(f"reduce.{name}") for name in ("mean", "matrix", "back")]
         mean, matrix, back = found
         if mean is None or matrix is None or back is None or matrix.ndim != 2:
-            raise UserError("the reduction lacks its mean, its matrix or the way back")
+            raise UserError("the reduction lacks its mean, its matrix or the way back", code="codebooks-damaged")
         if mean.shape != matrix.shape[:1] or back.shape != matrix.mT.shape:
-            raise UserError(f"the reduction's matrix {tuple(matrix.shape)}, mean and way back do not fit together")
+            raise UserError(
+                f"the reduction's matrix {tuple(matrix.shape)}, mean and way back do not fit together",
+                code="codebooks-damaged",
+            )
         if not all(one.dtype == torch.float32 and bool(one.isfinite().all()) for one in (mean, matrix, back)):
-            raise UserError("the reduction holds values that are not finite float32")
+            raise UserError("the reduction holds values that are not finite float32", code="codebooks-damaged")
         return cls(mean, matrix, back)
 
 
-def fit(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Reduction | None:
+def fit_reduction(x: Float[Tensor, "n D"], pca: int | None, whiten: bool) -> Reduction | None:
     """The reduction of these vectors to `pca` dimensions (None: all), whitened or not; None where neither is asked.
 
     Raises `UserError` where there are fewer dimensions or vectors than are asked for.
@@ -64,7 +67,8 @@ def fit(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Reduction | N
     if width > x.shape[1] or width >= len(x):
         raise UserError(
             f"pca={width} asks for more directions than {len(x):,} vectors of width {x.shape[1]} have; set at most "
-            f"pca={min(x.shape[1], len(x) - 1)}"
+            f"pca={min(x.shape[1], len(x) - 1)}",
+            code="too-many-dimensions",
         )
     mean = x.double().mean(0)
     values, directions = torch.linalg.eigh(_covariance(x, mean))
@@ -77,7 +81,7 @@ def fit(x: Float[Tensor, "N D"], pca: int | None, whiten: bool) -> Reduction | N
     return Reduction(mean.float(), (directions / spread).float(), (directions * spread).T.contiguous().float())
 
 
-def _covariance(x: Float[Tensor, "N D"], mean: Float[Tensor, "D"], rows: int = 8192) -> Float[Tensor, "D D"]:
+def _covariance(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], rows: int = 8192) -> Float[Tensor, "D D"]:
     total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
     for part in x.split(rows):
         centred = part.double() - mean

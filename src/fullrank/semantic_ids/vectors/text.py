@@ -13,14 +13,13 @@ import torch
 from pydantic import Field
 
 from fullrank.core.progress import Tell
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
-from fullrank.semantic_ids.vectors import Vectors, sentences
-from fullrank.semantic_ids.vectors.cache import cached, fingerprint
+from fullrank.semantic_ids.vectors import Vectors, VectorsSpec, sentences
+from fullrank.semantic_ids.vectors.cache import cached_vectors, texts_fingerprint
 from fullrank.semantic_ids.vectors.wording import text_columns, texts
 
 
-class Text(Spec):
+class TextVectors(VectorsSpec):
     """Vectors of the items' text."""
 
     kind: Literal["text"] = "text"
@@ -48,19 +47,19 @@ class Text(Spec):
         written = texts(catalog, columns, names=self.names, ignore=self.ignore)
         given = [self.prompt + text for text in written if text is not None]
         options: dict[str, Any] = {
-            "model": sentences.identity(self.model), "unit": self.unit, "max_tokens": self.max_tokens,
+            "model": sentences.model_identity(self.model), "unit": self.unit, "max_tokens": self.max_tokens,
         }  # fmt: skip
-        found = cached(cache, given, options, self._load, tell("text vectors"))
+        found = cached_vectors(cache, given, options, self._load, tell("text vectors"))
         known = torch.tensor([text is not None for text in written])
         matrix = torch.zeros(len(written), found.shape[1])
         matrix[known] = torch.from_numpy(found)
         facts = {
             "kind": "text", "model": self.model, "columns": list(columns), "width": found.shape[1],
-            "distinct_texts": len(set(given)), "fingerprint": fingerprint(given, options),
+            "distinct_texts": len(set(given)), "fingerprint": texts_fingerprint(given, options),
         }  # fmt: skip
         return Vectors(matrix, known, facts)
 
     def _load(self) -> sentences.Embed:
-        return sentences.load(
+        return sentences.load_encoder(
             self.model, device=self.device, batch=self.batch, max_tokens=self.max_tokens, unit=self.unit
         )

@@ -34,19 +34,20 @@ def texts(
     if not chosen:
         raise UserError(
             "the items have no column of text; name columns to write with vectors.columns, or give vectors of your own "
-            f"(columns: {', '.join(catalog.columns) or 'none; prepare the store with --items'})"
+            f"(columns: {', '.join(catalog.columns) or 'none; prepare the store with --items'})",
+            code="no-text",
         )
     for name in chosen:
         if name not in catalog.columns:
             raise UserError(f"the items have no column {name!r}{did_you_mean(name, catalog.columns)} "
-                            f"(columns: {', '.join(catalog.columns) or 'none'})")  # fmt: skip
+                            f"(columns: {', '.join(catalog.columns) or 'none'})", code="unknown-column")  # fmt: skip
     parts = [_written(catalog.frame[name], ignore) for name in chosen]
     found = []
     for row in zip(*parts, strict=True):
         said = [f"{name}: {text}" if names else text for name, text in zip(chosen, row, strict=True) if text]
         found.append(BETWEEN.join(said) or None)
     if not any(found):
-        raise UserError(f"none of the items has a value in {', '.join(chosen)}; name other columns")
+        raise UserError(f"none of the items has a value in {', '.join(chosen)}; name other columns", code="no-text")
     return found
 
 

@@ -14,8 +14,8 @@ from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import Extending
-from fullrank.models.sequential.items.semantic import Semantic, read
+from fullrank.models.sequential.items import ItemsSpec
+from fullrank.models.sequential.items.semantic import Semantic, read_codes
 from fullrank.run import Run, write_run
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 from fullrank.training.cold_start.fill import LikeItems
@@ -55,15 +55,16 @@ def grow_catalog(
     grown = old.extended(new_items, item)
     grown = _coded(run, old, grown, codes)
     spec = getattr(run.spec.model, "items", None)
-    if isinstance(spec, Extending):
+    reads_new = isinstance(spec, ItemsSpec) and spec.reads_new_items
+    if isinstance(spec, ItemsSpec) and reads_new:
         if start != "features":
             raise UserError(
                 f"this run's items are made of what is known of them, so start={start!r} has no effect: leave it out",
                 code="setting-without-effect",
             )
-        grown = spec.extended(grown, old.size)
+        grown = spec.add_new_columns(grown, old.size)
     model = run.spec.model.build(grown)  # type: ignore[attr-defined]
-    from_features = isinstance(spec, Extending) or hasattr(getattr(model, "items", None), "codes")
+    from_features = reads_new or hasattr(getattr(model, "items", None), "codes")
     if start == "features" and not from_features:
         raise UserError(
             "this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'",
@@ -100,7 +101,7 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
         return grown
     opened = codes if isinstance(codes, Codes) else Codes.open(codes)
     whole = opened.attach(Catalog(grown.frame.drop(CODES, SIZES)))
-    (before, sizes), (after, more) = read(old), read(whole)
+    (before, sizes), (after, more) = read_codes(old), read_codes(whole)
     if more != sizes or not torch.equal(after[: old.size], before):
         raise UserError(
             f"{opened.path} gives old items other codes than the run has: grow the codes that it was trained on "

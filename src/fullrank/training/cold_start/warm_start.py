@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,20 +11,11 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.items import Items
 from fullrank.run import Run
 
 ITEMS = "items."
 """What the names of the item module's tensors begin with."""
-
-
-@runtime_checkable
-class Carries(Protocol):
-    """An item module with parameters that mean something only together with the catalogue they were learned on."""
-
-    def carried(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
-        """Those parameters, from an earlier run's `given`, as the catalogue `new` needs them; in the shapes of the
-        module's own state, by the same names."""
-        ...
 
 
 @torch.no_grad()
@@ -33,7 +23,7 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     """Fill `model` from a run. Returns how many of its items the run knew.
 
     What the item module learned per item is matched by external id, what it learned of features by their values
-    (`Carries`); its buffers are the new data's. All else is copied and must have the same shape.
+    (`Items.transferred`); its buffers are the new data's. All else is copied and must have the same shape.
     Raises `UserError` where no item is known or the run is of another model spec.
     """
     tensors = read_tensors(source.path / "weights.safetensors")
@@ -51,7 +41,7 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
         raise UserError(
             f"{source.path} has no {absent[0]!r}; going on needs the same model spec", code="weights-differ-from-spec"
         )
-    carried = _carried(model, tensors, old, catalog)
+    carried = _transferred(model, tensors, old, catalog)
     for name, tensor in own.items():
         of_items = name.startswith(ITEMS)
         if of_items and name not in learned:
@@ -71,12 +61,12 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     return len(known)
 
 
-def _carried(model: nn.Module, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+def _transferred(model: nn.Module, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
     items = getattr(model, "items", None)
-    if not isinstance(items, Carries):
+    if not isinstance(items, Items):
         return {}
     given = {name.removeprefix(ITEMS): tensor for name, tensor in tensors.items() if name.startswith(ITEMS)}
-    return {ITEMS + name: tensor for name, tensor in items.carried(given, old, new).items()}
+    return {ITEMS + name: tensor for name, tensor in items.transferred(given, old, new).items()}
 
 
 def _per_item(tensor: Tensor, catalog: Catalog) -> bool:

@@ -19,7 +19,7 @@ from fullrank.data.impressions.encoding import FieldEncoder, vocabulary_owner
 from fullrank.data.impressions.fields import AnyField, Numeric, Schema
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
-from fullrank.models.ranking.fused import Fused
+from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run
 
@@ -137,5 +137,5 @@ def _buckets(old: np.ndarray, new: np.ndarray) -> Rows:
     return ids, np.searchsorted(old, middles, side="right") + FIRST
 
 
-def _tables(model: RankingModule) -> list[tuple[str, Fused]]:
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, Fused)]
+def _tables(model: RankingModule) -> list[tuple[str, FusedTable]]:
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, FusedTable)]

@@ -1,18 +1,34 @@
 """Per-token feed-forward networks of RankMixer and RankElastor: each token has weights of its own.
 
-The room's contract: a Spec whose ``build(tokens, width)`` gives a module with ``forward(x) -> (tokens, aux)``, where
-`aux` holds scalars to be added to the loss, by name. The residual and its norm belong to the network.
+The room's contract: a `FeedForwardSpec` whose ``build(tokens, width)`` gives a `FeedForward`. The residual and its norm
+belong to the network.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
 
 
-@runtime_checkable
-class FeedForward(Protocol):
-    def __call__(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]: ...
+class FeedForward(nn.Module):
+    """Tokens -> tokens, each by itself."""
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+        """The tokens, and scalars to be added to the loss, by name."""
+        raise NotImplementedError
+
+    def flops(self) -> int | None:
+        """Of one impression; None where it does not say."""
+        return None
+
+
+class FeedForwardSpec(Spec):
+    """Base of every per-token network."""
+
+    @abstractmethod
+    def build(self, tokens: int, width: int) -> FeedForward: ...

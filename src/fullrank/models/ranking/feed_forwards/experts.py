@@ -18,12 +18,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.gelu import perceptron
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
 
-class Experts(Spec):
+class Experts(FeedForwardSpec):
     """RankMixer's sparse-MoE per-token FFN."""
 
     kind: Literal["experts"] = "experts"
@@ -38,7 +38,7 @@ class Experts(Spec):
         return ExpertsFeedForward(tokens, width, self)
 
 
-class ExpertsFeedForward(nn.Module):
+class ExpertsFeedForward(FeedForward):
     def __init__(self, tokens: int, width: int, spec: Experts, how: How | None = None):
         super().__init__()
         self.how, self.experts, self.sparsity = how, spec.experts, spec.sparsity

@@ -16,11 +16,12 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
 
-class Gelu(Spec):
+class Gelu(FeedForwardSpec):
     """RankMixer's per-token FFN."""
 
     kind: Literal["gelu"] = "gelu"
@@ -34,16 +35,16 @@ class Gelu(Spec):
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Gelu:
         if self.hidden and self.expansion is not None:
-            raise ValueError("expansion has no effect beside hidden: keep one of them")
+            raise UserError("expansion has no effect beside hidden: keep one of them", code="setting-without-effect")
         if any(width < 1 for width in self.hidden):
-            raise ValueError(f"hidden: widths of at least 1, not {list(self.hidden)}")
+            raise UserError(f"hidden: widths of at least 1, not {list(self.hidden)}", code="invalid-width")
         return self
 
     def build(self, tokens: int, width: int) -> GeluFeedForward:
         return GeluFeedForward(tokens, width, self)
 
 
-class GeluFeedForward(nn.Module):
+class GeluFeedForward(FeedForward):
     def __init__(self, tokens: int, width: int, spec: Gelu, how: How | None = None):
         super().__init__()
         self.how = how

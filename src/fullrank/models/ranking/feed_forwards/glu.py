@@ -19,11 +19,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
 
-class Glu(Spec):
+class Glu(FeedForwardSpec):
     """RankElastor's per-token FFN."""
 
     kind: Literal["glu"] = "glu"
@@ -42,7 +42,7 @@ class Glu(Spec):
         return GluFeedForward(tokens, width, self)
 
 
-class GluFeedForward(nn.Module):
+class GluFeedForward(FeedForward):
     def __init__(self, tokens: int, width: int, spec: Glu, how: How | None = None):
         super().__init__()
         self.how, self.outer_skip = how, spec.outer_skip

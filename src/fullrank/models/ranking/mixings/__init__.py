@@ -1,18 +1,38 @@
 """Token mixings of RankMixer and RankElastor: information crosses from token to token.
 
-The room's contract: a Spec whose ``build(tokens, width)`` gives a module with ``forward(x) -> (mixed, normalised)``:
-the mixed tokens before the last norm, which diagnostics read (as RankElastor's code does), and behind it, which goes
-on. A property `divides` says that the width must divide by the number of tokens.
+The room's contract: a `MixingSpec` whose ``build(tokens, width)`` gives a `Mixing`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from abc import abstractmethod
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+
+from fullrank.core.spec import Spec
 
 
-@runtime_checkable
-class Mixing(Protocol):
-    def __call__(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]: ...
+class Mixing(nn.Module):
+    """Tokens -> mixed tokens."""
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+        """The mixed tokens before the last norm, which diagnostics read (as RankElastor's code does), and behind it,
+        which goes on."""
+        raise NotImplementedError
+
+    def flops(self) -> int | None:
+        """Of one impression; None where it does not say."""
+        return None
+
+
+class MixingSpec(Spec):
+    """Base of every token mixing."""
+
+    @property
+    def divides(self) -> bool:
+        """Whether the width of a token must divide by the number of tokens."""
+        return False
+
+    @abstractmethod
+    def build(self, tokens: int, width: int) -> Mixing: ...

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
+from fullrank.models.ranking.mixings import Mixing, MixingSpec
 
 
-class BlockTranspose(Spec):
+class BlockTranspose(MixingSpec):
     """RankMixer's mixing."""
 
     kind: Literal["block_transpose"] = "block_transpose"
@@ -32,12 +32,13 @@ class BlockTranspose(Spec):
         if width % tokens:
             raise UserError(
                 f"block_transpose cuts each token into as many parts as there are tokens: the width {width} must "
-                f"divide by {tokens}; take {-(-width // tokens) * tokens}, or leave width out"
+                f"divide by {tokens}; take {-(-width // tokens) * tokens}, or leave width out",
+                code="width-not-divisible",
             )
         return BlockTransposeMixing(width)
 
 
-class BlockTransposeMixing(nn.Module):
+class BlockTransposeMixing(Mixing):
     def __init__(self, width: int):
         super().__init__()
         self.norm = nn.LayerNorm(width)
@@ -56,7 +57,7 @@ def transposed(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
     return x.unflatten(2, (tokens, -1)).transpose(1, 2).flatten(2)
 
 
-def transposed_slowly(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+def transposed_reference(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
     """The same, block by block."""
     tokens, part, out = x.shape[1], x.shape[2] // x.shape[1], x.clone()
     for i in range(tokens):

@@ -20,12 +20,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
-from fullrank.models.ranking.deep import xavier
-from fullrank.models.ranking.size import of_linear
+from fullrank.models.ranking import of_linear
+from fullrank.models.ranking.mixings import Mixing, MixingSpec
+from fullrank.models.ranking.perceptron import xavier
 
 
-class Full(Spec):
+class Full(MixingSpec):
     """RankElastor's mixing."""
 
     kind: Literal["full"] = "full"
@@ -34,17 +34,16 @@ class Full(Spec):
     factor: int = Field(1, ge=1)
     """Width k of the identity that W is a Kronecker product with; 1 is a full matrix."""
 
-    @property
-    def divides(self) -> bool:
-        return False
-
     def build(self, tokens: int, width: int) -> FullMixing:
         if tokens * width % self.factor:
-            raise UserError(f"full mixing: factor={self.factor} must divide tokens x width = {tokens * width}")
+            raise UserError(
+                f"full mixing: factor={self.factor} must divide tokens x width = {tokens * width}",
+                code="width-not-divisible",
+            )
         return FullMixing(tokens, width, self)
 
 
-class FullMixing(nn.Module):
+class FullMixing(Mixing):
     def __init__(self, tokens: int, width: int, spec: Full):
         super().__init__()
         whole, self.factor = tokens * width, spec.factor

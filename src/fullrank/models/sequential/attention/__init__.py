@@ -1,116 +1,199 @@
-"""Token mixers. An attention turns a sequence of vectors into another of the same shape.
+"""Token mixers: an attention turns a sequence of vectors into another of the same shape.
 
-The room's contract: a Spec whose ``build(dim, max_length)`` gives a module that satisfies `Attention`. The encoder
-around it owns norms, residuals and feed-forward; the attention owns its projections. Rows are right-padded, and the
-mask of a causal attention hides the future; a padded key is never seen by a valid query.
+The room's contract: an `AttentionSpec` that builds an `Attention`, whose one abstract method `mix` gives the attention
+weights. The base class does the rest with them: projections, heads, the cache that a reasoner goes on from, what
+penalties capture, the reference that diagnostics read, and FLOPs. A faster kernel overrides `attend`, and with it
+`attend_with_columns` and `attend_latent`; the checks in `fullrank.testing.attention` hold it to its own `mix`.
 
-An attention that compares where queries and keys stand, in the row or in time, is `Placed` as well.
-
-``flops(length)`` is what one row of that many positions costs forward, or the module has a sentence ``uncounted``.
+The encoder around it owns norms, residuals and feed-forward. Rows are right-padded, and the mask of a causal attention
+hides the future; a padded key is never seen by a valid query.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
 
-from fullrank.data.batch import Batch
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, Captures, ColumnSums
+from fullrank.models.initial import start_small
+from fullrank.models.sequential.attention.positions import Places
 
+Memory = tuple[Tensor, Tensor]
+"""Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S, e]."""
 Projection = tuple[Float[Tensor, "H e D"], Float[Tensor, "D De"]]
 """Value projection by head, and the output projection."""
 
 
-class Attention(Protocol):
-    causal: bool
+class AttentionSpec(Spec):
+    """Settings that every attention has."""
+
+    kind: str
+    heads: int = Field(2, ge=1)
+    """Heads; the width must divide by them."""
+    causal: bool = True
+    """A position sees itself and what came before it."""
+
+    @abstractmethod
+    def build(self, dim: int, max_length: int) -> Attention:
+        """The module for vectors of this width, in rows of at most this length."""
+
+    def head_width(self, dim: int) -> int:
+        """The width of a head. Raises `UserError` where the heads do not divide the width."""
+        if dim % self.heads:
+            raise UserError(
+                f"{self.kind} attention: the width {dim} does not divide by {self.heads} heads",
+                code="width-not-divisible",
+            )
+        return dim // self.heads
+
+
+class Attention(nn.Module, ABC):
+    """Multi-head attention around `mix`: y = W_o concat_h(A_h V_h), with A_h = mix(Q_h, K_h)."""
+
     heads: int
+    causal: bool
+    qkv: nn.Linear
+    output: nn.Linear
+    weight_dropout: float = 0.0
+    """Dropout on the weights in training."""
+    positional: bool = False
+    """`mix` compares where tokens stand: it gets `Places` as a fourth argument, as `attend` does."""
+    reads_times: bool = False
+    """It needs `Batch.times`: the loader and `recommend` then provide them."""
+    rows_sum_to_one: bool = False
+    """Each row of weights is a distribution over all keys that its query may see."""
+    linear: bool = True
+    """The output is linear in the values: nothing but weights and biases stands between the two projections."""
+    captures_after_dropout: bool = True
+    """It can tell how much each key received after dropout (`batch.Captures`)."""
+    uncounted: str = ""
+    """Why `flops` cannot tell the cost; empty where it can."""
+
+    def __init__(self, dim: int, max_length: int, spec: AttentionSpec, *, bias: bool = False, projections: bool = True):
+        """With ``projections=False`` the subclass makes its own and overrides `project` and `matrices`."""
+        super().__init__()
+        self.heads, self.causal = spec.heads, spec.causal
+        if projections:
+            spec.head_width(dim)
+            self.qkv, self.output = nn.Linear(dim, 3 * dim, bias=bias), nn.Linear(dim, dim, bias=bias)
+            start_small(self)
+
+    @abstractmethod
+    def mix(
+        self, q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S e"], allowed: Bool[Tensor, "#B 1 #T S"]
+    ) -> Float[Tensor, "B H T S"]:
+        """The weights with which each query mixes the values, after any norm; zero where `allowed` is false."""
 
     def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values by head, [B, H, T, e] each; keys and values are what a cache holds."""
-        ...
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return q, k, v
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Bool[Tensor, "B 1 T S"] | None) -> Tensor:
-        """[B, T, D] from projected tokens. Without a mask the attention is causal over equal lengths."""
-        ...
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        places: Places | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """The output from projected tokens. Without a mask the attention is causal over equal lengths."""
+        if allowed is None:
+            allowed = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        weights = F.dropout(self._mix(q, k, allowed, places), self.weight_dropout, self.training)
+        return self.close(weights @ v, q)
 
-    def __call__(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
+    def attend_with_columns(
+        self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
+    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
+        """The output, and how much every key received."""
+        weights = self._mix(q, k, mask(batch, causal=self.causal), places)
+        kept = F.dropout(weights, self.weight_dropout, self.training)
+        counted = (kept if after_dropout else weights).float().abs() * batch.valid[:, None, :, None]
+        rows = None if self.rows_sum_to_one else counted.sum(3)
+        return self.close(kept @ v, q), ColumnSums(self, counted.sum(2), batch.valid, rows)
+
+    def attend_latent(
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+    ) -> Float[Tensor, "B P D"]:
+        """The output of one latent token in each stream, which sees the history and its stream's S tokens, itself too.
+
+        Here each stream is served apart, behind a copy of the history.
+        """
+        steps, mixed = own[0].shape[3], []
+        places = Places.behind(batch, steps - 1, 1) if self.positional else None
+        allowed = latent_mask(batch, steps)
+        for p in range(q.shape[2]):
+            k, v = (torch.cat([old, new[:, :, p]], 2) for old, new in zip(prefix, own, strict=True))
+            mixed.append(self.attend(q[:, :, p : p + 1], k, v, allowed, places))
+        return torch.cat(mixed, 1)
+
+    def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:
+        """The output from the mixed values of each head; `q` is there for a gate made of the query's own token."""
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         """The mixed tokens. Rows past a length are unspecified."""
-        ...
+        q, k, v = self.project(x, batch.positions(from_end=False))
+        places = Places.of(batch) if self.positional else None
+        captures = batch.captures or Captures()
+        if captures.memory is not None:
+            captures.memory[self] = k, v
+        if captures.columns is None:
+            return self.attend(q, k, v, self.visible(batch), places)
+        y, columns = self.attend_with_columns(q, k, v, batch, places, after_dropout=captures.after_dropout)
+        captures.columns.append(columns)
+        return y
+
+    def visible(self, batch: Batch) -> Bool[Tensor, "#B 1 #T T"] | None:
+        """The mask of a whole row; None where causality alone hides enough: valid queries see no padding then."""
+        return None if self.causal else mask(batch, causal=False)
+
+    def step(
+        self, x: Float[Tensor, "B P D"], prefix: Memory, own: Memory | None, batch: Batch
+    ) -> tuple[Float[Tensor, "B P D"], Memory]:
+        """One more latent token in each stream: its output, and the keys and values of the streams with it."""
+        earlier = 0 if own is None else own[0].shape[3]
+        q, k, v = self.project(x, (batch.lengths + earlier)[:, None].expand(-1, x.shape[1]))
+        k, v = k[:, :, :, None], v[:, :, :, None]
+        grown = (k, v) if own is None else (torch.cat([own[0], k], 3), torch.cat([own[1], v], 3))
+        return self.attend_latent(q, prefix, grown, batch), grown
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
-        """The slow reference and diagnostic tap: rows are queries, columns keys, zero where the mask hides."""
-        ...
+        """The reference that diagnostics read: rows are queries, columns keys, zero where the mask hides."""
+        q, k, _ = self.project(x, batch.positions(from_end=False))
+        places = Places.of(batch) if self.positional else None
+        return self._mix(q, k, mask(batch, causal=self.causal), places).to(x.dtype)
+
+    def column_weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
+        """What captured columns are sums of: the absolute weights, or what they cannot exceed."""
+        return self.weights(x, batch).abs()
 
     def apply_weights(self, weights: Float[Tensor, "B H T T"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """What the module makes of given weights: ``apply_weights(weights(x), x)`` equals its output."""
-        ...
+        """What the module makes of given weights: ``apply_weights(weights(x, batch), x)`` equals its output."""
+        q, _, v = self.project(x, torch.arange(x.shape[1], device=x.device).expand(x.shape[:2]))
+        return self.close(weights @ v, q)
 
     def matrices(self) -> Projection:
         """The value projection of each head and the output projection, as views of the parameters."""
-        ...
+        return self.qkv.weight.chunk(3)[2].unflatten(0, (self.heads, -1)), self.output.weight
 
+    def flops(self, length: int) -> dict[str, int]:
+        """What one row of that many positions costs forward."""
+        weights = self.qkv.weight.numel() + self.output.weight.numel()
+        mixing = of_mixing(length, 2 * self.output.in_features, causal=self.causal)
+        return {"projections": 2 * length * weights, "mixing": mixing}
 
-def of_mixing(length: int, widths: int, *, causal: bool, block: int | None = None) -> int:
-    """FLOPs of products of queries and keys, and of weights and values, whose widths over all heads add up to `widths`.
-
-    The whole square is counted, as it is computed; blocks of causal queries read the keys up to their own end alone.
-    """
-    if block is None or not causal:
-        return 2 * widths * length * length
-    ends = range(0, length, block)
-    return 2 * widths * sum((min(low + block, length) - low) * min(low + block, length) for low in ends)
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where queries and keys stand: positions in the row from its first event, and times where there are any."""
-
-    queries: Int[Tensor, "#B T"]
-    keys: Int[Tensor, "#B S"]
-    asked: Int[Tensor, "B T"] | None = None
-    """The time that a query asks about: that of the next event, of the row's last event where none follows."""
-    times: Int[Tensor, "B S"] | None = None
-    """The time of each key."""
-
-    @staticmethod
-    def of(batch: Batch) -> Places:
-        """Every token of a batch as query and key."""
-        at = torch.arange(batch.items.shape[1], device=batch.items.device)
-        if batch.times is None:
-            return Places(at[None], at[None])
-        following = torch.minimum(at + 1, (batch.lengths[:, None] - 1).clamp_min(0))
-        return Places(at[None], at[None], batch.times.gather(1, following), batch.times)
-
-    @staticmethod
-    def behind(batch: Batch, elders: int, new: int) -> Places:
-        """`new` latent tokens as queries, after `elders` others, behind each row's last event.
-
-        A latent token has no time of its own: the last event's is repeated.
-        """
-        prefix = torch.arange(batch.items.shape[1], device=batch.items.device).expand(batch.items.shape)
-        latent = batch.lengths[:, None] + torch.arange(elders + new, device=prefix.device)
-        queries, keys = latent[:, elders:], torch.cat([prefix, latent], 1)
-        if batch.times is None:
-            return Places(queries, keys)
-        last = batch.times.gather(1, (batch.lengths - 1).clamp_min(0)[:, None])
-        return Places(queries, keys, last.expand(-1, new), torch.cat([batch.times, last.expand_as(latent)], 1))
-
-
-@runtime_checkable
-class Placed(Protocol):
-    """An attention whose `attend` is told where its tokens stand."""
-
-    reads_times: bool
-    """It needs `Batch.times`; the loader and `recommend` then provide them. False: positions are enough."""
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, allowed: Bool[Tensor, "B 1 T S"] | None, places: Places | None = None
-    ) -> Tensor:
-        """As `Attention.attend`."""
-        ...
+    def _mix(self, q: Tensor, k: Tensor, allowed: Tensor, places: Places | None) -> Tensor:
+        told: tuple[Places, ...] = (places,) if self.positional and places is not None else ()
+        return self.mix(q, k, allowed, *told)
 
 
 def mask(batch: Batch, *, causal: bool) -> Bool[Tensor, "B 1 T T"]:
@@ -122,3 +205,19 @@ def mask(batch: Batch, *, causal: bool) -> Bool[Tensor, "B 1 T T"]:
     first = torch.zeros(t, dtype=torch.bool, device=keys.device)
     first[:1] = True
     return keys | (first & ~batch.valid[:, None, :, None])
+
+
+def latent_mask(batch: Batch, steps: int) -> Bool[Tensor, "B 1 1 n"]:
+    """Which of n = T + S keys a latent token may see: the row's events, and its stream's tokens."""
+    return torch.cat([batch.valid, batch.valid.new_ones(len(batch.lengths), steps)], 1)[:, None, None]
+
+
+def of_mixing(length: int, widths: int, *, causal: bool, block: int | None = None) -> int:
+    """FLOPs of products of queries and keys, and of weights and values, whose widths over all heads add up to `widths`.
+
+    The whole square is counted, as it is computed; blocks of causal queries read the keys up to their own end alone.
+    """
+    if block is None or not causal:
+        return 2 * widths * length * length
+    ends = range(0, length, block)
+    return 2 * widths * sum((min(low + block, length) - low) * min(low + block, length) for low in ends)

@@ -32,13 +32,18 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Captures, ColumnSums
+from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.attention import Projection, mask, of_mixing
-from fullrank.models.sequential.attention.rotary import rotate
-from fullrank.models.sequential.attention.streams import Memory, seen
+from fullrank.models.sequential.attention import (
+    Attention,
+    AttentionSpec,
+    Memory,
+    Projection,
+    latent_mask,
+    mask,
+    of_mixing,
+)  # fmt: skip
+from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.focused_attention import (
     EPS,
     RowNorm,
@@ -55,14 +60,10 @@ from fullrank.ops.shared_prefix import stream_mix, stream_scores
 Norm = Literal["none", "head_rms", "row_l1", "row_rms"]
 
 
-class Focused(Spec):
+class Focused(AttentionSpec):
     """Attention as the difference of two softmax maps."""
 
     kind: Literal["focused"] = "focused"
-    heads: int = Field(2, ge=1)
-    """Heads; the width must divide by them."""
-    causal: bool = True
-    """A position sees itself and what came before it."""
     norm: Norm = "none"
     """Nothing, RMSNorm of each head's output, or rows of the weights over their absolute sum or root mean square."""
     lambda_1: float = Field(1.0, gt=0)
@@ -77,22 +78,20 @@ class Focused(Spec):
     """Dropout on the difference, behind its norm."""
 
     def build(self, dim: int, max_length: int) -> FocusedAttention:
-        if dim % self.heads:
-            raise UserError(f"focused attention: the width {dim} does not divide by {self.heads} heads")
-        if self.rope and (self.qk_width or dim // self.heads) % 2:
-            raise UserError(f"focused attention: RoPE needs an even qk_width, not {self.qk_width or dim // self.heads}")
-        return FocusedAttention(dim, self)
+        width = self.head_width(dim)
+        if self.rope:
+            even_width(self.kind, self.qk_width or width)
+        return FocusedAttention(dim, max_length, self)
 
 
-class FocusedAttention(nn.Module):
-    """Satisfies `Attention` and `Streamed`. A query is [q1 q2] and a key [k1 k2], side by side."""
+class FocusedAttention(Attention):
+    """A = Norm(l1 softmax(Q1 K1^T) - l2 softmax(Q2 K2^T)). A query is [q1 q2] and a key [k1 k2], side by side."""
 
     captures_after_dropout = False
-    rows_sum_to_one = False
 
-    def __init__(self, dim: int, spec: Focused):
-        super().__init__()
-        self.heads, self.causal, self.rope, self.drop = spec.heads, spec.causal, spec.rope, spec.dropout
+    def __init__(self, dim: int, max_length: int, spec: Focused):
+        super().__init__(dim, max_length, spec, projections=False)
+        self.rope, self.weight_dropout = spec.rope, spec.dropout
         self.factors = spec.lambda_1, spec.lambda_2
         self.rows: RowNorm = {"row_l1": "l1", "row_rms": "rms"}.get(spec.norm)  # type: ignore[assignment]
         self.width = spec.qk_width or dim // spec.heads
@@ -103,12 +102,9 @@ class FocusedAttention(nn.Module):
         self.norm = nn.RMSNorm(dim // spec.heads, eps=EPS) if spec.norm == "head_rms" else None
         start_small(self)
 
-    def flops(self, length: int) -> dict[str, int]:
-        weights = self.qkv.weight.numel() + self.output.weight.numel()
-        fused = self.rows is None and self._dropped() == 0  # two kernels that each mix the values, else one in blocks
-        widths, block = self.sizes[0] + (2 if fused else 1) * self.sizes[2], None if fused else BLOCK
-        mixing = of_mixing(length, widths, causal=self.causal, block=block)
-        return {"projections": 2 * length * weights, "mixing": mixing}
+    def mix(self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"]) -> Float[Tensor, "B H T S"]:
+        """A, signed: behind its row norm, or l1 A1 - l2 A2 where the norm is the head's or none."""
+        return focused_weights(q, k, self.factors, allowed, self.rows)
 
     def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).split(self.sizes, -1))
@@ -118,61 +114,67 @@ class FocusedAttention(nn.Module):
             q, k = (p.unflatten(1, (self.heads, 2)).transpose(2, 3).flatten(3) for p in (q, k))
         return q, k, v
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Bool[Tensor, "B 1 T S"] | None) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        places: Places | None = None,
+    ) -> Float[Tensor, "B T D"]:
         y = focused_attention(q, k, v, self.factors, allowed, norm=self.rows, dropout=self._dropped())
-        return self._closed(y)
+        return self.close(y, q)
 
-    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
-        q, k, v = self.project(x, batch.positions(from_end=False))
-        captures = batch.captures or Captures()
-        if captures.memory is not None:
-            captures.memory[self] = k, v
-        if captures.columns is None:
-            return self.attend(q, k, v, None if self.causal else mask(batch, causal=False))
+    def attend_with_columns(
+        self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
+    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
         y, (columns, rows) = focused_attention_noting(
             q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self._dropped()
         )
-        captures.columns.append(ColumnSums(self, columns, batch.valid, rows))
-        return self._closed(y)
+        return self.close(y, q), ColumnSums(self, columns, batch.valid, rows)
 
-    def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:
-        allowed, w = seen(batch, own[0].shape[3]), self.width
+    def attend_latent(
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+    ) -> Float[Tensor, "B P D"]:
+        allowed, w = latent_mask(batch, own[0].shape[3]), self.width
         first, second = (
             softmax_map(stream_scores(q[..., at], prefix[0][..., at], own[0][..., at]), w, allowed)
             for at in (slice(0, w), slice(w, 2 * w))
         )
         weights = subtracted(first, second, self.factors, allowed, self.rows)
         kept = F.dropout(weights, self._dropped()).to(q.dtype)
-        return self._closed(stream_mix(kept, prefix[1], own[1]).float())
+        return self.close(stream_mix(kept, prefix[1], own[1]), q)
+
+    def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:
+        """Each head normalised where that is the norm, in fp32, and the output projection of all."""
+        y = mixed.float().transpose(1, 2)  # as the kernels lay it out
+        y = y if self.norm is None else self.norm(y)
+        return self.output(y.flatten(2).to(self.output.weight.dtype))
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
-        """A, signed: behind its row norm, or l1 A1 - l2 A2 where the norm is the head's or none.
+        """As `mix`, but in fp64 where no gradient is asked for, as in diagnostics.
 
-        Where no gradient is asked for, as in diagnoses, it is worked out in fp64: of maps that nearly agree fp32 leaves
-        little but its own rounding.
+        Of maps that nearly agree fp32 leaves little but its own rounding.
         """
         q, k, _ = self.project(x, batch.positions(from_end=False))
         q, k = (q, k) if torch.is_grad_enabled() else (q.double(), k.double())
-        return focused_weights(q, k, self.factors, mask(batch, causal=self.causal), self.rows).to(x.dtype)
+        return self.mix(q, k, mask(batch, causal=self.causal)).to(x.dtype)
 
-    def noted_weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
-        """What is noted for penalties on columns, in full: |A| behind a row norm, else l1 A1 + l2 A2, which is more."""
+    def column_weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
+        """|A| behind a row norm, else l1 A1 + l2 A2, which is more."""
         q, k, _ = self.project(x, batch.positions(from_end=False))
         return noted_weights(q, k, self.factors, mask(batch, causal=self.causal), self.rows).to(x.dtype)
-
-    def apply_weights(self, weights: Float[Tensor, "B H T T"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        v = self.qkv(x)[..., -self.sizes[2] :].unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return self._closed((weights @ v).float())
 
     def matrices(self) -> Projection:
         """With head_rms the norm stands between the two."""
         return self.qkv.weight[-self.sizes[2] :].unflatten(0, (self.heads, -1)), self.output.weight
 
-    def _dropped(self) -> float:
-        return self.drop if self.training else 0.0
+    def flops(self, length: int) -> dict[str, int]:
+        weights = self.qkv.weight.numel() + self.output.weight.numel()
+        fused = self.rows is None and self._dropped() == 0  # two kernels that each mix the values, else one in blocks
+        widths, block = self.sizes[0] + (2 if fused else 1) * self.sizes[2], None if fused else BLOCK
+        mixing = of_mixing(length, widths, causal=self.causal, block=block)
+        return {"projections": 2 * length * weights, "mixing": mixing}
 
-    def _closed(self, y: Float[Tensor, "B H T f"]) -> Float[Tensor, "B T D"]:
-        """Each head normalised where that is the norm, and the output projection of all."""
-        y = y.transpose(1, 2)  # as the kernels lay it out
-        y = y if self.norm is None else self.norm(y)
-        return self.output(y.flatten(2).to(self.output.weight.dtype))
+    def _dropped(self) -> float:
+        return self.weight_dropout if self.training else 0.0

@@ -23,12 +23,17 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Captures, ColumnSums
+from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import STD, start_small
-from fullrank.models.sequential.attention import Places, Projection, mask, of_mixing
-from fullrank.models.sequential.attention.rotary import rotate
-from fullrank.models.sequential.attention.streams import Memory, seen
+from fullrank.models.sequential.attention import (
+    Attention,
+    AttentionSpec,
+    Memory,
+    Projection,
+    latent_mask,
+    of_mixing,
+)  # fmt: skip
+from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.query_blocks import BLOCK
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
@@ -39,14 +44,12 @@ BUCKET_WIDTH = 0.301
 """Of a bucket, in ln(seconds)."""
 
 
-class HSTU(Spec):
+class HSTU(AttentionSpec):
     """SiLU attention with gate and relative biases."""
 
     kind: Literal["hstu"] = "hstu"
     heads: int = Field(2, ge=1)
     """Heads."""
-    causal: bool = True
-    """A position sees itself and what came before it."""
     qk_width: int | None = Field(None, ge=1)
     """Width of queries and keys per head; default the model's width over the heads, which must divide it."""
     value_width: int | None = Field(None, ge=1)
@@ -71,32 +74,36 @@ class HSTU(Spec):
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> HSTU:
         if not self.gate and self.norm is not None:
-            raise ValueError("norm has no effect with gate=false, which does not normalise; remove it")
+            raise UserError(
+                "norm has no effect with gate=false, which does not normalise; remove it", code="setting-without-effect"
+            )
         if self.rope and self.rel_bias != "none":
-            raise ValueError(f"rope takes the place of rel_bias={self.rel_bias!r}: set rel_bias=none, or rope=false")
+            raise UserError(
+                f"rope takes the place of rel_bias={self.rel_bias!r}: set rel_bias=none, or rope=false",
+                code="settings-contradict",
+            )
         return self
 
     def build(self, dim: int, max_length: int) -> HSTUAttention:
         if dim % self.heads and None in (self.qk_width, self.value_width):
             raise UserError(
                 f"hstu attention: the width {dim} does not divide by {self.heads} heads; "
-                "choose other heads or set qk_width and value_width"
+                "choose other heads or set qk_width and value_width",
+                code="width-not-divisible",
             )
-        if self.rope and (self.qk_width or dim // self.heads) % 2:
-            raise UserError(f"hstu attention: RoPE needs an even qk_width, not {self.qk_width or dim // self.heads}")
+        if self.rope:
+            even_width(self.kind, self.qk_width or dim // self.heads)
         return HSTUAttention(dim, max_length, self)
 
 
-class HSTUAttention(nn.Module):
-    """Satisfies `Attention`, `Placed` and `Streamed`."""
+class HSTUAttention(Attention):
+    """A_ij = silu(q_i . k_j + bias) / n. A query carries its gate behind it: both are the querying token's own."""
 
-    captures_after_dropout = False
-    rows_sum_to_one, linear = False, False
+    positional, linear, captures_after_dropout = True, False, False
 
     def __init__(self, dim: int, max_length: int, spec: HSTU):
-        super().__init__()
-        self.heads, self.causal, self.rope = spec.heads, spec.causal, spec.rope
-        self.gated, self.reads_times = spec.gate, spec.rel_bias == "times"
+        super().__init__(dim, max_length, spec, projections=False)
+        self.rope, self.gated, self.reads_times = spec.rope, spec.gate, spec.rel_bias == "times"
         self.max_length, self.by_visible = max_length, spec.divide_by == "visible"
         value, qk = spec.value_width or dim // spec.heads, spec.qk_width or dim // spec.heads
         self.sizes = [spec.heads * width for width in (value * spec.gate, value, qk, qk)]
@@ -115,88 +122,82 @@ class HSTUAttention(nn.Module):
             self.by_distance = nn.Parameter(torch.randn(max_length if spec.causal else 2 * max_length - 1) * STD)
         if spec.rel_bias == "times":
             self.by_time = nn.Parameter(torch.randn(BUCKETS) * STD)
-        self.drop, self.weight_drop = nn.Dropout(spec.dropout), spec.weight_dropout
+        self.drop, self.weight_dropout = nn.Dropout(spec.dropout), spec.weight_dropout
 
-    def flops(self, length: int) -> dict[str, int]:
-        weights = self.uvqk.weight.numel() + self.output.weight.numel()
-        mixing = of_mixing(length, self.sizes[1] + self.sizes[2], causal=self.causal, block=BLOCK)
-        return {"projections": 2 * length * weights, "mixing": mixing}
+    def mix(
+        self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"], places: Places | None = None
+    ) -> Float[Tensor, "B H T S"]:
+        """May be below zero, down to -0.28 / n, and rows do not sum to one."""
+        q, bias = q[..., : k.shape[-1]], self._bias(places or first_places(q, k))
+        added = None if bias is None else bias(slice(0, q.shape[2]), k.shape[2])
+        return silu_weights(q, k, self._divisor(q, allowed), allowed, added)
 
     def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
-        """A query carries its gate behind it: both are the querying token's own."""
-        u, v, q, k = self._parts(x)
+        parts = F.silu(self.uvqk(x)).split(self.sizes, -1)
+        u, v, q, k = (part.unflatten(-1, (self.heads, part.shape[-1] // self.heads)).transpose(1, 2) for part in parts)
         if self.rope:
             q, k = rotate(q, positions), rotate(k, positions)
         return (torch.cat([q, u], -1) if self.gated else q), k, v
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, allowed: Bool[Tensor, "B 1 T S"] | None, places: Places | None = None
-    ) -> Tensor:
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        places: Places | None = None,
+    ) -> Float[Tensor, "B T D"]:
         """Without `places` the tokens are those of whole rows, at positions 0, 1, ... and without times."""
-        if places is None:
-            at = torch.arange(k.shape[2], device=k.device)[None]
-            places = Places(at[:, k.shape[2] - q.shape[2] :], at)
-        return self._mixed(q, k, v, allowed, places, None)[0]
+        return self._attend(q, k, v, allowed, places or first_places(q, k), None)[0]
 
-    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
-        q, k, v = self.project(x, batch.positions(from_end=False))
-        captures = batch.captures or Captures()
-        if captures.memory is not None:
-            captures.memory[self] = k, v
-        allowed = None if self.causal else batch.valid[:, None, None, :]
-        y, columns, rows = self._mixed(
-            q, k, v, allowed, Places.of(batch), None if captures.columns is None else batch.valid
-        )
-        if captures.columns is not None and columns is not None:
-            captures.columns.append(ColumnSums(self, columns, batch.valid, rows))
-        return y
+    def attend_with_columns(
+        self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
+    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
+        y, columns, rows = self._attend(q, k, v, self.visible(batch), places or Places.of(batch), batch.valid)
+        assert columns is not None
+        return y, ColumnSums(self, columns, batch.valid, rows)
 
-    def think(self, q: Float[Tensor, "B H M e"], prefix: Memory, own: Memory, batch: Batch) -> Float[Tensor, "B M D"]:
-        q, u = q[..., : prefix[0].shape[-1]], q[..., prefix[0].shape[-1] :]
-        elders = own[0].shape[3] - 1
-        allowed, bias = seen(batch, elders + 1), self._bias(Places.behind(batch, elders, 1))
-        scores = stream_scores(q, prefix[0], own[0])
+    def attend_latent(
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+    ) -> Float[Tensor, "B P D"]:
+        steps, asking = own[0].shape[3], q[..., : prefix[0].shape[-1]]
+        allowed, bias = latent_mask(batch, steps), self._bias(Places.behind(batch, steps - 1, 1))
+        scores = stream_scores(asking, prefix[0], own[0])
         scores = scores if bias is None else scores + bias(slice(0, 1), scores.shape[-1])
         weights = (F.silu(scores) / self._divisor(q, allowed)).masked_fill(~allowed, 0.0)
-        return self._closed(stream_mix(F.dropout(weights, self.weight_drop, self.training), prefix[1], own[1]), u)
+        kept = F.dropout(weights, self.weight_dropout, self.training)
+        return self.close(stream_mix(kept, prefix[1], own[1]), q)
 
-    def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
-        """May be below zero, down to -0.28 / n, and rows do not sum to one."""
-        q, k, _ = self.project(x, batch.positions(from_end=False))
-        q = q[..., : k.shape[-1]]
-        allowed, bias = mask(batch, causal=self.causal), self._bias(Places.of(batch))
-        added = None if bias is None else bias(slice(0, q.shape[2]), k.shape[2])
-        return silu_weights(q, k, self._divisor(q, allowed), allowed, added)
+    def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:
+        y = mixed.transpose(1, 2).flatten(2)
+        if self.norm is not None:
+            u = q[..., self.sizes[2] // self.heads :]
+            y = u.transpose(1, 2).flatten(2) * self.norm(y)
+        return self.output(self.drop(y))
 
-    def apply_weights(self, weights: Float[Tensor, "B H T T"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        u, v, _, _ = self._parts(x)
-        return self._closed(weights @ v, u)
+    def visible(self, batch: Batch) -> Bool[Tensor, "B 1 1 T"] | None:
+        """A query that sees no key needs no first one: SiLU has no sum to divide by."""
+        return None if self.causal else batch.valid[:, None, None, :]
 
     def matrices(self) -> Projection:
         """Of the values before their SiLU; the norm and the gate stand between them and the output projection."""
         value = self.uvqk.weight[self.sizes[0] : self.sizes[0] + self.sizes[1]]
         return value.unflatten(0, (self.heads, -1)), self.output.weight
 
-    def _parts(self, x: Tensor) -> list[Tensor]:
-        """U (of width 0 without a gate), V, Q and K by head."""
-        parts = F.silu(self.uvqk(x)).split(self.sizes, -1)
-        return [part.unflatten(-1, (self.heads, part.shape[-1] // self.heads)).transpose(1, 2) for part in parts]
+    def flops(self, length: int) -> dict[str, int]:
+        weights = self.uvqk.weight.numel() + self.output.weight.numel()
+        mixing = of_mixing(length, self.sizes[1] + self.sizes[2], causal=self.causal, block=BLOCK)
+        return {"projections": 2 * length * weights, "mixing": mixing}
 
-    def _mixed(
+    def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, places: Places, counted: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The output, and the sums of |A| by key and by query over the queries that are counted."""
-        q, u = q[..., : k.shape[-1]], q[..., k.shape[-1] :]
-        drop = self.weight_drop if self.training else 0.0
+        asking = q[..., : k.shape[-1]]
+        drop = self.weight_dropout if self.training else 0.0
         divisor, bias = self._divisor(q, allowed), self._bias(places)
-        mixed, columns, rows = silu_attention(q, k, v, divisor, allowed, bias=bias, counted=counted, dropout=drop)
-        return self._closed(mixed, u), columns, rows
-
-    def _closed(self, mixed: Float[Tensor, "B H T e"], u: Float[Tensor, "B H T g"]) -> Float[Tensor, "B T D"]:
-        y = mixed.transpose(1, 2).flatten(2)
-        if self.norm is not None:
-            y = u.transpose(1, 2).flatten(2) * self.norm(y)
-        return self.output(self.drop(y))
+        mixed, columns, rows = silu_attention(asking, k, v, divisor, allowed, bias=bias, counted=counted, dropout=drop)
+        return self.close(mixed, q), columns, rows
 
     def _divisor(self, q: Tensor, allowed: Tensor | None) -> Float[Tensor, "#B 1 #T 1"]:
         if not self.by_visible:
@@ -209,7 +210,8 @@ class HSTUAttention(nn.Module):
         if self.by_time is not None and places.times is None:
             raise UserError(
                 "this model reads when events happened and the batch has no times: give them, or train a model with "
-                "model.encoder.attention.rel_bias=positions"
+                "model.encoder.attention.rel_bias=positions",
+                code="times-missing",
             )
         if self.by_distance is None:
             return None
@@ -226,6 +228,12 @@ class HSTUAttention(nn.Module):
             # in 0.4 of the time of by_time[at], forward and backward
             added = added + self.by_time.index_select(0, at.flatten()).view(at.shape)
         return added[:, None]
+
+
+def first_places(q: Tensor, k: Tensor) -> Places:
+    """Those of rows of as many tokens as there are keys, of which the last are the queries; without times."""
+    at = torch.arange(k.shape[2], device=k.device)[None]
+    return Places(at[:, k.shape[2] - q.shape[2] :], at)
 
 
 def buckets(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:

@@ -1,21 +1,40 @@
 """Recommenders without gradient descent: what every trained model has to beat.
 
-The room's contract: a Spec whose ``build(catalog)`` gives a module that satisfies `batch.Model` and has
-``fit(store)``, which fills its buffers from the training events.
+The room's contract: a `BaselineSpec` whose ``build(catalog)`` gives a `Baseline`, a module that satisfies `batch.Model`
+and whose ``fit(store)`` fills its buffers from the training events.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import abstractmethod
 
+from torch import nn
+
+from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Scorer
+from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 
 
-class Baseline(Protocol):
-    num_items: int
-    max_length: int
-    allows_empty: bool
+class Baseline(nn.Module):
+    """A recommender that counts."""
 
-    def fit(self, store: Store) -> None: ...
-    def answer(self, batch: Batch) -> Scorer: ...
+    num_items: int
+    max_length: int = 1
+    """Last events of a history that are read."""
+    allows_empty = True
+    """Whether it recommends to a user without any event."""
+
+    def fit(self, store: Store) -> None:
+        """Count the training events. Raises `UserError` where the store lacks what it counts by."""
+        raise NotImplementedError
+
+    def answer(self, batch: Batch) -> Scorer:
+        raise NotImplementedError
+
+
+class BaselineSpec(Spec):
+    """Base of every baseline."""
+
+    @abstractmethod
+    def build(self, catalog: Catalog) -> Baseline: ...

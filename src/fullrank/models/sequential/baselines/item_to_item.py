@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
+from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 
 
-class ItemToItem(Spec):
+class ItemToItem(BaselineSpec):
     """Ranks by co-occurrence with the history."""
 
     kind: Literal["item_to_item"] = "item_to_item"
@@ -58,8 +58,7 @@ class Sparse:
         return torch.where(out > 0, out, self.rest[low:high])
 
 
-class ItemToItemModel(nn.Module):
-    allows_empty = True
+class ItemToItemModel(Baseline):
     ids: Tensor
     likeness: Tensor
     counts: Tensor

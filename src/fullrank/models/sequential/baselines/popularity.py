@@ -1,20 +1,25 @@
-"""The most popular items for everybody: training events per item."""
+"""Popularity: the same items for everybody, by their training events, counted alike or the recent ones more.
+
+`recency` counts each event half as much for every `half_life_days` between it and the last training event.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
-from torch import nn
+from pydantic import Field
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, DenseScorer
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
+from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 
 
-class Popularity(Spec):
-    """Ranks by number of training events."""
+class Popularity(BaselineSpec):
+    """Ranks items by their number of training events."""
 
     kind: Literal["popularity"] = "popularity"
 
@@ -22,10 +27,7 @@ class Popularity(Spec):
         return PopularityModel(catalog.size)
 
 
-class PopularityModel(nn.Module):
-    max_length = 1
-    allows_empty = True
-
+class PopularityModel(Baseline):
     def __init__(self, num_items: int):
         super().__init__()
         self.num_items = num_items
@@ -37,3 +39,35 @@ class PopularityModel(nn.Module):
     def answer(self, batch: Batch) -> DenseScorer:
         one = torch.ones(len(batch.items), 1, device=self.counts.device)
         return DenseScorer(one, self.counts[:, None])
+
+
+class Recency(BaselineSpec):
+    """Ranks items by their number of training events, recent ones counting more (exponential decay)."""
+
+    kind: Literal["recency"] = "recency"
+    half_life_days: float = Field(30.0, gt=0)
+    """Days in which an event loses half its weight."""
+
+    def build(self, catalog: Catalog) -> RecencyModel:
+        return RecencyModel(catalog.size, self)
+
+
+class RecencyModel(Baseline):
+    def __init__(self, num_items: int, spec: Recency):
+        super().__init__()
+        self.num_items, self.half_life = num_items, spec.half_life_days * 86_400
+        self.register_buffer("mass", torch.zeros(num_items))
+
+    def fit(self, store: Store) -> None:
+        _, items, times = store.trained()
+        if times is None:
+            raise UserError(
+                "recency needs event times; this store was prepared without a time column", code="missing-times"
+            )
+        weight = 0.5 ** ((times.max() - times) / self.half_life)
+        mass = np.bincount(items, weights=weight, minlength=self.num_items)
+        self.mass = torch.as_tensor(mass, dtype=torch.float32)
+
+    def answer(self, batch: Batch) -> DenseScorer:
+        one = torch.ones(len(batch.items), 1, device=self.mass.device)
+        return DenseScorer(one, self.mass[:, None])

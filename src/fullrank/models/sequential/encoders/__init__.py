@@ -1,20 +1,19 @@
 """History of vectors -> States.
 
-The room's contract: a Spec whose ``build(dim, max_length)`` gives an `Encoder`. A reasoner is an Encoder that holds
-an Encoder; ``start`` and ``step`` are what it needs: the history is read once and never sees the latent tokens. They
-are vectors as the encoder's own states are, so they get no item position and no scale of the input. An
-encoder that reads `Batch.times` has the attribute ``reads_times = True``; the model then asks for them everywhere.
-``flops(length)`` is what one row of that many positions costs forward, by part, or there is a sentence ``uncounted``.
+The room's contract: an `EncoderSpec` that builds an `Encoder`. ``start`` and ``step`` are what a reasoner needs of it:
+the history is read once and never sees the latent tokens. They are vectors as the encoder's own states are, so they get
+no item position and no scale of the input.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, States
 
 
@@ -37,20 +36,37 @@ class Cache:
                        batch=self.batch.select(rows))  # fmt: skip
 
 
-@runtime_checkable
-class Encoder(Protocol):
+class EncoderSpec(Spec):
+    """Settings of an encoder."""
+
+    kind: str
+
+    @abstractmethod
+    def build(self, dim: int, max_length: int) -> Encoder:
+        """The module for vectors of this width, in rows of at most this length."""
+
+
+class Encoder(nn.Module, ABC):
+    """History of vectors -> States. ``flops(length)`` is what one row costs forward, by part (None where unknown)."""
+
     causal: bool
+    reads_times: bool = False
+    """It needs `Batch.times`: the loader and `recommend` then provide them."""
+    uncounted: str = ""
+    """Why there is no `flops`; empty where there is."""
 
-    def __call__(self, x: Float[Tensor, "B T D"], batch: Batch) -> States: ...
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
+        """Read the history."""
 
+    @abstractmethod
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
         """Read the history and remember it."""
-        ...
 
-    def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
-        """One more token in each of M isolated streams behind every row's last valid event.
+    @abstractmethod
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+        """One more token in each of P isolated streams behind every row's last valid event.
 
         A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens and itself. The
         first step of a cache says how many streams there are.
         """
-        ...

@@ -11,12 +11,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, States
-from fullrank.models.sequential.encoders import Cache
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 
 
-class GRU(Spec):
+class GRU(EncoderSpec):
     """Gated recurrent units over the history."""
 
     kind: Literal["gru"] = "gru"
@@ -31,13 +30,8 @@ class GRU(Spec):
         return GRUEncoder(dim, self)
 
 
-class GRUEncoder(nn.Module):
+class GRUEncoder(Encoder):
     causal = True
-
-    def flops(self, length: int) -> dict[str, int | None]:
-        weights = sum(w.numel() for name, w in self.gru.named_parameters() if name.startswith("weight"))
-        back = self.back.weight.numel() if isinstance(self.back, nn.Linear) else 0
-        return {"recurrence": 2 * length * weights, "projections": 2 * length * back}
 
     def __init__(self, dim: int, spec: GRU):
         super().__init__()
@@ -62,11 +56,16 @@ class GRUEncoder(nn.Module):
         tokens = self.back(full)
         return States(tokens, (x, tokens), (self.gru,)), Cache(((state.movedim(1, 0)[:, None],),), batch)
 
-    def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
-        # the cached state is [B, 1, layers, hidden] of the history, then [B, M, layers, hidden] of the streams
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+        # the cached state is [B, 1, layers, hidden] of the history, then [B, P, layers, hidden] of the streams
         rows, streams, _ = x.shape
         (state,) = cache.layers[0]
         state = state.expand(-1, streams, -1, -1).flatten(0, 1).transpose(0, 1).contiguous()
         y, state = self.gru(self.drop(x).flatten(0, 1)[:, None], state)
         kept = state.transpose(0, 1).unflatten(0, (rows, streams))
         return self.back(y[:, 0]).unflatten(0, (rows, streams)), cache.grown(((kept,),))
+
+    def flops(self, length: int) -> dict[str, int | None]:
+        weights = sum(w.numel() for name, w in self.gru.named_parameters() if name.startswith("weight"))
+        back = self.back.weight.numel() if isinstance(self.back, nn.Linear) else 0
+        return {"recurrence": 2 * length * weights, "projections": 2 * length * back}

@@ -7,7 +7,7 @@ Sources: post-norm of Vaswani et al. (arXiv:1706.03762), pre-norm with RMSNorm a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
@@ -15,22 +15,21 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, States
 from fullrank.models.initial import start_small
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory
 from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.attention.streams import Memory, remembered, think
-from fullrank.models.sequential.encoders import Cache
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 
 
-class Transformer(Spec):
+class Transformer(EncoderSpec):
     """Blocks of attention and feed-forward, each behind a residual."""
 
     kind: Literal["transformer"] = "transformer"
     layers: int = Field(2, ge=1)
     """Blocks."""
-    attention: Annotated[Spec, Room("attention")] = Softmax()
+    attention: Annotated[AttentionSpec, Room("attention")] = Softmax()
     """Token mixer of every block."""
     norm: Literal["rms", "layer"] = "rms"
     """RMSNorm or LayerNorm."""
@@ -65,14 +64,26 @@ class Transformer(Spec):
 
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Transformer:
-        if self.feed_forward != "mlp" and self.activation is not None:
-            raise ValueError(f"activation has no effect with feed_forward={self.feed_forward!r}; remove it")
-        if self.feed_forward == "none" and (self.inner is not None or self.bias):
-            raise ValueError("inner and bias have no effect with feed_forward='none'; remove them")
-        if self.positions == "none" and self.positions_from is not None:
-            raise ValueError("positions_from has no effect with positions='none'; remove it")
-        if self.norm_at == "post" and self.norm_output is not None:
-            raise ValueError("norm_output has no effect with norm_at='post', whose blocks end with a norm; remove it")
+        for idle, sentence in (
+            (
+                self.feed_forward != "mlp" and self.activation is not None,
+                f"activation has no effect with feed_forward={self.feed_forward!r}; remove it",
+            ),
+            (
+                self.feed_forward == "none" and (self.inner is not None or self.bias),
+                "inner and bias have no effect with feed_forward='none'; remove them",
+            ),
+            (
+                self.positions == "none" and self.positions_from is not None,
+                "positions_from has no effect with positions='none'; remove it",
+            ),
+            (
+                self.norm_at == "post" and self.norm_output is not None,
+                "norm_output has no effect with norm_at='post', whose blocks end with a norm; remove it",
+            ),
+        ):
+            if idle:
+                raise UserError(sentence, code="setting-without-effect")
         return self
 
     def build(self, dim: int, max_length: int) -> TransformerEncoder:
@@ -87,11 +98,11 @@ def make_norm(spec: Transformer, dim: int) -> nn.Module:
 class Block(nn.Module):
     """One attention and at most one feed-forward."""
 
-    attention: Any
+    attention: Attention
 
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()
-        self.attention = spec.attention.build(dim, max_length)  # type: ignore[attr-defined]
+        self.attention = spec.attention.build(dim, max_length)
         self.attention_norm = make_norm(spec, dim)
         self.pre, self.drop = spec.norm_at == "pre", nn.Dropout(spec.dropout)
         inner = spec.inner or 4 * dim
@@ -107,21 +118,17 @@ class Block(nn.Module):
         return self._behind(x, self.attention(self._before(x), batch))
 
     def flops(self, length: int) -> dict[str, int | None]:
-        """None for the parts of an attention that does not say."""
-        count = getattr(self.attention, "flops", None)
-        own = {"projections": None, "mixing": None} if count is None else count(length)
+        """None for the parts of an attention that cannot tell."""
+        unknown = {"projections": None, "mixing": None}
+        own = unknown if self.attention.uncounted else self.attention.flops(length)
         inner = () if self.feed_forward is None else self.feed_forward.modules()
         fed = sum(layer.weight.numel() for layer in inner if isinstance(layer, nn.Linear))
         return {**own, "feed_forward": 2 * length * fed}
 
-    def remembered(self, x: Float[Tensor, "B T D"], batch: Batch) -> Memory:
-        """The keys and values of the history that the block has just read."""
-        return remembered(self.attention, self._before(x), batch)
-
-    def step(self, x: Float[Tensor, "B M D"], memory: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Memory]:
+    def step(self, x: Float[Tensor, "B P D"], memory: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Memory]:
         """One more token in each stream: its state, and the keys and values of the streams."""
         own = (memory[2], memory[3]) if len(memory) > 2 else None
-        y, own = think(self.attention, self._before(x), (memory[0], memory[1]), own, batch)
+        y, own = self.attention.step(self._before(x), (memory[0], memory[1]), own, batch)
         return self._behind(x, y), own
 
     def _before(self, x: Tensor) -> Tensor:
@@ -139,12 +146,14 @@ class Block(nn.Module):
         return self.feed_forward_norm(x + self.drop(self.feed_forward(x)))
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(Encoder):
+    """Learned positions, blocks, and the norms around them."""
+
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()
-        self.causal: bool = spec.attention.causal  # type: ignore[attr-defined]
+        self.causal = spec.attention.causal
         self.blocks = nn.ModuleList(Block(dim, max_length, spec) for _ in range(spec.layers))
-        self.reads_times = any(getattr(block.attention, "reads_times", False) for block in self._stack())
+        self.reads_times = any(block.attention.reads_times for block in self._stack())
         self.position = nn.Embedding(max_length, dim) if spec.positions == "learned" else None
         self.from_end, self.max_length = spec.positions_from == "end", max_length
         self.scale = dim**0.5 if spec.scale_input else 1.0
@@ -161,12 +170,11 @@ class TransformerEncoder(nn.Module):
         return States(self.norm_output(layers[-1]), tuple(layers), tuple(self.blocks))
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
-        noting = replace(batch, captures=Captures.remembering(batch.captures))
-        states = self(x, noting)
-        kept = zip(self._stack(), states.layers, strict=False)
-        return states, Cache(tuple(block.remembered(layer, noting) for block, layer in kept), batch)
+        memory: dict[nn.Module, Memory] = {}
+        states = self(x, replace(batch, captures=replace(batch.captures or Captures(), memory=memory)))
+        return states, Cache(tuple(memory[block.attention] for block in self._stack()), batch)
 
-    def step(self, x: Float[Tensor, "B M D"], cache: Cache) -> tuple[Float[Tensor, "B M D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
         x, layers = self.drop(self.norm_input(x)), []
         for block, memory in zip(self._stack(), cache.layers, strict=True):
             x, own = block.step(x, memory, cache.batch)
@@ -184,7 +192,10 @@ class TransformerEncoder(nn.Module):
     def _entered(self, x: Tensor, positions: Int[Tensor, "B T"]) -> Tensor:
         if self.position is not None:
             if positions.shape[1] > self.max_length:
-                raise UserError(f"a history of {positions.shape[1]} events exceeds max_length={self.max_length}")
+                raise UserError(
+                    f"a history of {positions.shape[1]} events exceeds max_length={self.max_length}",
+                    code="history-too-long",
+                )
             x = x * self.scale + self.position(positions.clamp_max(self.max_length - 1))
         else:
             x = x * self.scale

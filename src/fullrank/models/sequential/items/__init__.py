@@ -1,84 +1,125 @@
 """Item id <-> vector.
 
-The room's contract: a Spec whose ``build(dim, catalog)`` gives an `Items` module. The same vectors are the model's
-input and what queries search (tied). A step searches a `ItemIndex`, so that the whole table is made once a step. Items
-made of parts, such as codes, are `Perturbable`: noise may then hit a part of an item. Items whose vectors are computed,
-such as text, are `Computed`: a step computes each vector once. ``flops(count)`` is what the matrix products of so many
-vectors cost forward (look-ups and their sums are none), or there is a sentence ``uncounted``.
+The room's contract: an `ItemsSpec` whose ``build(dim, catalog)`` gives an `Items` module. The same vectors are the
+model's input and what queries search (tied). A step searches an `ItemIndex`, so that the whole table is made once a
+step. ``flops(count)`` is what the matrix products of so many vectors cost forward (look-ups and their sums are none),
+or there is a sentence ``uncounted``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.perturb import Noise, perturb
-from fullrank.models.sequential.items.shares import shares
+from fullrank.ops.distinct import distinct_and_places
 
 Made = TypeVar("Made")
 
 
-@runtime_checkable
-class Items(Protocol):
+class Items(nn.Module):
+    """Vectors of items; also the views of them that a step reads (`CachedItems`)."""
+
     size: int
-    popularity: Float[Tensor, "V"]
-    """Training events of each item; saved with the weights."""
+    popularity: Tensor
+    """[V] training events of each item; saved with the weights."""
+    computed = False
+    """Whether a vector costs more than a look-up, so that a step should compute each of them once (`for_one_step`)."""
 
-    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]: ...
-    def all(self) -> Float[Tensor, "V D"]: ...
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        raise NotImplementedError
 
+    def all(self) -> Float[Tensor, "V D"]:
+        raise NotImplementedError
 
-@runtime_checkable
-class Perturbable(Protocol):
     def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
-        """`embed` of items whose parts are masked or replaced (`ops.perturb.perturb` on their digits).
+        """`embed` of items that are masked, to a vector of zeros, or replaced by another item.
 
-        A masked part is a vector of zeros and still counts: of K parts with one masked, the mean divides by K.
+        Of items made of parts each part is masked or replaced by itself. A masked part is a vector of zeros and still
+        counts: of K parts with one masked, the mean divides by K.
         """
-        ...
+        others, kept = perturb(ids[..., None], (self.size,), noise)
+        return self.embed(others[..., 0]) * kept
+
+    def for_one_step(self) -> Items:
+        """The items as one step (or one answer) reads them: each vector is computed once where that costs something."""
+        return CachedItems(self) if self.computed else self
+
+    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+        """What an earlier run learned, moved to the values (columns, tokens) of the catalogue `new`.
+
+        `given` are the run's tensors by the names of this module's state, `old` is its catalogue. Tensors that are
+        not in what this gives fit as they are. Raises `UserError` where the run's tensors or columns are others.
+        """
+        return {}
 
 
-@runtime_checkable
-class Knowing(Protocol):
-    """A Spec of items that reads more of an item than the store knows; a run keeps it in its own item table."""
+class ItemsSpec(Spec):
+    """Base of every kind of items."""
 
-    def known(self, catalog: Catalog) -> Catalog:
-        """The catalogue with that. Raises `UserError` where it cannot be had."""
-        ...
+    reads_new_items: ClassVar[bool] = False
+    """Whether items that come later have a vector at once, from what `add_new_columns` reads of them."""
 
+    @abstractmethod
+    def build(self, dim: int, catalog: Catalog) -> Items: ...
 
-@runtime_checkable
-class Computed(Protocol):
-    """Items whose vectors cost something: a step reads them through a view that computes each of them once."""
+    def add_columns(self, catalog: Catalog) -> Catalog:
+        """The catalogue with what these items read of an item beyond the store; a run keeps it in its item table.
 
-    def once(self) -> Items: ...
+        Raises `UserError` where it cannot be had.
+        """
+        return catalog
 
-
-@runtime_checkable
-class Extending(Protocol):
-    """A Spec of items that reads what a run keeps in its item table of each item, and can find it for new items."""
-
-    def extended(self, catalog: Catalog, old: int) -> Catalog:
-        """The grown catalogue, whose first `old` items a run knows, with that of the items behind them."""
-        ...
+    def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
+        """The grown catalogue, whose first `old` items a run knows, with the same of the items behind them."""
+        return catalog
 
 
-def reading(items: Items) -> Items:
-    """The items as one step (or one answer) reads them."""
-    return items.once() if isinstance(items, Computed) else items
+class CachedItems(Items):
+    """Items as one training step reads them: a vector is computed once, however often the step asks for it.
 
+    For items whose vectors cost something (text). Histories and targets are asked for first, then negatives: only what
+    was not asked for before is computed, and memory and time grow with the distinct items of the step, not with the
+    catalogue. To be thrown away after the step: weights must not change while it lives.
+    """
 
-def perturbed(items: Items, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
-    """Vectors of noisy items. Those without parts are masked whole, to zeros, or replaced by another item."""
-    if isinstance(items, Perturbable):
-        return items.perturbed(ids, noise)
-    others, kept = perturb(ids[..., None], (items.size,), noise)
-    return items.embed(others[..., 0]) * kept
+    def __init__(self, items: Items):
+        super().__init__()
+        self.items, self.size, self.popularity = items, items.size, items.popularity
+        self._ids: Int[Tensor, "m"] | None = None
+        self._rows: Int[Tensor, "m"] | None = None
+        self._vectors: Float[Tensor, "m D"] | None = None
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        wanted, place = distinct_and_places(ids, self.size)
+        rows, vectors = self._held(wanted)
+        return vectors[rows[place]]
+
+    def all(self) -> Float[Tensor, "V D"]:
+        return self.items.all()
+
+    def _held(self, wanted: Int[Tensor, "w"]) -> tuple[Int[Tensor, "w"], Float[Tensor, "m D"]]:
+        """The rows of these distinct, rising ids among the vectors so far; what lacks is computed."""
+        if self._ids is None or self._rows is None or self._vectors is None:
+            self._ids, self._rows = wanted, torch.arange(len(wanted), device=wanted.device)
+            self._vectors = self.items.embed(wanted)
+            return self._rows, self._vectors
+        fresh = wanted[~torch.isin(wanted, self._ids, assume_unique=True)]
+        if len(fresh):
+            more = torch.arange(len(fresh), device=wanted.device) + len(self._vectors)
+            self._ids, order = torch.cat([self._ids, fresh]).sort()
+            self._rows = torch.cat([self._rows, more])[order]
+            self._vectors = torch.cat([self._vectors, self.items.embed(fresh)])
+        return self._rows[torch.searchsorted(self._ids, wanted)], self._vectors
 
 
 class ItemIndex:
@@ -121,3 +162,55 @@ class ItemIndex:
 def unit(x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
     """Vectors of length one; a zero vector stays zero."""
     return F.normalize(x, dim=-1, eps=1e-12)
+
+
+_AT_ONCE = 1 << 22
+"""Counts that are added up together: bounds what is held beside them."""
+
+
+class Shares:
+    """Shares of the training events, for the correction by log q and for draws by popularity, of counts [V].
+
+    An item without events counts as one event. What takes time linear in the catalogue, the sum of the counts and their
+    running sum, is made once for as long as the counts stay: a training step that reads a few thousand items costs the
+    same whatever the catalogue's size.
+    """
+
+    def __init__(self, counts: Float[Tensor, "V"], cumulative: Float[Tensor, "V"] | None = None):
+        """`cumulative`: the running sum, where somebody has it already (in a mapped file, say)."""
+        self.total = torch.stack([part.clamp_min(1.0).sum() for part in counts.split(_AT_ONCE)]).sum()
+        self.version = _version(counts)
+        self._cumulative = cumulative
+
+    def log(self, counts: Float[Tensor, "V"], ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Log share of some items."""
+        return (counts[ids].clamp_min(1.0) / self.total).log()
+
+    def cumulative(self, counts: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
+        """Share of the items up to each, in double precision; the last is 1."""
+        if self._cumulative is None:
+            running = (counts.clamp_min(1.0) / self.total).log().double().exp().cumsum(0)
+            self._cumulative = running / running[-1]
+        return self._cumulative
+
+
+_KEPT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def shares(counts: Float[Tensor, "V"]) -> Shares:
+    """The shares of these counts, made anew where they have changed."""
+    kept: Shares | None = _KEPT.get(counts)
+    if kept is None or kept.version != _version(counts):
+        kept = Shares(counts)
+        keep_shares(counts, kept)
+    return kept
+
+
+def keep_shares(counts: Float[Tensor, "V"], made: Shares) -> None:
+    """Have `shares` give these for the counts. Counts without a version (made under inference mode) are not kept."""
+    if made.version is not None:
+        _KEPT[counts] = made
+
+
+def _version(counts: Tensor) -> int | None:
+    return None if counts.is_inference() else counts._version

@@ -16,12 +16,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
+from fullrank.models.sequential.items import Items, ItemsSpec
 
 
-class Features(Spec):
+class Features(ItemsSpec):
     """Item vectors from features."""
 
     kind: Literal["features"] = "features"
@@ -37,18 +37,20 @@ class Features(Spec):
     @model_validator(mode="after")
     def _some_source(self) -> Features:
         if not (self.categorical or self.numeric):
-            raise ValueError("features needs columns in categorical or numeric; without any, use items kind 'table'")
+            raise UserError(
+                "features needs columns in categorical or numeric; without any, use items kind 'table'",
+                code="no-feature-columns",
+            )
         return self
 
     def build(self, dim: int, catalog: Catalog) -> FeatureItems:
         return FeatureItems(dim, catalog, self)
 
 
-class FeatureItems(nn.Module):
+class FeatureItems(Items):
     uncounted = "the map of numbers is computed for every place of a step, and negatives are asked for in several ways"
     codes: Tensor
     numbers: Tensor
-    popularity: Tensor
 
     def __init__(self, dim: int, catalog: Catalog, spec: Features):
         super().__init__()
@@ -79,7 +81,7 @@ class FeatureItems(nn.Module):
     def all(self) -> Float[Tensor, "V D"]:
         return self.embed(torch.arange(self.size, device=self.codes.device))
 
-    def carried(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
         """What an earlier run learned of features, in the codes and scales of the catalogue `new`.
 
         `given` are the run's tensors by the names of this module's state, `old` is its catalogue. A value's vector
@@ -94,12 +96,15 @@ class FeatureItems(nn.Module):
             places, sources = _same_values(name, old, new)
             if learned.shape != (old.categorical(name).cardinality, table.shape[1]):
                 raise UserError(f"the run's items have another {key} than the column {name!r} has values; "
-                                "going on needs the same model spec")  # fmt: skip
+                                "going on needs the same model spec", code="other-model-spec")  # fmt: skip
             table[places] = learned[sources]
             found[key] = table
         if self.linear is not None:
             if given["linear.weight"].shape != self.linear.weight.shape:
-                raise UserError("the run's items have other numeric columns; going on needs the same model spec")
+                raise UserError(
+                    "the run's items have other numeric columns; going on needs the same model spec",
+                    code="other-model-spec",
+                )
             moved = _rescaled(given["linear.weight"], given["linear.bias"], *_scales(self.spec.numeric, old, new))
             found |= dict(zip(("linear.weight", "linear.bias"), moved, strict=True))
         return found
@@ -110,7 +115,8 @@ def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list
     a, b = old.categorical(name).values, new.categorical(name).values
     if len(a) and len(b) and a.dtype.is_integer() != b.dtype.is_integer():
         raise UserError(
-            f"the items' column {name!r} was {a.dtype} in the run and is now {b.dtype}; give it the same type"
+            f"the items' column {name!r} was {a.dtype} in the run and is now {b.dtype}; give it the same type",
+            code="column-type-changed",
         )
     codes = {value: code for code, value in enumerate(a, 1)}
     both = [(0, 0), *((place, codes[value]) for place, value in enumerate(b, 1) if value in codes)]

@@ -58,7 +58,7 @@ def perturb(
 def perturb_reference(
     codes: Int[Tensor, "B T K"], sizes: tuple[int, ...], noise: Noise
 ) -> tuple[Int[Tensor, "B T K"], Bool[Tensor, "B T K"]]:
-    """The twin: digit by digit, with the list of the others written out."""
+    """The reference: digit by digit, with the list of the others written out."""
     found, kept = codes.clone(), torch.ones_like(codes, dtype=torch.bool)
     b, t, k = codes.shape
     for row in range(b):

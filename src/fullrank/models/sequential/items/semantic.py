@@ -10,6 +10,8 @@ that `fullrank encode` wrote only once. Rows of the code table: code c of level 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
@@ -19,16 +21,39 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import STD
-from fullrank.models.sequential.items import ItemIndex, unit
-from fullrank.models.sequential.items.coded import CodeScorer, log_probabilities
+from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
+from fullrank.ops.code_scores import code_scores
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 
 
-class Semantic(Spec):
+@dataclass(frozen=True)
+class CodeScorer:
+    """Satisfies `batch.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
+
+    levels: Float[Tensor, "N B"]
+    """Scores of every code of every level, one level below the other; users side by side. Larger is better."""
+    sizes: tuple[int, ...]
+    """Codes of each level; their sum is N."""
+    rows: Int[Tensor, "V K"]
+    """The rows of each item's codes."""
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        return code_scores(self.levels, self.rows[low:high]).T
+
+
+def log_probabilities(logits: Sequence[Float[Tensor, "B _"]]) -> Float[Tensor, "N B"]:
+    """`CodeScorer.levels` of items scored by the mean log-probability of their codes (RPG, Eq. 6)."""
+    return torch.cat([level.float().log_softmax(-1) for level in logits], 1).T.contiguous() / len(logits)
+
+
+class Semantic(ItemsSpec):
     """Item vectors from codes."""
 
     kind: Literal["semantic"] = "semantic"
@@ -37,32 +62,33 @@ class Semantic(Spec):
     parts: Literal["mean", "sum", "concat"] = "mean"
     """How the vectors of an item's codes become one."""
 
-    def known(self, catalog: Catalog) -> Catalog:
+    def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with each item's codes. Raises `UserError` where there are none, or they lack some items."""
         if self.codes is None:
             if CODES not in catalog.frame.columns:
                 raise UserError(
                     "the items have no codes: make them with `fullrank encode STORE --out FOLDER`, then set "
-                    "model.items.codes=FOLDER"
+                    "model.items.codes=FOLDER",
+                    code="items-without-codes",
                 )
             return catalog
         return Codes.open(self.codes).attach(catalog)
 
     def build(self, dim: int, catalog: Catalog) -> SemanticItems:
-        codes, sizes = read(catalog)
+        codes, sizes = read_codes(catalog)
         if self.parts == "concat" and dim % len(sizes):
             raise UserError(
                 f"parts=concat gives each of {len(sizes)} codes an equal part of the width, and {dim} does not divide: "
-                f"set model.dim to a multiple of {len(sizes)}, or parts=mean"
+                f"set model.dim to a multiple of {len(sizes)}, or parts=mean",
+                code="width-not-divisible",
             )
         return SemanticItems(dim, catalog, codes, sizes, self)
 
 
-class SemanticItems(nn.Module):
-    """Satisfies `Items` and `Perturbable`."""
+class SemanticItems(Items):
+    """Vectors put together from a table with a row for each code of each level."""
 
     codes: Tensor
-    popularity: Tensor
     offsets: Tensor
 
     def __init__(self, dim: int, catalog: Catalog, codes: Int[Tensor, "V K"], sizes: tuple[int, ...], spec: Semantic):
@@ -101,7 +127,7 @@ class SemanticItems(nn.Module):
         return joined.view(*rows.shape[:-1], self.table.shape[1])
 
 
-class Level:
+class CodeLevel:
     """One level of semantic ids as what queries search (`batch.Catalogue`): its codes are the items."""
 
     def __init__(self, items: SemanticItems, number: int, vectors: Float[Tensor, "C D"]):
@@ -124,15 +150,15 @@ class Level:
         return (counts / counts.sum()).log()[ids]
 
 
-def levels_of(catalogue: ItemIndex) -> tuple[Level, ...]:
-    """Each level of a snapshot's codes, normalised where the snapshot is."""
+def levels_of(catalogue: ItemIndex) -> tuple[CodeLevel, ...]:
+    """Each level of the codes of an index, normalised where the index is."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
     table = unit(items.table) if catalogue.normalise else items.table
-    return tuple(Level(items, k, vectors) for k, vectors in enumerate(table.split(items.sizes)))
+    return tuple(CodeLevel(items, k, vectors) for k, vectors in enumerate(table.split(items.sizes)))
 
 
-def by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> CodeScorer:
+def score_by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> CodeScorer:
     """The items' mean log-probability of their codes, where vector k asks for the code of level k."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
@@ -141,8 +167,8 @@ def by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> CodeScore
     return CodeScorer(log_probabilities(logits), items.sizes, rows)
 
 
-def index_codes(catalogue: ItemIndex) -> tuple[tuple[Level, ...], Int[Tensor, "V K"]]:
-    """What `by_codes` reads of a snapshot: the levels, and the rows of each item's codes; made once."""
+def index_codes(catalogue: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V K"]]:
+    """What `score_by_codes` reads of an index: the levels, and the rows of each item's codes; made once."""
     items = catalogue.items
     assert isinstance(items, SemanticItems)
     return (
@@ -151,7 +177,7 @@ def index_codes(catalogue: ItemIndex) -> tuple[tuple[Level, ...], Int[Tensor, "V
     )
 
 
-def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeScorer:
+def score_by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeScorer:
     """The products of these vectors with every item's, code by code: an item's vector is a sum of its codes' parts."""
     tables = items.table.detach().split(items.sizes)
     if items.parts == "concat":
@@ -162,18 +188,25 @@ def by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeScorer:
     return CodeScorer(levels, items.sizes, items.codes + items.offsets)
 
 
-def read(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
+def read_codes(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
     """Codes [V, K] and the sizes of their levels. Raises `UserError` where the columns are missing or are none."""
     missing = [name for name in (CODES, SIZES) if name not in catalog.frame.columns]
     if missing:
         raise UserError(
-            f"the item table has no column {missing[0]!r}: set model.items.codes to a folder of `fullrank encode`"
+            f"the item table has no column {missing[0]!r}: set model.items.codes to a folder of `fullrank encode`",
+            code="items-without-codes",
         )
     cells, sizes = catalog.frame[CODES], catalog.frame[SIZES]
     if not isinstance(cells.dtype, pl.Array) or not isinstance(sizes.dtype, pl.Array) or cells.null_count():
-        raise UserError(f"the columns {CODES!r} and {SIZES!r} must hold the codes of every item, as arrays of numbers")
+        raise UserError(
+            f"the columns {CODES!r} and {SIZES!r} must hold the codes of every item, as arrays of numbers",
+            code="codes-damaged",
+        )
     most = tuple(int(n) for n in sizes[0])
     codes = torch.tensor(cells.to_numpy(), dtype=torch.long).reshape(catalog.size, -1)
     if codes.shape[1] != len(most) or bool((codes >= torch.tensor(most)).any()):
-        raise UserError(f"the column {CODES!r} does not fit {SIZES!r}: {codes.shape[1]} codes, sizes {list(most)}")
+        raise UserError(
+            f"the column {CODES!r} does not fit {SIZES!r}: {codes.shape[1]} codes, sizes {list(most)}",
+            code="codes-damaged",
+        )
     return codes, most

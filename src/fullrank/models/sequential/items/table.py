@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
+from fullrank.models.sequential.items import Items, ItemsSpec
 
 
-class Table(Spec):
+class Table(ItemsSpec):
     """An embedding table."""
 
     kind: Literal["table"] = "table"
@@ -22,9 +22,7 @@ class Table(Spec):
         return ItemTable(dim, catalog)
 
 
-class ItemTable(nn.Module):
-    popularity: Tensor
-
+class ItemTable(Items):
     def __init__(self, dim: int, catalog: Catalog):
         super().__init__()
         self.size = catalog.size

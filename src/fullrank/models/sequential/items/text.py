@@ -15,7 +15,7 @@ out before the mean is taken.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -24,14 +24,124 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.items.once import Once
-from fullrank.models.sequential.items.text_fields import Packed, TextField, own_words, packed, text_of
-from fullrank.models.sequential.items.tokeniser import MOST_TOKENS, TOKENISER, TOKENISER_SIZE, Tokeniser, train
+from fullrank.models.sequential.items import Items, ItemsSpec
+from fullrank.models.sequential.items.tokeniser import (
+    MOST_TOKENS,
+    TOKENISER,
+    TOKENISER_SIZE,
+    TextTokeniser,
+    train_tokeniser,
+    words,
+)
 from fullrank.ops.packed_bags import packed_bags
+
+
+class TextField(Spec):
+    """One field of an item's text."""
+
+    column: str
+    """Column of the item table: text, or lists of text, which are read one after the other."""
+    tokens: int = Field(40, ge=1)
+    """Most tokens read; what comes later in the text is left out."""
+    first: bool = False
+    """Read the first element of each list alone (a list of attributes that begins with the brand)."""
+    empty: str | None = None
+    """Text of an item that has none; null leaves it empty."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.column}_first" if self.first else self.column
+
+    @property
+    def kept(self) -> str:
+        """Column of a run's item table with the tokens."""
+        return f"{self.name}_tokens"
+
+
+class Packed(NamedTuple):
+    """Tokens of V items: those of item i are ``flat[offsets[i]:offsets[i + 1]]``, none of them 0."""
+
+    flat: Int[Tensor, "E"]
+    offsets: Int[Tensor, "V1"]
+
+
+def text_of(field: TextField, catalog: Catalog, *, may_be_empty: bool = False) -> pl.Series:
+    """Words of each item. Raises `UserError` for a column that is missing, holds no text, or (unless it may) none."""
+    found = words(_plain(field, catalog))
+    if not may_be_empty and not (found.str.len_bytes() > 0).any():
+        raise UserError(f"the column {field.column!r} has no words for any of {catalog.size:,} items; "
+                        f"name other columns with model.items.fields{_texts(catalog)}", code="no-text")  # fmt: skip
+    return found if field.empty is None else found.replace("", _instead(field))
+
+
+def own_words(field: TextField, text: pl.Series) -> pl.Series:
+    """Which items of `text_of` have words that are not the field's `empty`."""
+    return ~text.is_in(["", _instead(field)])
+
+
+def _instead(field: TextField) -> str:
+    """The words of an item that has none of its own."""
+    return str(words(pl.Series([field.empty or ""]))[0])
+
+
+def packed(column: pl.Series, size: int, name: str) -> Packed:
+    """Lists of tokens as a run keeps them. Raises `UserError` for anything that is not such a column."""
+    if not isinstance(column.dtype, pl.List) or column.dtype.inner != pl.Int32 or column.null_count():
+        raise UserError(
+            f"the column {name!r} must hold the tokens of every item, as lists of whole numbers", code="tokens-damaged"
+        )
+    counts = column.list.len().to_numpy().astype(np.int64)
+    flat = column.filter(pl.Series(counts > 0)).explode()
+    if len(flat) and (flat.null_count() or not 1 <= flat.min() <= flat.max() < size):  # type: ignore[operator]
+        raise UserError(f"the column {name!r} is damaged: its tokens must be 1 to {size - 1:,}", code="tokens-damaged")
+    offsets = np.concatenate([[0], counts.cumsum()])
+    return Packed(torch.tensor(flat.to_numpy(), dtype=torch.int32), torch.from_numpy(offsets))
+
+
+def _plain(field: TextField, catalog: Catalog) -> pl.Series:
+    """The column as strings."""
+    if field.column not in catalog.columns:
+        raise UserError(
+            f"the items have no column {field.column!r}{did_you_mean(field.column, catalog.columns)}: set "
+            f"model.items.fields (columns: {', '.join(catalog.columns) or 'none'})",
+            code="unknown-column",
+        )
+    column = catalog.frame[field.column]
+    if column.dtype == pl.Null:
+        return column.cast(pl.String)
+    if isinstance(column.dtype, pl.Array):
+        column = column.arr.to_list()
+    listed = isinstance(column.dtype, pl.List)
+    inner = column.dtype.inner if isinstance(column.dtype, pl.List) else column.dtype
+    if not (inner == pl.String or isinstance(inner, (pl.Categorical, pl.Enum))):
+        raise UserError(
+            f"the column {field.column!r} is {column.dtype}, not text or lists of text{_texts(catalog)}",
+            code="column-not-text",
+        )
+    if not listed:
+        if field.first:
+            raise UserError(
+                f"the column {field.column!r} holds no lists: leave out first=true", code="column-not-lists"
+            )
+        return column.cast(pl.String)
+    column = column.cast(pl.List(pl.String))
+    return column.list.first() if field.first else column.list.join(" ", ignore_nulls=True)
+
+
+def _texts(catalog: Catalog) -> str:
+    """The columns that do hold text, for an error."""
+    found = []
+    for name in catalog.columns:
+        dtype = catalog.frame[name].dtype
+        inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
+        if inner == pl.String and not name.endswith("_tokens"):
+            found.append(name)
+    return f" (columns of text: {', '.join(found) or 'none'})"
+
 
 AT_ONCE = 1 << 16
 """Items that are embedded together where all are: bounds the memory of what comes between."""
@@ -39,10 +149,11 @@ LINES = 1_000_000
 """Most texts of a field that a tokeniser is trained on; of more, evenly spaced ones."""
 
 
-class Text(Spec):
+class Text(ItemsSpec):
     """Item vectors from text."""
 
     kind: Literal["text"] = "text"
+    reads_new_items: ClassVar[bool] = True
     fields: tuple[TextField, ...] = (
         TextField(column="title", tokens=40),
         TextField(column="brand", tokens=8, empty="unknown"),
@@ -59,12 +170,15 @@ class Text(Spec):
     def _sound(self) -> Text:
         names = [field.name for field in self.fields]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"fields: at least one, and each column once; given {names}")
+            raise UserError(f"fields: at least one, and each column once; given {names}", code="repeated-fields")
         if self.tokeniser is not None and self.vocabulary != type(self).model_fields["vocabulary"].default:
-            raise ValueError("vocabulary has no effect where a tokeniser is given, which has its own; leave it out")
+            raise UserError(
+                "vocabulary has no effect where a tokeniser is given, which has its own; leave it out",
+                code="setting-without-effect",
+            )
         return self
 
-    def known(self, catalog: Catalog) -> Catalog:
+    def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with each item's tokens, and the tokeniser. Raises `UserError` where there is no text."""
         columns = catalog.frame.columns
         own = [TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields)]
@@ -72,33 +186,39 @@ class Text(Spec):
             return catalog
         for name in own:
             if name in columns:
-                raise UserError(f"the items have a column {name!r}, a name that text items use themselves; rename it")
+                raise UserError(
+                    f"the items have a column {name!r}, a name that text items use themselves; rename it",
+                    code="column-name-taken",
+                )
         texts = {field: text_of(field, catalog) for field in self.fields}
         if self.tokeniser is not None:
-            tokeniser = Tokeniser.open(self.tokeniser)
+            tokeniser = TextTokeniser.open(self.tokeniser)
         else:
-            tokeniser = Tokeniser(train(self._lines(texts), self.vocabulary))
+            tokeniser = TextTokeniser(train_tokeniser(self._lines(texts), self.vocabulary))
         tokens = {field.kept: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
         told = (tokeniser.tell(tokens[field.kept]).filter(own_words(field, t)).any() for field, t in texts.items())
         if self.tokeniser is not None and not any(told):
             raise UserError(
                 f"the tokeniser {self.tokeniser!r} knows no token of any of {catalog.size:,} items (columns "
                 f"{', '.join(field.column for field in self.fields)}), so all would be alike: leave "
-                "model.items.tokeniser out to train one on these items, or name one that was trained on such text"
+                "model.items.tokeniser out to train one on these items, or name one that was trained on such text",
+                code="tokeniser-knows-nothing",
             )
         rest = pl.repeat(None, catalog.size - 1, dtype=pl.Binary, eager=True)
         model = pl.concat([pl.Series([tokeniser.model], dtype=pl.Binary), rest])
         size = pl.repeat(tokeniser.size, catalog.size, dtype=pl.Int32, eager=True)
         return Catalog(catalog.frame.with_columns(**tokens, **{TOKENISER: model, TOKENISER_SIZE: size}))
 
-    def extended(self, catalog: Catalog, old: int) -> Catalog:
+    def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
         """The grown catalogue with the tokens of new items; a token that no old item has in a field is left out."""
-        tokeniser, frame = Tokeniser.of(catalog), catalog.frame
+        tokeniser, frame = TextTokeniser.of(catalog), catalog.frame
         grown = {TOKENISER_SIZE: pl.repeat(tokeniser.size, len(frame), dtype=pl.Int32, eager=True)}
         new = Catalog(frame[old:].with_columns(item=pl.Series(np.arange(len(frame) - old)), map_version=pl.lit(0)))
         if all(frame[field.column][old:].is_null().all() for field in self.fields):
             names = ", ".join(dict.fromkeys(repr(field.column) for field in self.fields))
-            raise UserError(f"the new items have no text: give them the columns that this run reads ({names})")
+            raise UserError(
+                f"the new items have no text: give them the columns that this run reads ({names})", code="no-text"
+            )
         for field in self.fields:
             before = frame[field.kept][:old]
             seen = np.zeros(tokeniser.size, dtype=bool)
@@ -113,11 +233,15 @@ class Text(Spec):
             if name not in catalog.frame.columns:
                 raise UserError(
                     f"the item table has no column {name!r}: items become tokens when a model is trained on a store "
-                    "(or: catalog = model.items.known(catalog))"
+                    "(or: catalog = model.items.add_columns(catalog))",
+                    code="items-without-tokens",
                 )
         size = catalog.frame[TOKENISER_SIZE][0]
         if not isinstance(size, int) or not 0 < size <= MOST_TOKENS:
-            raise UserError(f"the column {TOKENISER_SIZE!r} must hold a number of tokens up to {MOST_TOKENS:,}")
+            raise UserError(
+                f"the column {TOKENISER_SIZE!r} must hold a number of tokens up to {MOST_TOKENS:,}",
+                code="tokens-damaged",
+            )
         tokens = [packed(catalog.frame[field.kept], size, field.kept) for field in self.fields]
         popularity = torch.as_tensor(catalog.popularity, dtype=torch.float32)
         return TextItems(dim, size, tokens, popularity, self)
@@ -127,10 +251,10 @@ class Text(Spec):
             yield from text[:: -(-len(text) // LINES)]
 
 
-class TextItems(nn.Module):
-    """Satisfies `Items` and `Computed`."""
+class TextItems(Items):
+    """Sums of token vectors by field, joined by a linear map."""
 
-    popularity: Tensor
+    computed = True
 
     def __init__(self, dim: int, tokens: int, fields: list[Packed], popularity: Float[Tensor, "V"], spec: Text):
         super().__init__()
@@ -151,24 +275,21 @@ class TextItems(nn.Module):
         rows, parts = ids.reshape(-1), []
         for i, table in enumerate(self.tables):
             flat, offsets = getattr(self, f"flat_{i}"), getattr(self, f"offsets_{i}")
-            parts.append(packed_bags(table.weight, flat, offsets, rows, mean=self.mean))  # type: ignore[arg-type]
+            assert isinstance(table, nn.Embedding)
+            parts.append(packed_bags(table.weight, flat, offsets, rows, mean=self.mean))
         return self.adapter(torch.cat(parts, 1)).view(*ids.shape, self.dim)
 
     def all(self) -> Float[Tensor, "V D"]:
         every = torch.arange(self.size, device=self.popularity.device)
         return torch.cat([self.embed(some) for some in every.split(AT_ONCE)])
 
-    def once(self) -> Once:
-        """The items as one step reads them."""
-        return Once(self)
-
-    def carried(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
         """What an earlier run learned of tokens, by their text: the new tokeniser may number them otherwise.
 
         Tokens that the run did not have keep their first vectors. Raises `UserError` where the fields are others.
         """
         found, own = {}, self.state_dict()
-        before, after = (Tokeniser.of(catalog).pieces for catalog in (old, new))
+        before, after = (TextTokeniser.of(catalog).pieces for catalog in (old, new))
         places = {piece: place for place, piece in enumerate(before)}
         both = [(place, places[piece]) for place, piece in enumerate(after) if piece in places]
         here, there = torch.tensor(both, dtype=torch.long).reshape(-1, 2).T
@@ -177,7 +298,9 @@ class TextItems(nn.Module):
             of_tokens = name.startswith("tables.")
             wanted = (len(before), *table.shape[1:]) if of_tokens else tuple(table.shape)
             if learned is None or tuple(learned.shape) != wanted:
-                raise UserError(f"the run's items have another {name}; going on needs the same model spec")
+                raise UserError(
+                    f"the run's items have another {name}; going on needs the same model spec", code="other-model-spec"
+                )
             if of_tokens:
                 table[here] = learned[there]
             found[name] = table if of_tokens else learned

@@ -29,7 +29,7 @@ def words(texts: pl.Series) -> pl.Series:
     return texts.fill_null("").str.to_lowercase().str.extract_all(r"\w+").list.join(" ")
 
 
-def train(lines: Iterable[str], vocabulary: int) -> bytes:
+def train_tokeniser(lines: Iterable[str], vocabulary: int) -> bytes:
     """A tokeniser of at most `vocabulary` tokens, fewer where the text has fewer pieces.
 
     Raises `UserError` where `vocabulary` is too small for the characters.
@@ -45,17 +45,18 @@ def train(lines: Iterable[str], vocabulary: int) -> bytes:
     except RuntimeError as error:
         raise UserError(
             f"no tokeniser of {vocabulary:,} tokens can be made of the items' text ({_reason(error)}); "
-            "set model.items.vocabulary to more"
+            "set model.items.vocabulary to more",
+            code="vocabulary-too-small",
         ) from None
     return model.getvalue()
 
 
-class Tokeniser:
+class TextTokeniser:
     """An opened tokeniser. Raises `UserError` for bytes that are none; nothing of them is run."""
 
     def __init__(self, model: bytes, where: str = "the items' tokeniser"):
         if not 0 < len(model) <= _MOST_BYTES:
-            raise UserError(f"{where} is damaged: it has {len(model):,} bytes")
+            raise UserError(f"{where} is damaged: it has {len(model):,} bytes", code="tokeniser-damaged")
         package = _package()
         try:
             self._processor = package.SentencePieceProcessor(model_proto=model)
@@ -64,28 +65,37 @@ class Tokeniser:
             self.pieces: list[str] = self._processor.id_to_piece(list(range(self.size)))
             """The text of each token."""
         except (RuntimeError, ValueError) as error:  # a UnicodeDecodeError too
-            raise UserError(f"{where} is damaged: it is no SentencePiece model ({_reason(error)})") from None
+            raise UserError(
+                f"{where} is damaged: it is no SentencePiece model ({_reason(error)})", code="tokeniser-damaged"
+            ) from None
         if not 0 < self.size <= MOST_TOKENS:
-            raise UserError(f"{where} is damaged: it has {self.size:,} tokens; allowed are 1 to {MOST_TOKENS:,}")
+            raise UserError(
+                f"{where} is damaged: it has {self.size:,} tokens; allowed are 1 to {MOST_TOKENS:,}",
+                code="tokeniser-damaged",
+            )
         if unknown != 0:
-            raise UserError(f"{where} gives unknown text the token {unknown}; it must be 0, as train makes it")
+            raise UserError(
+                f"{where} gives unknown text the token {unknown}; it must be 0, as train makes it",
+                code="tokeniser-unknown-token",
+            )
         self.model = model
 
     @classmethod
-    def of(cls, catalog: Catalog) -> Tokeniser:
+    def of(cls, catalog: Catalog) -> TextTokeniser:
         """The tokeniser that a run's item table holds."""
         if TOKENISER not in catalog.frame.columns or catalog.frame[TOKENISER].dtype != pl.Binary:
-            raise UserError(f"the item table has no tokeniser (a column {TOKENISER!r} of bytes)")
+            raise UserError(f"the item table has no tokeniser (a column {TOKENISER!r} of bytes)", code="no-tokeniser")
         found = cls(catalog.frame[TOKENISER][0] or b"")
         size = catalog.frame[TOKENISER_SIZE][0] if TOKENISER_SIZE in catalog.frame.columns else None
         if size != found.size:
             raise UserError(
-                f"the items' tokeniser is damaged: it has {found.size:,} tokens, the item table says {size}"
+                f"the items' tokeniser is damaged: it has {found.size:,} tokens, the item table says {size}",
+                code="tokeniser-damaged",
             )
         return found
 
     @classmethod
-    def open(cls, path: str | Path) -> Tokeniser:
+    def open(cls, path: str | Path) -> TextTokeniser:
         """From a run's folder or a SentencePiece model file."""
         place = Path(path)
         if place.is_dir():
@@ -93,7 +103,9 @@ class Tokeniser:
         try:
             return cls(place.read_bytes(), f"the tokeniser {str(place)!r}")
         except OSError as error:
-            raise UserError(f"cannot read the tokeniser {str(place)!r}: {error.strerror or error}") from None
+            raise UserError(
+                f"cannot read the tokeniser {str(place)!r}: {error.strerror or error}", code="file-unreadable"
+            ) from None
 
     def tokens(self, lines: pl.Series, most: int) -> pl.Series:
         """The first `most` tokens of each line (of `words`), the unknown ones left out, as lists of numbers."""
@@ -116,7 +128,9 @@ def _package() -> Any:
     try:
         import sentencepiece
     except ImportError:
-        raise UserError("items made of text need the package sentencepiece: pip install 'fullrank[text]'") from None
+        raise UserError(
+            "items made of text need the package sentencepiece: pip install 'fullrank[text]'", code="missing-package"
+        ) from None
     return sentencepiece
 
 

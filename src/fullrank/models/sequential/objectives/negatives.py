@@ -6,16 +6,18 @@ In-batch negatives are the targets of the queries at hand: under DDP those of th
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries
+from fullrank.models.sequential.items import ItemIndex
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.picked_dots import picked_dots
 
@@ -39,15 +41,11 @@ class Negatives(Spec):
     @model_validator(mode="after")
     def _some_source(self) -> Negatives:
         if self.uniform + self.popularity + self.in_batch <= 0:
-            raise ValueError("all sources weigh nothing; give uniform, popularity or in_batch a weight above 0")
+            raise UserError(
+                "all sources weigh nothing; give uniform, popularity or in_batch a weight above 0",
+                code="weights-all-zero",
+            )
         return self
-
-
-@runtime_checkable
-class Summed(Protocol):
-    """A catalogue that keeps the running sum of its shares."""
-
-    def cumulative(self) -> Float[Tensor, "V"]: ...
 
 
 def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
@@ -79,7 +77,7 @@ def log_probability(spec: Negatives, q: Queries, ids: Int[Tensor, "*n"]) -> Floa
     return p.clamp_min(1e-30).log()
 
 
-def spread(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
+def per_query(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
     """Drawn rows as one row per query, [M, N, ...]."""
     if spec.share == "query":
         return drawn
@@ -103,7 +101,7 @@ def scores(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tens
     return (padded @ vectors.mT)[q.rows, place].float() / q.temperature
 
 
-def kept(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> Bool[Tensor, "M N"]:
+def counted_negatives(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> Bool[Tensor, "M N"]:
     """False for the negatives that do not count."""
     if spec.exclude == "none":
         return torch.ones_like(ids, dtype=torch.bool)
@@ -117,7 +115,7 @@ def kept(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> 
 
 def _cumulative(catalogue: Catalogue, device: torch.device) -> Float[Tensor, "V"]:
     """Share of the training events of the items up to each; the last is 1."""
-    if isinstance(catalogue, Summed):
+    if isinstance(catalogue, ItemIndex):  # it keeps the sum for as long as the counts stay
         return catalogue.cumulative()
     running = catalogue.log_q(torch.arange(catalogue.size, device=device)).double().exp().cumsum(0)
     return running / running[-1]

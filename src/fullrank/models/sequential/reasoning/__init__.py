@@ -1,71 +1,149 @@
-"""Latent reasoning: steps of thought behind the history, before the answer.
+"""Latent reasoning: steps behind the history, before the answer (ReaRec, arXiv:2503.22675; PLR).
 
-The room's contract: a Spec whose ``build(encoder, dim, max_length)`` gives a `Reasoner`. It is an Encoder that holds an
-Encoder: called on a history it reads that once, takes its steps behind the last event (the history never sees them),
-and returns States with `thoughts` and named `outputs`. The loss may read another output than the one that answers.
+The room's contract: a `ReasonerSpec` that builds a `Reasoner` around an encoder. Called on a history, it reads that
+once, takes its steps behind the last event (the history never sees them), and returns States with the states of its
+steps (`States.reasoning`) and named `outputs`. The loss may read another output than the one that answers.
 
 Steps and streams are an argument: under a `Budget` a trained reasoner answers with fewer or more, and nothing of it
-changes. `begin`, `advance` and `answered` take one step at a time, so that a caller may stop for some rows (`select`)
-and go on with others.
+changes. `begin`, `advance` and `answered` take one step at a time, so that a caller may stop for some rows (early exit,
+`select`) and go on with others.
 
 Every reasoner here refines the state of the last event alone. One that refines every position (LARES) fits into the
-same contract: its `encoder.start` is the pre-block, its `advance` returns a `Thinking` whose cache holds all positions,
-and `thoughts` shows the last of them.
+same contract: its `encoder.start` is the pre-block, its `advance` returns a `ReasoningCache` of all positions, and
+`states` shows the last of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from fullrank.data.batch import Batch, ReasoningStates, States
-from fullrank.models.sequential.encoders import Encoder
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, ReasoningStates, States, last
+from fullrank.models.initial import STD
+from fullrank.models.sequential.encoders import Cache, Encoder
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
+
+
+class ReasonerSpec(Spec):
+    """Settings of a reasoner."""
+
+    kind: str
+
+    @abstractmethod
+    def build(self, encoder: nn.Module, dim: int, max_length: int) -> Reasoner:
+        """The module around an encoder. Raises `UserError` where that cannot go on behind its history."""
 
 
 @dataclass(frozen=True)
-class Thinking:
+class ReasoningCache:
     """Some rows between two steps."""
 
-    thoughts: ReasoningStates
-    cache: Any
-    """What the reasoner remembers of the rows' histories and of its own steps."""
+    states: ReasoningStates
+    cache: Cache
+    """What the encoder remembers of the rows' histories and of the latent tokens behind them."""
     taken: int = 0
     """Steps so far."""
 
 
-@runtime_checkable
-class Reasoner(Protocol):
-    causal: bool
-    encoder: Encoder
-    steps: int
-    """S as trained."""
-    streams: int
-    """M as trained."""
+class Reasoner(nn.Module, ABC):
+    """Streams of latent tokens behind a history. A subclass says where they start, their gate, and what is read.
 
-    def __call__(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
+    Step t of stream p puts one token behind the row's last event, the stream's state before it plus the vector of step
+    t, and its state is what the encoder makes of that token. The token sees the history, the stream's own earlier
+    tokens and itself; the history sees none of them (`Encoder.start` and `step`, which keep keys and values).
+    """
+
+    uncounted = "a latent token's cost depends on how far each row is read behind it; its steps are not counted yet"
+
+    def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int):
+        super().__init__()
+        if not isinstance(encoder, Encoder):
+            raise UserError(
+                f"a reasoner needs an encoder that goes on behind its history, a fullrank Encoder with start and step, "
+                f"and {type(encoder).__name__} is none; use transformer or gru, or leave model.reasoner out",
+                code="not-an-encoder",
+            )
+        self.encoder = encoder
+        self.causal, self.reads_times = encoder.causal, encoder.reads_times
+        self.steps, self.streams = steps, streams
+        self.step_vectors = nn.Parameter(torch.randn(steps, dim) * STD)
+        self.input_noise = 0.0
+        """Standard deviation of what a second view's tokens get in training; set by the penalty that reads it."""
+
+    @abstractmethod
+    def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B P D"]:
+        """The state of each stream before its first step."""
+
+    @abstractmethod
+    def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B P"]:
+        """The gate of the first `streams` streams."""
+
+    @abstractmethod
+    def trained(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
+        """What the loss reads, after one step or more."""
+
+    @abstractmethod
+    def answer(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
+        """What is searched with, after one step or more."""
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
         """With the budget's steps in its first streams, whose gate then sums to one; as trained without one.
 
         No step is h_0 alone; a step beyond those trained gets the last one's position vector. Raises `UserError` for
         more streams than were trained.
         """
-        ...
+        history, reasoning = self._begun(x, batch, budget)
+        for _ in range((budget or AS_TRAINED).steps_of(self)):
+            reasoning = self.advance(reasoning)
+        return replace(history, outputs=self._outputs(reasoning.states), reasoning=reasoning.states)
 
-    def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> Thinking:
+    def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> ReasoningCache:
         """Read the history, once."""
-        ...
+        return self._begun(x, batch, budget)[1]
 
-    def advance(self, thinking: Thinking) -> Thinking:
+    def advance(self, reasoning: ReasoningCache) -> ReasoningCache:
         """One step further, for all of its rows."""
-        ...
+        states, taken = reasoning.states, reasoning.taken
+        before = states.steps[:, -1] if taken else self.openings(states.start)[:, : states.gate.shape[1]]
+        token = before + self.step_vectors[min(taken, self.steps - 1)]
+        if self.training and self.input_noise and reasoning.cache.batch.views > 1:
+            token = token + self._noise(token, reasoning.cache.batch.views)
+        state, cache = self.encoder.step(token, reasoning.cache)
+        grown = torch.cat([states.steps, state[:, None]], 1)
+        return ReasoningCache(replace(states, steps=grown), cache, taken + 1)
 
-    def select(self, thinking: Thinking, rows: Int[Tensor, "b"]) -> Thinking:
+    def select(self, reasoning: ReasoningCache, rows: Int[Tensor, "b"]) -> ReasoningCache:
         """Some of the rows."""
-        ...
+        s = reasoning.states
+        kept = ReasoningStates(s.start[rows], s.steps[rows], s.gate[rows])
+        return ReasoningCache(kept, reasoning.cache.select(rows), reasoning.taken)
 
-    def answered(self, thinking: Thinking) -> Float[Tensor, "B D"]:
-        """What is answered if it stops now."""
-        ...
+    def answered(self, reasoning: ReasoningCache) -> Float[Tensor, "B D"]:
+        """What is searched with if it stops now."""
+        return self.answer(reasoning.states) if reasoning.taken else reasoning.states.start
+
+    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, ReasoningCache]:
+        streams = (budget or AS_TRAINED).streams_of(self)
+        history, cache = self.encoder.start(x, batch)
+        start = last(history.tokens, batch)
+        steps = start.new_zeros(len(start), 0, streams, start.shape[1])
+        return history, ReasoningCache(ReasoningStates(start, steps, self.weigh(start, streams)), cache)
+
+    def _outputs(self, states: ReasoningStates) -> dict[str, Tensor]:
+        found = {"step_0": states.start}
+        for s in range(1, states.steps.shape[1] + 1):
+            found[f"step_{s}"] = self.answer(replace(states, steps=states.steps[:, :s]))
+        trained = self.trained(states) if states.steps.shape[1] else states.start
+        return {**found, "trained": trained, "answer": found[f"step_{states.steps.shape[1]}"]}
+
+    def _noise(self, token: Float[Tensor, "B P D"], views: int) -> Float[Tensor, "B P D"]:
+        """Of all views but the first."""
+        noise = self.input_noise * torch.randn_like(token)
+        noise[: len(token) // views] = 0.0
+        return noise

@@ -1,25 +1,30 @@
-"""The inference budget: how long and how wide a reasoner thinks when it answers (PLR, Sec. 3.3 and 6.4).
+"""The inference budget: how many steps and streams a reasoner takes to answer (PLR, Sec. 3.3 and 6.4).
 
-A reasoner (`fullrank.reasoning`) answers after any number of steps; what is not set here is as trained. The budget is
-an argument of each answer and changes no model, so one model answers under many budgets at a time. It is no part of the
-protocol that two results must share: two budgets of one run are exactly what one wants to compare.
+A reasoner answers after any number of steps; what is not set here is as trained. The budget is an argument of each
+answer and changes no model, so one model answers under many budgets at a time. It is no part of the protocol that two
+results must share: two budgets of one run are exactly what one wants to compare.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 
-if TYPE_CHECKING:
-    from fullrank.models.sequential.reasoning import Reasoner
+
+@runtime_checkable
+class _Trained(Protocol):
+    """What a budget has to know of a reasoner."""
+
+    steps: int
+    streams: int
 
 
 class Budget(Spec):
-    """How much a reasoner thinks at inference. Refused for a model without one where anything is set."""
+    """Reasoning at inference. Refused for a model without a reasoner where anything is set."""
 
     steps: int | None = Field(None, ge=0)
     """Reasoning steps; 0 answers by the encoder alone, null takes as many as in training."""
@@ -33,21 +38,27 @@ class Budget(Spec):
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Budget:
         if self.patience is not None and self.adaptive is None:
-            raise ValueError("patience has no effect without adaptive: leave it out or set adaptive=10")
+            raise UserError(
+                "patience has no effect without adaptive: leave it out or set adaptive=10",
+                code="setting-without-effect",
+            )
         if self.adaptive is not None and self.steps == 0:
-            raise ValueError("adaptive has no effect with steps=0: there is no step to stop after")
+            raise UserError(
+                "adaptive has no effect with steps=0: there is no step to stop after", code="setting-without-effect"
+            )
         return self
 
-    def steps_of(self, reasoner: Reasoner) -> int:
+    def steps_of(self, reasoner: _Trained) -> int:
         """Steps that the reasoner may take."""
         return reasoner.steps if self.steps is None else self.steps
 
-    def streams_of(self, reasoner: Reasoner) -> int:
-        """Streams that it thinks in. Raises `UserError` for more than were trained."""
+    def streams_of(self, reasoner: _Trained) -> int:
+        """Streams that it may use. Raises `UserError` for more than were trained."""
         if self.streams is not None and self.streams > reasoner.streams:
             raise UserError(
                 f"this model was trained with {reasoner.streams} streams: {self.streams} cannot be asked for; train "
-                "one with more (model.reasoner.streams)"
+                "one with more (model.reasoner.streams)",
+                code="too-many-streams",
             )
         return self.streams or reasoner.streams
 
@@ -70,7 +81,8 @@ def check_budget(model: Any, budget: Budget) -> None:
         given = ", ".join(f"{key}={value}" for key, value in budget.dump().items() if value is not None)
         raise UserError(
             f"this model does not reason, so reasoning.{given} has no effect: leave it out, or train a recipe "
-            "with a reasoner (`fullrank list recipes`)"
+            "with a reasoner (`fullrank list recipes`)",
+            code="no-reasoner",
         )
 
 

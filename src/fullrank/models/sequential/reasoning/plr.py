@@ -19,13 +19,13 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
 from fullrank.data.batch import ReasoningStates
 from fullrank.models.initial import STD, start_small
-from fullrank.models.sequential.reasoning.stepwise import Stepwise
+from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 
 
-class PLR(Spec):
+class PLR(ReasonerSpec):
     """Parallel streams of steps."""
 
     kind: Literal["plr"] = "plr"
@@ -39,14 +39,17 @@ class PLR(Spec):
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> PLR:
         if self.streams == 1 and self.gate is not None:
-            raise ValueError(f"gate={self.gate!r} has no effect with streams=1, whose weight is 1; remove it")
+            raise UserError(
+                f"gate={self.gate!r} has no effect with streams=1, whose weight is 1; remove it",
+                code="setting-without-effect",
+            )
         return self
 
     def build(self, encoder: nn.Module, dim: int, max_length: int) -> PLRReasoner:
         return PLRReasoner(encoder, dim, self)
 
 
-class PLRReasoner(Stepwise):
+class PLRReasoner(Reasoner):
     def __init__(self, encoder: nn.Module, dim: int, spec: PLR):
         super().__init__(encoder, dim, steps=spec.steps, streams=spec.streams)
         self.triggers = nn.Parameter(torch.randn(spec.streams, dim) * STD)
@@ -54,16 +57,16 @@ class PLRReasoner(Stepwise):
         self.gate = nn.Linear(dim, spec.streams) if learned else None
         start_small(self)
 
-    def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B M D"]:
+    def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B P D"]:
         return start[:, None] + self.triggers
 
-    def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B M"]:
+    def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B P"]:
         if self.gate is None:
             return start.new_full((len(start), streams), 1 / streams)
         return self.gate(start)[:, :streams].softmax(1)
 
-    def trained(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
-        return (thoughts.gate[..., None] * thoughts.steps.mean(1)).sum(1)
+    def trained(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
+        return (states.gate[..., None] * states.steps.mean(1)).sum(1)
 
-    def answer(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
-        return thoughts.start + self.trained(thoughts)
+    def answer(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
+        return states.start + self.trained(states)

@@ -17,12 +17,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import ReasoningStates
-from fullrank.models.sequential.reasoning.stepwise import Stepwise
+from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 
 
-class ReaRec(Spec):
+class ReaRec(ReasonerSpec):
     """One stream of steps."""
 
     kind: Literal["rearec"] = "rearec"
@@ -35,20 +34,20 @@ class ReaRec(Spec):
         return ReaRecReasoner(encoder, dim, self)
 
 
-class ReaRecReasoner(Stepwise):
+class ReaRecReasoner(Reasoner):
     def __init__(self, encoder: nn.Module, dim: int, spec: ReaRec):
         super().__init__(encoder, dim, steps=spec.steps, streams=1)
         self.mean = spec.answer == "mean"
 
-    def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B M D"]:
+    def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B P D"]:
         return start[:, None]
 
-    def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B M"]:
+    def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B P"]:
         return torch.ones_like(start[:, :1])
 
-    def trained(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
-        return self.answer(thoughts)
+    def trained(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
+        return self.answer(states)
 
-    def answer(self, thoughts: ReasoningStates) -> Float[Tensor, "B D"]:
-        steps = thoughts.steps[:, :, 0]
-        return (thoughts.start + steps.sum(1)) / (1 + steps.shape[1]) if self.mean else steps[:, -1]
+    def answer(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
+        steps = states.steps[:, :, 0]
+        return (states.start + steps.sum(1)) / (1 + steps.shape[1]) if self.mean else steps[:, -1]

@@ -1,21 +1,21 @@
-"""Penalties on a training step.
+"""Penalties on a training step: terms that are added to the loss.
 
-The room's contract: a Spec whose ``build()`` gives a `Penalty`, a module (its buffers are saved with the weights).
-A penalty that finds nothing to read raises; it never passes in silence. One that reads more than the `Step` holds by
-itself is `Attached`: it says what it `needs` and sees the model once, when that is built. One that also trains other
-vectors on the task's targets is `Asking`.
+The room's contract: a `PenaltySpec` whose ``build()`` gives a `Penalty`. A penalty that finds nothing to read raises;
+it never passes in silence.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Captures, Queries, States, Step
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Captures, Model, Queries, States, Step
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,44 @@ class Needs:
         return Captures(columns=[], after_dropout=self.columns_after_dropout) if wanted else None
 
 
-class Penalty(Protocol):
-    """With an attribute ``searches_items = True`` it reads item vectors as what the first queries search; it is refused
-    for a task whose queries search codes."""
+class Penalty(nn.Module):
+    """A function of one training step; its buffers are saved with the weights. Gives a scalar, in fp32."""
 
-    def __call__(self, step: Step) -> Float[Tensor, ""]: ...
-
-
-@runtime_checkable
-class Attached(Protocol):
-    needs: Needs
-    """With an attribute `after_steps`, a second view is not needed before that optimizer step."""
+    needs: Needs = Needs()
+    """What every training step must hold for it."""
+    after_steps: int = 0
+    """Optimizer step before which it needs no second view."""
+    searches_items: bool = False
+    """Whether it reads item vectors as what the first queries search; refused for a task whose queries search codes."""
 
     def attach(self, model: nn.Module) -> None:
-        """Find the blocks to read and make the buffers that belong to them. Raises `UserError` where there is none."""
-        ...
+        """See the model once, when that is built: find the blocks to read and make the buffers that belong to them.
+
+        Raises `UserError` where there is nothing to read.
+        """
+
+    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+        """Further groups of queries for the model's loss, made of the task's; vectors are not normalised yet."""
+        return ()
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        raise NotImplementedError
 
 
-@runtime_checkable
-class Asking(Protocol):
-    def ask(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
-        """More groups of queries for the model's loss, made of the task's; vectors are not normalised yet."""
-        ...
+class PenaltySpec(Spec):
+    """Base of every penalty."""
+
+    @abstractmethod
+    def build(self) -> Penalty: ...
+
+
+def user_vectors(step: Step) -> Float[Tensor, "B D"]:
+    """The vectors of each row's queries (first group), summed, over the longest history that the model reads.
+
+    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding has no say.
+    """
+    assert isinstance(step.model, Model)
+    q = step.queries[0]
+    vectors = q.vectors.float()  # a sum of many in bf16 would drop the small ones
+    summed = vectors.new_zeros(len(step.batch.items), vectors.shape[1]).index_add(0, q.rows, vectors)
+    return summed / step.model.max_length

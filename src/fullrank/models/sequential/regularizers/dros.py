@@ -12,20 +12,19 @@ nothing is gathered, so shards give the mean of their own terms.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, Record, Step
-from fullrank.models.sequential.regularizers import Needs
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
 
-class DROS(Spec):
+class DROS(PenaltySpec):
     """Distributionally robust penalty on the scores of targets and sampled negatives."""
 
     kind: Literal["dros"] = "dros"
@@ -40,16 +39,14 @@ class DROS(Spec):
         return DROSPenalty(self)
 
 
-class DROSPenalty(nn.Module):
-    needs = Needs()
-
+class DROSPenalty(Penalty):
     def __init__(self, spec: DROS):
         super().__init__()
         self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power
 
-    def attach(self, model: nn.Module) -> None:
+    def attach(self, model: Any) -> None:
         """Refuses a loss that it cannot serve before anything is trained or written."""
-        if not getattr(model.loss, "sampled", True):
+        if not model.loss.sampled:
             raise _no_negatives()
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
@@ -76,5 +73,6 @@ class DROSPenalty(nn.Module):
 def _no_negatives() -> UserError:
     return UserError(
         "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax such as "
-        "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty"
+        "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty",
+        code="loss-without-negatives",
     )

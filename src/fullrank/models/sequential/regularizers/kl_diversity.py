@@ -17,21 +17,20 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.random import uniform_draws
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Needs
-from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, first_view_alone, states_of, thoughts_of
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers._reasoning import flat_states, reasoning_states, require_reasoner
 from fullrank.ops.pairwise_kl import pairwise_kl
 
 PLACE = 7_340_033
 """Sets these draws apart from those of negatives."""
 
 
-class KLDiversity(Spec):
+class KLDiversity(PenaltySpec):
     """Divergence between the predictions of a reasoner's states."""
 
     kind: Literal["kl_diversity"] = "kl_diversity"
@@ -54,24 +53,20 @@ class KLDiversity(Spec):
         return KLDiversityPenalty(self)
 
 
-class KLDiversityPenalty(nn.Module):
-    """Satisfies `Penalty` and `Attached`."""
-
-    needs = Needs()
-
+class KLDiversityPenalty(Penalty):
     def __init__(self, spec: KLDiversity):
         super().__init__()
         self.spec = spec
         self._cosine = False
 
     def attach(self, model: Any) -> None:
-        demand_reasoner(model, "kl_diversity")
+        require_reasoner(model, "kl_diversity")
         self._cosine = model.cosine
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, q = self.spec, step.queries[0]
-        states = states_of(thoughts_of(step), start=spec.start).float()
-        if first_view_alone(step):
+        states = flat_states(reasoning_states(step), start=spec.start).float()
+        if step.first_view_only:
             states = states[: len(states) // step.batch.views]
         if self._cosine:
             states = unit(states)

@@ -3,7 +3,7 @@
 weight (tr C - log det C) with C = Z^T Z + ridge I and Z the item table as it is scored: neither centred nor divided by
 its size. The term is least where every eigenvalue of C is 1. `user_weight` adds the same of the batch's users.
 
-Differs: there is no user table, so a user is the sum of its queries' vectors over the longest history (`_users.py`).
+Differs: there is no user table, so a user is the sum of its queries' vectors over the longest history (`user_vectors`).
 The users' term is that of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
 """
 
@@ -15,14 +15,13 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
-from fullrank.models.sequential.regularizers._users import users
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec, user_vectors
 
 
-class LogDet(Spec):
+class LogDet(PenaltySpec):
     """Log-determinant penalty on the item vectors, and on the users'."""
 
     kind: Literal["logdet"] = "logdet"
@@ -37,7 +36,7 @@ class LogDet(Spec):
         return LogDetPenalty(self)
 
 
-class LogDetPenalty(nn.Module):
+class LogDetPenalty(Penalty):
     searches_items = True
 
     def __init__(self, spec: LogDet):
@@ -47,7 +46,7 @@ class LogDetPenalty(nn.Module):
     def forward(self, step: Step) -> Float[Tensor, ""]:
         value = self.weight * divergence(step.queries[0].catalogue.all(), self.ridge)
         if self.user_weight:
-            value = value + self.user_weight * divergence(users(step), self.ridge)
+            value = value + self.user_weight * divergence(user_vectors(step), self.ridge)
         return value
 
 

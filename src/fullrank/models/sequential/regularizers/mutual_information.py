@@ -18,15 +18,15 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Step, last
 from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
-class MutualInformation(Spec):
+class MutualInformation(PenaltySpec):
     """In-batch contrast of histories and their targets."""
 
     kind: Literal["mutual_information"] = "mutual_information"
@@ -43,9 +43,7 @@ class MutualInformation(Spec):
         return MutualInformationPenalty(self)
 
 
-class MutualInformationPenalty(nn.Module):
-    """Satisfies `Penalty`."""
-
+class MutualInformationPenalty(Penalty):
     def __init__(self, spec: MutualInformation):
         super().__init__()
         self.spec = spec

@@ -18,16 +18,17 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, States, Step, last
-from fullrank.models.sequential.items import Items, perturbed
+from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.ops.in_batch_triplet import in_batch_triplet
 
 
-class NoiseRobustness(Spec):
+class NoiseRobustness(PenaltySpec):
     """Triplet loss between clean and noisy histories."""
 
     kind: Literal["noise_robustness"] = "noise_robustness"
@@ -43,9 +44,10 @@ class NoiseRobustness(Spec):
     @model_validator(mode="after")
     def _some_noise(self) -> NoiseRobustness:
         if not 0 < self.mask + self.substitute <= 1:
-            raise ValueError(
+            raise UserError(
                 f"noise_robustness: mask + substitute is {self.mask + self.substitute:g}; it must be at most 1, and "
-                "above 0, for without noise the second pass has no effect"
+                "above 0, for without noise the second pass has no effect",
+                code="share-out-of-range",
             )
         return self
 
@@ -53,8 +55,8 @@ class NoiseRobustness(Spec):
         return NoiseRobustnessPenalty(self)
 
 
-class NoiseRobustnessPenalty(nn.Module):
-    """Satisfies `Penalty`. It runs the encoder once more, inside the model's own forward pass."""
+class NoiseRobustnessPenalty(Penalty):
+    """It runs the encoder once more, inside the model's own forward pass."""
 
     def __init__(self, spec: NoiseRobustness):
         super().__init__()
@@ -64,20 +66,23 @@ class NoiseRobustnessPenalty(nn.Module):
         model: Any = step.model
         rows = len(step.batch.items) // step.batch.views
         batch = step.batch if step.batch.views == 1 else step.batch.select(_first(rows, step.batch))
-        x, inputs = model.task.present(Noisy(model.items, Noise.on(batch, self.spec.mask, self.spec.substitute)), batch)
+        x, inputs = model.task.training_inputs(
+            Noisy(model.items, Noise.on(batch, self.spec.mask, self.spec.substitute)), batch
+        )
         clean = _state(step.states, _inputs(step))[:rows]
         return self.spec.weight * in_batch_triplet(clean, _state(model.encoder(x, inputs), inputs), self.spec.margin)
 
 
-class Noisy:
-    """`Items` whose vectors of a batch of histories have noise in them."""
+class Noisy(Items):
+    """Items whose vectors of a batch of histories have noise in them."""
 
     def __init__(self, items: Items, noise: Noise):
+        super().__init__()
         self.items, self.noise = items, noise
         self.size, self.popularity = items.size, items.popularity
 
     def embed(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        return perturbed(self.items, ids, self.noise)
+        return self.items.perturbed(ids, self.noise)
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.items.all()

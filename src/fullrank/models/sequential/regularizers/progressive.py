@@ -19,17 +19,16 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, States, Step
-from fullrank.models.sequential.regularizers import Needs
-from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, thoughts_of, views_of
+from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers._reasoning import reasoning_states, require_reasoner, states_by_view
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
-class Progressive(Spec):
+class Progressive(PenaltySpec):
     """Losses of single steps, and contrast against noise."""
 
     kind: Literal["progressive"] = "progressive"
@@ -49,38 +48,43 @@ class Progressive(Spec):
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Progressive:
         if not self.step_weight and not self.contrast_weight:
-            raise ValueError("progressive: step_weight and contrast_weight are both 0; leave the penalty out")
+            raise UserError(
+                "progressive: step_weight and contrast_weight are both 0; leave the penalty out",
+                code="weights-all-zero",
+            )
         for weight, names in (
             ("step_weight", ("sharpening",)), ("contrast_weight", ("noise", "temperature", "after_steps")),
         ):  # fmt: skip
             idle = [n for n in names if getattr(self, n) != type(self).model_fields[n].default]
             if not getattr(self, weight) and idle:
-                raise ValueError(f"progressive: {', '.join(idle)} have no effect with {weight}=0; remove them")
+                raise UserError(
+                    f"progressive: {', '.join(idle)} have no effect with {weight}=0; remove them",
+                    code="setting-without-effect",
+                )
         return self
 
     def build(self) -> ProgressivePenalty:
         return ProgressivePenalty(self)
 
 
-class ProgressivePenalty(nn.Module):
-    """Satisfies `Penalty`, `Attached` and `Asking`."""
-
+class ProgressivePenalty(Penalty):
     def __init__(self, spec: Progressive):
         super().__init__()
         self.spec, self.after_steps = spec, spec.after_steps
         self.needs = Needs(second_view=True, loss_of="first_view") if spec.contrast_weight else Needs()
 
     def attach(self, model: Any) -> None:
-        reasoner = demand_reasoner(model, "progressive")
+        reasoner = require_reasoner(model, "progressive")
         if self.spec.contrast_weight and not hasattr(reasoner, "input_noise"):
             raise UserError(
-                f"progressive: {type(reasoner).__name__} takes no noise; set contrast_weight=0 or use rearec"
+                f"progressive: {type(reasoner).__name__} takes no noise; set contrast_weight=0 or use rearec",
+                code="reasoner-without-noise",
             )
         if self.spec.contrast_weight:
             reasoner.input_noise = self.spec.noise
 
-    def ask(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
-        thoughts, spec = states.thoughts, self.spec
+    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+        thoughts, spec = states.reasoning, self.spec
         if not spec.step_weight or thoughts is None:
             return ()
         found, count = [], thoughts.steps.shape[1]
@@ -97,7 +101,7 @@ class ProgressivePenalty(nn.Module):
     def forward(self, step: Step) -> Float[Tensor, ""]:
         if not self.spec.contrast_weight or step.batch.views < 2:
             return torch.zeros((), device=step.batch.items.device)
-        clean, noisy = views_of(thoughts_of(step), step.batch)
+        clean, noisy = states_by_view(reasoning_states(step), step.batch)
         users = None if step.batch.users is None else step.batch.users[: clean.shape[1]]
         value = in_batch_contrast(noisy, clean, users, temperature=self.spec.temperature, both=False)
         return self.spec.contrast_weight * value

@@ -15,17 +15,16 @@ from typing import Any, Literal
 
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Needs
-from fullrank.models.sequential.regularizers._thoughts import demand_reasoner, thoughts_of, views_of
+from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers._reasoning import reasoning_states, require_reasoner, states_by_view
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
-class ReasoningContrast(Spec):
+class ReasoningContrast(PenaltySpec):
     """Two dropout views of a reasoner's states."""
 
     kind: Literal["reasoning_contrast"] = "reasoning_contrast"
@@ -40,18 +39,16 @@ class ReasoningContrast(Spec):
         return ReasoningContrastPenalty(self)
 
 
-class ReasoningContrastPenalty(nn.Module):
-    """Satisfies `Penalty` and `Attached`."""
-
+class ReasoningContrastPenalty(Penalty):
     def __init__(self, spec: ReasoningContrast):
         super().__init__()
         self.weight, self.temperature = spec.weight, spec.temperature
         self.needs = Needs(second_view=True, loss_of="both_views" if spec.loss_views == "both" else "first_view")
 
     def attach(self, model: Any) -> None:
-        demand_reasoner(model, "reasoning_contrast")
+        require_reasoner(model, "reasoning_contrast")
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        first, second = (unit(x) for x in views_of(thoughts_of(step), step.batch))
+        first, second = (unit(x) for x in states_by_view(reasoning_states(step), step.batch))
         users = None if step.batch.users is None else step.batch.users[: first.shape[1]]
         return self.weight * in_batch_contrast(first, second, users, temperature=self.temperature, both=True)

@@ -6,8 +6,8 @@ sigma_1(Y)^2. Y itself is never made.
 
 Differs: the form that SPRINT's authors ran for sequences. Y is linear (the original squashes scores by a sigmoid) and
 gradients flow through r (the original stops them). A user is the sum of its queries' vectors over the longest history
-(`_users.py`); vectors are those that are scored, over the temperature. The value grows with the rows of the batch and
-the catalogue. It is that of this process's micro-batch: nothing is gathered, so shards give the mean of their terms.
+(`user_vectors`); vectors are those that are scored, over the temperature. The value grows with the rows of the batch
+and the catalogue. It is that of this process's micro-batch: nothing is gathered, so shards give the mean of theirs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
-from fullrank.models.sequential.regularizers._users import users
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec, user_vectors
 
 EPS = 1e-8
 
 
-class ReSN(Spec):
+class ReSN(PenaltySpec):
     """Spectral-norm penalty on the score matrix."""
 
     kind: Literal["resn"] = "resn"
@@ -37,7 +36,7 @@ class ReSN(Spec):
         return ReSNPenalty(self)
 
 
-class ReSNPenalty(nn.Module):
+class ReSNPenalty(Penalty):
     searches_items = True
 
     def __init__(self, spec: ReSN):
@@ -46,7 +45,7 @@ class ReSNPenalty(nn.Module):
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         q = step.queries[0]
-        return self.weight * quotient(users(step) / q.temperature, q.catalogue.all())
+        return self.weight * quotient(user_vectors(step) / q.temperature, q.catalogue.all())
 
 
 def quotient(u: Float[Tensor, "B D"], v: Float[Tensor, "V D"]) -> Float[Tensor, ""]:

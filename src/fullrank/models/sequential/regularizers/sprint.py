@@ -23,13 +23,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.batch import ColumnSums, Step
-from fullrank.models.sequential.regularizers import Needs
+from fullrank.models.sequential.attention import Attention
+from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
 from fullrank.ops.power_iteration import PowerIteration
 
 
-class Sprint(Spec):
+class Sprint(PenaltySpec):
     """Spectral penalties on attention, feed-forward and item table."""
 
     kind: Literal["sprint"] = "sprint"
@@ -61,13 +61,19 @@ class Sprint(Spec):
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Sprint:
         if not (self.attention or self.feed_forward or self.item_table):
-            raise ValueError("sprint: attention, feed_forward and embedding are all 0; leave the penalty out")
+            raise UserError(
+                "sprint: attention, feed_forward and embedding are all 0; leave the penalty out",
+                code="weights-all-zero",
+            )
         if not self.attention:
             named = ("temperature", "outer", "head_reduction", "value_norms", "exact_bound", "normalise_count",
                      "dropped_weights")  # fmt: skip
             idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
             if idle:
-                raise ValueError(f"sprint: {', '.join(idle)} have no effect with attention=0; remove them")
+                raise UserError(
+                    f"sprint: {', '.join(idle)} have no effect with attention=0; remove them",
+                    code="setting-without-effect",
+                )
         return self
 
     @property
@@ -79,8 +85,8 @@ class Sprint(Spec):
         return SprintPenalty(self)
 
 
-class SprintPenalty(nn.Module):
-    """Satisfies `Penalty` and `Attached`. Buffers: a right vector for each matrix (each head of a value projection)."""
+class SprintPenalty(Penalty):
+    """Buffers: a right vector for each matrix (each head of a value projection)."""
 
     def __init__(self, spec: Sprint):
         super().__init__()
@@ -92,13 +98,19 @@ class SprintPenalty(nn.Module):
 
     def attach(self, model: Any) -> None:
         readable = [m for m in model.encoder.modules() if hasattr(m, "matrices")]
-        mixers = tuple(m for m in readable if hasattr(m, "attend")) if self.spec.attention else ()
-        feeds = tuple(m for m in readable if not hasattr(m, "attend")) if self.spec.feed_forward else ()
+        mixers = tuple(m for m in readable if isinstance(m, Attention)) if self.spec.attention else ()
+        feeds = tuple(m for m in readable if not isinstance(m, Attention)) if self.spec.feed_forward else ()
         encoder = type(model.encoder).__name__
         if self.spec.attention and not mixers:
-            raise UserError(f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder")
+            raise UserError(
+                f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder",
+                code="nothing-to-regularise",
+            )
         if self.spec.feed_forward and not feeds:
-            raise UserError(f"sprint: {encoder} has no feed-forward to read; set feed_forward=0 (and embedding apart)")
+            raise UserError(
+                f"sprint: {encoder} has no feed-forward to read; set feed_forward=0 (and embedding apart)",
+                code="nothing-to-regularise",
+            )
         for module in mixers:
             self._check_columns(module)
         self._blocks = mixers, feeds
@@ -113,7 +125,7 @@ class SprintPenalty(nn.Module):
                 every = torch.arange(model.num_items, device=next(model.parameters()).device)
                 self.sigmas["table"] = PowerIteration(model.items.embed(every), self.spec.warmup)
 
-    def _check_columns(self, module: Any) -> None:
+    def _check_columns(self, module: Attention) -> None:
         name = type(module).__name__
         if self.needs.columns_after_dropout and not module.captures_after_dropout:
             raise UserError(
@@ -122,7 +134,10 @@ class SprintPenalty(nn.Module):
                 code="columns-not-captured",
             )
         if self.spec.exact_bound and module.rows_sum_to_one:
-            raise UserError(f"sprint: exact_bound has no effect on {name}, whose rows sum to one; remove it")
+            raise UserError(
+                f"sprint: exact_bound has no effect on {name}, whose rows sum to one; remove it",
+                code="setting-without-effect",
+            )
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, (mixers, feeds) = self.spec, self._blocks

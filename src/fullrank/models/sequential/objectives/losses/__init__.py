@@ -1,25 +1,35 @@
 """Scores -> one number per query.
 
-The room's contract: a Spec whose ``build()`` gives a `Loss`, which never makes the full [M, V] scores.
+The room's contract: a `LossSpec` whose ``build()`` gives a `Loss`, which never makes the full [M, V] scores.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import abstractmethod
 
 from jaxtyping import Float
 from torch import Tensor
 
+from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
 
 
-class Loss(Protocol):
-    sampled: bool
+class Loss:
+    """A function of queries and their batch."""
+
+    sampled: bool = True
     """Whether its records hold the scores of sampled negatives."""
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         """One loss per query. `batch` gives the place (seed, step, rows) that drawn negatives are a function of."""
-        ...
+        raise NotImplementedError
+
+
+class LossSpec(Spec):
+    """Base of every loss."""
+
+    @abstractmethod
+    def build(self) -> Loss: ...
 
 
 def positive_scores(q: Queries) -> Float[Tensor, "M"]:

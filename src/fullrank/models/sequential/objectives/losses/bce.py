@@ -9,13 +9,12 @@ from typing import Literal
 
 import torch.nn.functional as F
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
-from fullrank.models.sequential.objectives.losses import positive_scores
-from fullrank.models.sequential.objectives.negatives import Negatives, draw, kept, scores, spread
+from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
+from fullrank.models.sequential.objectives.negatives import Negatives, counted_negatives, draw, per_query, scores
 
 
-class BCE(Spec):
+class BCE(LossSpec):
     """Binary cross-entropy."""
 
     kind: Literal["bce"] = "bce"
@@ -26,17 +25,15 @@ class BCE(Spec):
         return BCELoss(self)
 
 
-class BCELoss:
-    sampled = True
-
+class BCELoss(Loss):
     def __init__(self, spec: BCE):
         self.spec = spec
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         how = self.spec.negatives
         drawn = draw(how, queries, batch)
-        ids = spread(how, drawn, queries)
+        ids = per_query(how, drawn, queries)
         positive, negative = positive_scores(queries), scores(how, drawn, queries)
-        good = kept(how, ids, queries, batch)
+        good = counted_negatives(how, ids, queries, batch)
         against = (F.softplus(negative) * good).sum(1) / good.sum(1).clamp_min(1)
         return Record(F.softplus(-positive) + against, positive, negative, ids, good)

@@ -6,13 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
-from fullrank.models.sequential.objectives.losses import positive_scores
+from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.ops.log_sum_exp import CHUNK_ELEMENTS, log_sum_exp
 
 
-class CrossEntropy(Spec):
+class CrossEntropy(LossSpec):
     """Exact softmax."""
 
     kind: Literal["cross_entropy"] = "cross_entropy"
@@ -25,7 +24,7 @@ class CrossEntropy(Spec):
         return CrossEntropyLoss(self)
 
 
-class CrossEntropyLoss:
+class CrossEntropyLoss(Loss):
     sampled = False
 
     def __init__(self, spec: CrossEntropy):

@@ -11,13 +11,12 @@ from typing import Literal
 import torch.nn.functional as F
 from pydantic import Field
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
-from fullrank.models.sequential.objectives.losses import positive_scores
-from fullrank.models.sequential.objectives.negatives import Negatives, draw, kept, scores, spread
+from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
+from fullrank.models.sequential.objectives.negatives import Negatives, counted_negatives, draw, per_query, scores
 
 
-class GBCE(Spec):
+class GBCE(LossSpec):
     """Generalised binary cross-entropy."""
 
     kind: Literal["gbce"] = "gbce"
@@ -30,9 +29,7 @@ class GBCE(Spec):
         return GBCELoss(self)
 
 
-class GBCELoss:
-    sampled = True
-
+class GBCELoss(Loss):
     def __init__(self, spec: GBCE):
         self.spec = spec
 
@@ -41,8 +38,8 @@ class GBCELoss:
         alpha = min(1.0, how.count / max(1, queries.catalogue.size - 1))
         beta = alpha * (self.spec.calibration * (1 - 1 / alpha) + 1 / alpha)
         drawn = draw(how, queries, batch)
-        ids = spread(how, drawn, queries)
+        ids = per_query(how, drawn, queries)
         positive, negative = positive_scores(queries), scores(how, drawn, queries)
-        good = kept(how, ids, queries, batch)
+        good = counted_negatives(how, ids, queries, batch)
         against = (F.softplus(negative) * good).sum(1)
         return Record((beta * F.softplus(-positive) + against) / (how.count + 1), positive, negative, ids, good)

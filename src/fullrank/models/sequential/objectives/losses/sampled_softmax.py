@@ -12,15 +12,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
-from fullrank.models.sequential.objectives.losses import positive_scores
-from fullrank.models.sequential.objectives.negatives import Negatives, draw, kept, log_probability, scores, spread
+from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
+from fullrank.models.sequential.objectives.negatives import (
+    Negatives,
+    counted_negatives,
+    draw,
+    log_probability,
+    per_query,
+    scores,
+)
 
 Draw = Callable[[Negatives, Queries, Batch], Tensor]
 
 
-class SampledSoftmax(Spec):
+class SampledSoftmax(LossSpec):
     """Sampled softmax."""
 
     kind: Literal["sampled_softmax"] = "sampled_softmax"
@@ -33,9 +39,7 @@ class SampledSoftmax(Spec):
         return SampledSoftmaxLoss(self)
 
 
-class SampledSoftmaxLoss:
-    sampled = True
-
+class SampledSoftmaxLoss(Loss):
     def __init__(self, spec: SampledSoftmax, drawing: Draw | None = None):
         """`drawing`: where negatives come from, for measurements that need the same ones everywhere."""
         self.spec, self.drawing = spec, drawing
@@ -43,17 +47,17 @@ class SampledSoftmaxLoss:
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         how = self.spec.negatives
         drawn = (self.drawing or draw)(how, queries, batch)
-        ids = spread(how, drawn, queries)
+        ids = per_query(how, drawn, queries)
         negative, positive = scores(how, drawn, queries), positive_scores(queries)
         low, high = negative, positive
         if self.spec.log_q != "none":
-            expected = spread(how, log_probability(how, queries, drawn), queries)
+            expected = per_query(how, log_probability(how, queries, drawn), queries)
             low = negative - expected
             if self.spec.log_q == "all":
                 high = positive - log_probability(how, queries, queries.targets)
             else:
                 low = low - torch.tensor(float(how.count), device=low.device).log()
-        good = kept(how, ids, queries, batch)
+        good = counted_negatives(how, ids, queries, batch)
         low = low.masked_fill(~good, float("-inf"))
         losses = torch.logsumexp(torch.cat([high[:, None], low], 1), 1) - high
         return Record(losses, positive, negative, ids, good)

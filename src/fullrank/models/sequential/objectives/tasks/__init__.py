@@ -1,18 +1,18 @@
 """Who predicts what.
 
-The room's contract: a Spec whose ``build(dim, max_length, items)`` gives a `Task`. A task says which stretches of which
-histories make the rows of an epoch, what the model may see of them, and which states answer for which items. One that
-asks with `States.outputs` where a reasoner gives them has the attribute ``reads_outputs = True``.
+The room's contract: a `TaskSpec` whose ``build(dim, max_length, items)`` gives a `Task`. A task says which stretches of
+which histories make the rows of an epoch, what the model may see of them, and which states predict which items.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import abstractmethod
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States
 from fullrank.models.sequential.items import Items
 
@@ -20,27 +20,44 @@ Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row ids, and the first and one-past-last event of each row within its user's training history."""
 
 
-class Task(Protocol):
+class Task(nn.Module):
+    """Rows of an epoch, inputs of the encoder, queries of the loss, and the vectors that inference searches with."""
+
+    causal: bool | None = None
+    """Whether the encoder must be causal (True), must see both sides (False), or may be either (None)."""
+    reads_outputs = False
+    """Whether its queries are made of `States.outputs` where a reasoner gives them; without it a reasoner would not
+    learn."""
+    generates = False
+    """Whether its readout scores codes, which decoders may search (`inference/search.py`)."""
+
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(user, start, end) of an epoch's rows, from the number of training events of each user."""
-        ...
+        raise NotImplementedError
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Queries by group, without running a model."""
-        ...
+        raise NotImplementedError
 
-    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        """The training view of a batch of rows."""
-        ...
+    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        """What the encoder reads of a batch of rows in training: vectors, and the batch that they are of."""
+        raise NotImplementedError
 
     def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
-        """Questions to the catalogue, in named groups; their vectors are not normalised yet."""
-        ...
+        """What the loss compares with the catalogue, in named groups; the vectors are not normalised yet."""
+        raise NotImplementedError
 
-    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        """The inference view of whole histories."""
-        ...
+    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+        """What the encoder reads of whole histories at inference."""
+        raise NotImplementedError
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
+    def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
         """One vector per history, to be searched for in the catalogue; or one for each level of the items' codes."""
-        ...
+        raise NotImplementedError
+
+
+class TaskSpec(Spec):
+    """Base of every task."""
+
+    @abstractmethod
+    def build(self, dim: int, max_length: int, items: Items) -> Task: ...

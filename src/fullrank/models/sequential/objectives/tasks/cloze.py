@@ -17,14 +17,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.random import uniform_draws
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.initial import STD
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments
+from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 
 
-class Cloze(Spec):
+class Cloze(TaskSpec):
     """Masked-item prediction."""
 
     kind: Literal["cloze"] = "cloze"
@@ -37,8 +36,8 @@ class Cloze(Spec):
         return ClozeTask(dim, max_length, self)
 
 
-class ClozeTask(nn.Module):
-    causal: bool | None = False
+class ClozeTask(Task):
+    causal = False
 
     def __init__(self, dim: int, max_length: int, spec: Cloze):
         super().__init__()
@@ -62,7 +61,7 @@ class ClozeTask(nn.Module):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cloze": int(self.covered(batch).sum())}
 
-    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         hidden = self.covered(batch)
         times = None if batch.times is None else known_times(batch.times, hidden)
         inputs = replace(batch, hidden=hidden, times=times)
@@ -74,7 +73,7 @@ class ClozeTask(nn.Module):
         targets = batch.items[rows, positions]
         return (Queries("cloze", states.tokens[rows, positions], targets, catalogue, rows, positions),)
 
-    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         # the history's oldest event makes way for the covered place where the row is full
         full = batch.lengths[:, None] == self.max_length
         lengths = batch.lengths.clamp_max(self.max_length - 1) + 1
@@ -88,7 +87,7 @@ class ClozeTask(nn.Module):
         inputs = replace(batch, items=events, lengths=lengths, hidden=end, times=times)
         return self._view(items, inputs), inputs
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+    def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return last(states.tokens, inputs)
 
     def _view(self, items: Items, inputs: Batch) -> Tensor:

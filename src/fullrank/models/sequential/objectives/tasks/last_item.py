@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments
+from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 
 
-class LastItem(Spec):
+class LastItem(TaskSpec):
     """Prediction of each prefix's next item."""
 
     kind: Literal["last_item"] = "last_item"
@@ -31,8 +30,7 @@ class LastItem(Spec):
         return LastItemTask(max_length, self)
 
 
-class LastItemTask(nn.Module):
-    causal: bool | None = None
+class LastItemTask(Task):
     reads_outputs = True
 
     def __init__(self, max_length: int, spec: LastItem):
@@ -54,7 +52,7 @@ class LastItemTask(nn.Module):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"last": len(batch.lengths)}
 
-    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         times = None if batch.times is None else batch.times[:, :-1]
         inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
         return items.embed(inputs.items), inputs
@@ -65,8 +63,8 @@ class LastItemTask(nn.Module):
         vectors = states.outputs.get("trained", last(states.tokens, inputs))
         return (Queries("last", vectors, targets, catalogue, rows, inputs.lengths - 1),)
 
-    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         return items.embed(batch.items), batch
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+    def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return states.outputs.get("answer", last(states.tokens, inputs))

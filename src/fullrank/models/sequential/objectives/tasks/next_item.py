@@ -10,14 +10,13 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments
+from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 
 
-class NextItem(Spec):
+class NextItem(TaskSpec):
     """Next-item prediction at all positions."""
 
     kind: Literal["next_item"] = "next_item"
@@ -30,8 +29,8 @@ class NextItem(Spec):
         return NextItemTask(dim, max_length, self)
 
 
-class NextItemTask(nn.Module):
-    causal: bool | None = True
+class NextItemTask(Task):
+    causal = True
 
     def __init__(self, dim: int, max_length: int, spec: NextItem):
         super().__init__()
@@ -48,7 +47,7 @@ class NextItemTask(nn.Module):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {f"ahead_{h}": int((batch.lengths - h).clamp_min(0).sum()) for h in range(1, self.horizons + 1)}
 
-    def present(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         times = None if batch.times is None else batch.times[:, :-1]
         inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
         return items.embed(inputs.items), inputs
@@ -65,8 +64,8 @@ class NextItemTask(nn.Module):
             found.append(Queries(f"ahead_{h}", vectors, targets, catalogue, rows, positions))
         return tuple(found)
 
-    def ask(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         return items.embed(batch.items), batch
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+    def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return last(states.tokens, inputs)

@@ -22,14 +22,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Catalogue, Queries, States, last
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
+from fullrank.models.sequential.objectives.tasks import TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
 
-class SemanticTokens(Spec):
+class SemanticTokens(TaskSpec):
     """Multi-token prediction of semantic ids."""
 
     kind: Literal["semantic_tokens"] = "semantic_tokens"
@@ -42,7 +42,8 @@ class SemanticTokens(Spec):
         if not isinstance(items, SemanticItems) or items.parts == "concat":
             raise UserError(
                 "the task 'semantic_tokens' predicts codes of the model's own width: set model.items.kind=semantic "
-                "with parts=mean or parts=sum"
+                "with parts=mean or parts=sum",
+                code="items-not-codes",
             )
         return SemanticTokensTask(dim, max_length, len(items.sizes), self)
 
@@ -51,7 +52,6 @@ class SemanticTokensTask(NextItemTask):
     """`NextItem`'s rows and views; K queries a position."""
 
     generates = True
-    """Its answers are scores of codes, which decoders may search (`inference/search.py`)."""
 
     def __init__(self, dim: int, max_length: int, levels: int, spec: SemanticTokens):
         super().__init__(dim, max_length, NextItem(window=spec.window))
@@ -66,7 +66,7 @@ class SemanticTokensTask(NextItemTask):
         return states[:, None] + F.silu(moved.unflatten(-1, (self.levels, -1)))
 
     def heads_of_reference(self, states: Float[Tensor, "M D"]) -> Float[Tensor, "M K D"]:
-        """The twin: head by head."""
+        """The reference: head by head."""
         each = zip(self.weight, self.bias, strict=True)
         return torch.stack([states + F.silu(states @ weight.T + bias) for weight, bias in each], 1)
 
@@ -75,16 +75,16 @@ class SemanticTokensTask(NextItemTask):
         return {f"code_{k}": known for k in range(1, self.levels + 1)}
 
     def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
-        assert isinstance(catalogue, ItemIndex)
+        assert isinstance(catalogue, ItemIndex) and isinstance(catalogue.items, SemanticItems)
         rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
         items = batch.items[rows, positions + 1]
-        codes: Int[Tensor, "M K"] = catalogue.items.codes[items]  # type: ignore[attr-defined]
+        codes: Int[Tensor, "M K"] = catalogue.items.codes[items]
         vectors = self.heads_of(states.tokens[rows, positions]).unbind(1)
         return tuple(
             Queries(f"code_{k + 1}", vectors[k], codes[:, k], level, rows, positions, weight=self.share, items=items)
             for k, level in enumerate(levels_of(catalogue))
         )
 
-    def answer(self, states: States, inputs: Batch) -> Float[Tensor, "B K D"]:
+    def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B K D"]:
         """One vector for each level, to be searched for among its codes."""
         return self.heads_of(last(states.tokens, inputs))

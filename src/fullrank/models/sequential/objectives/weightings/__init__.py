@@ -1,24 +1,36 @@
 """How much each query counts.
 
-The room's contract: a Spec whose ``build()`` gives a `Weighting`. A loss is the weighted sum over the query count.
+The room's contract: a `WeightingSpec` whose ``build()`` gives a `Weighting`. A loss is the weighted sum over the query
+count.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import abstractmethod
 
 from jaxtyping import Float
 from torch import Tensor
 
+from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, Step
 
 
-class Weighting(Protocol):
-    couples: bool
+class Weighting:
+    """A factor for each query."""
+
+    couples: bool = False
     """Whether a query's weight depends on the other queries at hand.
 
     Where not, weights have mean one under the training distribution, and shards and accumulation do not change them.
     Where so, they have mean one over the queries of one process's micro-batch: nothing is gathered.
     """
 
-    def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]: ...
+    def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
+        raise NotImplementedError
+
+
+class WeightingSpec(Spec):
+    """Base of every weighting."""
+
+    @abstractmethod
+    def build(self) -> Weighting: ...

@@ -22,11 +22,11 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.spec import Spec
 from fullrank.data.batch import Catalogue, Queries, Step
+from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
 
-class R2Rec(Spec):
+class R2Rec(WeightingSpec):
     """Softmax of a reward for tail targets."""
 
     kind: Literal["r2rec"] = "r2rec"
@@ -39,18 +39,18 @@ class R2Rec(Spec):
         return R2RecWeighting(self)
 
 
-class R2RecWeighting:
+class R2RecWeighting(Weighting):
     couples = True
 
     def __init__(self, spec: R2Rec):
         self.temperature, self.tail = spec.temperature, spec.tail
 
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
-        eta = rare(queries.catalogue, self.tail, queries.targets.device)[queries.targets].float()
+        eta = tail_items(queries.catalogue, self.tail, queries.targets.device)[queries.targets].float()
         return len(eta) * torch.softmax(eta / self.temperature, 0)
 
 
-def rare(catalogue: Catalogue, share: float, device: torch.device) -> Bool[Tensor, "V"]:
+def tail_items(catalogue: Catalogue, share: float, device: torch.device) -> Bool[Tensor, "V"]:
     """Items with at most as many training events as the last of the floor(share V), at least one, least popular."""
     size = max(int(Fraction(str(share)) * catalogue.size), 1)  # 0.29 * 100 is 28.99... in binary
     log_q = catalogue.log_q(torch.arange(catalogue.size, device=device))

@@ -1,7 +1,8 @@
-"""Who gets shown: exposure of unpopular items, mean popularity of the lists, inequality of exposure (SPRINT).
+"""What is shown, and to whom: exposure of unpopular items, mean popularity, inequality, coverage and novelty (SPRINT).
 
 Popularity is a count of events per item from the source that the protocol names; training events by default, because
 counting validation and test events leaks them (SPRINT's own code does; `Evaluation.popularity = "all"` repeats it).
+Shapes: U users, k list length, V items, R resamples of the users.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.jagged import Jagged
-from fullrank.metrics import Table
+from fullrank.metrics import MetricInputs
 
 
 def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V"]:
@@ -23,20 +24,20 @@ def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V
     return chosen
 
 
-def fair(table: Table, k: int, alpha: float) -> Float[np.ndarray, "U"]:
+def fair(table: MetricInputs, k: int, alpha: float) -> Float[np.ndarray, "U"]:
     """Share of the k places that hold one of the floor(alpha V) least popular items. An empty place holds none."""
-    ids, popularity = lists(table)
+    ids, popularity = full_lists(table)
     ids = ids[:, :k]
     return (niche(popularity, alpha)[ids] & (ids >= 0)).sum(1) / k
 
 
-def arp(table: Table, k: int) -> Float[np.ndarray, "U"]:
+def arp(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     """Mean popularity (events) of the items in the first k places; empty places do not count, no items give 0."""
-    ids, popularity = lists(table)
+    ids, popularity = full_lists(table)
     return mean_over_items(ids[:, :k], popularity)
 
 
-def lift(table: Table, k: int) -> Float[np.ndarray, "U"]:
+def lift(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     """`arp` over the mean popularity of the user's history (its events): 1 is a list as popular as the user's choices.
 
     The popularity lift of Abdollahpouri et al. (RecSys 2020) is this less 1, there for groups of users. 1 where the
@@ -59,7 +60,7 @@ def history_popularity(
     return means
 
 
-def gini(exposure: Int[np.ndarray, "S V"]) -> Float[np.ndarray, "S"]:
+def gini(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
     """Inequality of exposure over the whole catalogue: 0 all items equally often, (V-1)/V one item always.
 
     sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), items never shown included. S rows, one for
@@ -71,7 +72,7 @@ def gini(exposure: Int[np.ndarray, "S V"]) -> Float[np.ndarray, "S"]:
     return (np.sort(exposure, axis=-1) @ weights) / (size * np.maximum(total, 1))
 
 
-def gini_without(lists: Int[np.ndarray, "U K"], exposure: Int[np.ndarray, "V"]) -> Float[np.ndarray, "U"]:
+def gini_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> Float[np.ndarray, "U"]:
     """The Gini of all lists but user u's, for every u. `exposure` is that of all lists.
 
     V sum(x) gini is the sum over pairs of items of |x_i - x_j|. Showing an item once less brings it one nearer to
@@ -85,7 +86,7 @@ def gini_without(lists: Int[np.ndarray, "U K"], exposure: Int[np.ndarray, "V"]) 
     return (pairs + change[lists].sum(1) - 2 * _equal_pairs(lists, exposure)) / (size * np.maximum(left, 1))
 
 
-def _equal_pairs(lists: Int[np.ndarray, "U K"], exposure: Int[np.ndarray, "V"]) -> Int[np.ndarray, "U"]:
+def _equal_pairs(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> Int[np.ndarray, "U"]:
     """How many pairs of items in each list are shown equally often."""
     places = np.arange(lists.shape[1])
     shown = np.sort(np.where(lists >= 0, exposure[lists], -1 - places), axis=1)  # empty places equal nothing
@@ -94,12 +95,38 @@ def _equal_pairs(lists: Int[np.ndarray, "U K"], exposure: Int[np.ndarray, "V"]) 
     return (places - np.maximum.accumulate(first, axis=1)).sum(1)
 
 
-def mean_over_items(ids: Int[np.ndarray, "U K"], value: np.ndarray) -> Float[np.ndarray, "U"]:
+def mean_over_items(ids: Int[np.ndarray, "U k"], value: np.ndarray) -> Float[np.ndarray, "U"]:
     """Mean of value[item] over the filled places of each list; 0 for an empty list."""
     filled = ids >= 0
     return np.where(filled, value[ids], 0.0).sum(1) / np.maximum(filled.sum(1), 1)
 
 
-def lists(table: Table) -> tuple[Int[np.ndarray, "U K"], Int[np.ndarray, "V"]]:
+def full_lists(table: MetricInputs) -> tuple[Int[np.ndarray, "U k"], Int[np.ndarray, "V"]]:
     assert table.ids is not None and table.popularity is not None, "this metric reads full lists"
     return table.ids, table.popularity
+
+
+def coverage(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
+    """Share of the catalogue's items that occur in at least one list."""
+    return (exposure > 0).mean(-1)
+
+
+def coverage_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> Float[np.ndarray, "U"]:
+    """The coverage of all lists but user u's, for every u. `exposure` is that of all lists."""
+    alone = (exposure == 1)[lists] & (lists >= 0)
+    return ((exposure > 0).sum() - alone.sum(1)) / len(exposure)
+
+
+def novelty(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """Mean self-information, in bits, of the items in the first k places (Zhou et al. 2010); empty places do not count.
+
+    An item's probability is (events + 1) / (all events + V): one is added so that items never seen stay finite.
+    """
+    ids, popularity = full_lists(table)
+    bits = -np.log2((popularity + 1) / (popularity.sum() + len(popularity)))
+    return mean_over_items(ids[:, :k], bits)
+
+
+def exposures(ids: Int[np.ndarray, "U k"], size: int) -> Int[np.ndarray, "V"]:
+    """How often each of `size` items occurs in the lists."""
+    return np.bincount(ids[ids >= 0], minlength=size)

@@ -1,4 +1,4 @@
-"""The plain multi-layer perceptron that most rankers carry beside their own idea: its settings and its layers."""
+"""The multi-layer perceptron that most rankers have beside their own idea (the deep part): settings and layers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.models.ranking.size import of_linear
+from fullrank.models.ranking import of_linear
 
 
 class Deep(Spec):
@@ -23,9 +24,12 @@ class Deep(Spec):
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Deep:
         if any(width < 1 for width in self.hidden):
-            raise ValueError(f"hidden: widths of at least 1, not {list(self.hidden)}")
+            raise UserError(f"hidden: widths of at least 1, not {list(self.hidden)}", code="invalid-width")
         if not self.hidden and (self.dropout or self.batch_norm):
-            raise ValueError("dropout and batch_norm have no effect without hidden layers: leave them out")
+            raise UserError(
+                "dropout and batch_norm have no effect without hidden layers: leave them out",
+                code="setting-without-effect",
+            )
         return self
 
     def build(self, width: int) -> Perceptron:

@@ -1,0 +1,223 @@
+"""Checks of every encoder: causality, invisible padding, cached steps equal to full recomputation, no idle setting.
+
+Those of one module can be called alone (``check_causal(encoder)``); `CHECKS` runs each on every module that a Spec's
+settings reach, with every attention where the encoder holds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.core.registry import find, kinds
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch
+from fullrank.models.sequential.encoders import Encoder, EncoderSpec
+from fullrank.testing.attention import counts_as_said
+from fullrank.testing.inputs import (
+    LENGTHS,
+    Check,
+    built,
+    close,
+    example,
+    histories,
+    module_device,
+    naming,
+    padded,
+    reachable,
+    sequences,
+    settings_have_effect,
+    shaken,
+    times_of,
+)  # fmt: skip
+
+BASE = EncoderSpec
+DIM, LONGEST = 12, 16
+COUNTED = (1, 9, 150)
+"""Lengths at which operations are counted; the last is more than one block of queries."""
+
+
+def shallow(spec: Spec) -> Spec:
+    """The spec with one layer, where it has layers: its combinations are many."""
+    return spec.override("layers=1") if "layers" in type(spec).model_fields else spec
+
+
+def near(spec: Spec) -> list[Spec]:
+    """Settings one change away from the spec, and every attention where the encoder holds one."""
+    found = reachable(spec, 1)
+    if "attention" in type(spec).model_fields:
+        mixers = [example(find(kind, "attention")) for kind in kinds("attention")]
+        attentions = [a for mixer in mixers for a in reachable(mixer, 2, numbers=False)]
+        ends = spec.override("positions_from=end") if "positions_from" in type(spec).model_fields else spec
+        found += [one.model_copy(update={"attention": a}) for one in (spec, ends) for a in attentions]
+    return found
+
+
+def check_causal(encoder: Encoder) -> None:
+    """What comes after a position leaves its state as it is."""
+    if not encoder.causal:
+        return
+    x, batch = sequences(DIM, module_device(encoder))
+    whole, times = encoder(x, batch).tokens, times_of(batch)
+    for t in range(1, x.shape[1]):
+        changed = x.clone()
+        changed[:, t:] += 3
+        seen = batch.valid & (torch.arange(x.shape[1], device=x.device) < t)
+        assert close(encoder(changed, batch).tokens[seen], whole[seen]), f"position {t} is seen before it happens"
+        later = replace(batch, times=times + 10**6 * (torch.arange(x.shape[1], device=x.device) > t))
+        assert close(encoder(x, later).tokens[seen], whole[seen]), f"a time behind position {t} is seen too early"
+
+
+def check_padding(encoder: Encoder) -> None:
+    """What stands behind a row's end, and how much of it, leaves its valid states as they are."""
+    x, batch = sequences(DIM, module_device(encoder))
+    whole = encoder(x, batch).tokens
+    other = torch.where(batch.valid[..., None], x, 7.0)
+    elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
+    assert close(encoder(other, elsewhere).tokens[batch.valid], whole[batch.valid]), "padding is seen"
+    longer, wide = sequences(DIM, module_device(encoder), extra=4)
+    assert close(encoder(longer, wide).tokens[wide.valid], whole[batch.valid]), "extra padding is seen"
+    for row, length in enumerate(LENGTHS):
+        one = padded([batch.items[row, :length].tolist()]).to(x.device)
+        alone = encoder(x[row : row + 1, :length], one).tokens[0]
+        assert close(alone, whole[row, :length]), f"row {row} differs when alone"
+
+
+class Grown(Batch):
+    """A batch whose rows have grown by latent tokens: counted from the end, these are at 0 and the prefix stays."""
+
+    def positions(self, *, from_end: bool) -> Tensor:
+        at = torch.arange(self.items.shape[1], device=self.items.device).expand(self.items.shape)
+        return (self.lengths[:, None] - 3 - at).clamp_min(0) if from_end else at
+
+
+def entering(encoder: Any, new: Tensor, at: Tensor) -> Tensor:
+    """What enters as `new` where it stands in the history: without the position and the scale that it gets there."""
+    if getattr(encoder, "position", None) is not None:
+        new = new - encoder.position(torch.zeros_like(at) if encoder.from_end else at.clamp_max(LONGEST - 1))
+    return new / getattr(encoder, "scale", 1.0)
+
+
+def check_steps(encoder: Encoder) -> None:
+    """Two tokens in each of three streams behind every row's last event: cached, alone, and by full recomputation."""
+    x, batch = sequences(DIM, module_device(encoder), extra=2)
+    new = torch.randn(len(x), 2, 3, DIM, generator=torch.Generator().manual_seed(9)).to(x.device)
+    states, cache = encoder.start(x, batch)
+    assert close(states.tokens[batch.valid], encoder(x, batch).tokens[batch.valid]), "start differs from forward"
+    one, first = encoder.step(new[:, 0], cache)
+    two, second = encoder.step(new[:, 1], first)
+    assert torch.equal(one, encoder.step(new[:, 0], cache)[0]), "a step changed the cache it was given"
+    assert (cache.steps, first.steps, second.steps) == (0, 1, 2)
+    some = torch.tensor([3, 0], device=x.device)
+    assert close(encoder.step(new[some, 1], first.select(some))[0], two[some]), "some rows alone differ"
+    for m in range(3):
+        alone, grown = encoder.step(new[:, 0, m : m + 1], cache)
+        assert close(alone, one[:, m : m + 1]), "a stream alone differs"
+        assert close(encoder.step(new[:, 1, m : m + 1], grown)[0], two[:, m : m + 1]), "a stream alone differs"
+    if not encoder.causal:
+        return  # a full pass would let the history see the new tokens: `fullrank.testing.reasoning` masks them
+    at = batch.lengths[:, None] + torch.arange(2, device=x.device)
+    places = at[..., None].expand(-1, -1, DIM)
+    longer = x.scatter(1, places, entering(encoder, new[:, :, 1], at))
+    times = times_of(batch)
+    times = times.scatter(1, at, times.gather(1, batch.lengths[:, None] - 1).expand(-1, 2))
+    full = encoder(longer, Grown(batch.items, batch.lengths + 2, times=times)).tokens
+    cached = torch.stack([one[:, 1], two[:, 1]], 1)
+    assert close(cached, full.gather(1, places)), "cached steps differ from full recomputation"
+    assert close(full[batch.valid], states.tokens[batch.valid]), "the history sees the new tokens"
+
+
+def check_learns(encoder: Encoder) -> None:
+    """Every parameter gets a gradient, and the input does."""
+    x, batch = sequences(DIM, module_device(encoder))
+    x = x.clone().requires_grad_()
+    encoder.train()
+    torch.manual_seed(0)
+    states = encoder(x, batch)
+    states.tokens[batch.valid].pow(3).sum().backward()
+    for label, parameter in [*encoder.named_parameters(), ("x", x)]:
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
+        assert parameter.grad.any(), f"{label} does not learn"
+    encoder.eval()
+
+
+def check_states(encoder: Encoder) -> None:
+    """The layers' inputs and the last output are naming, and the tokens are a function of the last."""
+    x, batch = sequences(DIM, module_device(encoder))
+    states = encoder(x, batch)
+    assert states.tokens.shape == x.shape
+    assert len(states.layers) == len(states.blocks) + 1
+    assert all(layer.shape == x.shape for layer in states.layers)
+
+
+def check_odd_batches(spec: Spec, device: torch.device) -> None:
+    """Rows of length one, one row, the longest row, and a row without events."""
+    for other, encoder in built([spec], DIM, LONGEST, device=device):
+        for rows in ([[1], [2]], [[5]], histories([LONGEST]), [[], [1, 2]]):
+            batch = padded(rows).to(device)
+            states, cache = encoder.start(torch.randn(*batch.items.shape, DIM).to(device), batch)
+            new = encoder.step(torch.randn(len(rows), 1, DIM).to(device), cache)[0]
+            assert states.tokens.isfinite().all() and new.isfinite().all(), f"{other!r}: rows {rows} are not finite"
+
+
+def check_combinations(spec: Spec, device: torch.device) -> None:
+    """Every combination of two settings builds and learns."""
+    for other, encoder in built(reachable(shallow(spec), 2, numbers=False), DIM, LONGEST, device=device):
+        with naming(other):
+            check_learns(encoder)
+
+
+def check_flops(spec: Spec, device: torch.device) -> None:
+    """What an encoder says it costs is what torch counts, or it says why it does not say."""
+    for length in COUNTED:
+        batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
+        for other, encoder in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
+            with naming(other), torch.no_grad():
+                counts_as_said(encoder, (x, batch), length)
+
+
+@cache
+def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
+    """What can be seen of a spec: the shapes of its parameters, an output, an output in training."""
+    try:
+        torch.manual_seed(0)
+        encoder = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
+    except UserError:
+        return None
+    x, batch = sequences(DIM, device)
+    out = [encoder.eval()(x, batch).tokens[batch.valid]]
+    torch.manual_seed(0)
+    out.append(encoder.train()(x, batch).tokens[batch.valid])
+    shapes = [(label, tuple(p.shape)) for label, p in encoder.named_parameters()]
+    return shapes, *(tuple(o.flatten().tolist()) for o in out)
+
+
+def check_effects(spec: Spec, device: torch.device) -> None:
+    """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
+    for here in reachable(shallow(spec), 1, numbers=False):
+        if trace(here, device) is not None:
+            settings_have_effect(here, lambda one: trace(one, device), most=2)
+
+
+def _of_modules(check: Callable[[Encoder], None]) -> Check:
+    """A check of a module as one of a Spec: of every module that its settings reach."""
+
+    @wraps(check)
+    def of_spec(spec: Spec, device: torch.device) -> None:
+        for other, encoder in built(near(spec), DIM, LONGEST, device=device):
+            with naming(other):
+                check(encoder)
+
+    return of_spec
+
+
+OF_MODULES = (check_causal, check_padding, check_steps, check_learns, check_states)
+CHECKS: tuple[Check, ...] = (
+    *map(_of_modules, OF_MODULES), check_odd_batches, check_combinations, check_flops, check_effects,
+)  # fmt: skip

@@ -1,0 +1,150 @@
+"""Checks of every ranker: rows one by one, the captures that are wanted, gradients everywhere, and bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import torch
+
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import EVERY, FieldTokens, RankerSpec
+from fullrank.ops.flop_count import counted
+from fullrank.testing.inputs import Check, built, close, naming, reachable
+
+DIM = 4
+FIELDS = (
+    FieldInfo("user", "categorical", 12),
+    FieldInfo("price", "numeric", 0),
+    FieldInfo("genres", "bag", 7),
+    FieldInfo("item", "categorical", 9),
+    FieldInfo("history", "sequence", 9, "item"),
+    FieldInfo("age", "numeric", 0),
+    FieldInfo("hour", "categorical", 5),
+)
+"""Seven: a number that no width of these tests is a multiple of by chance."""
+SMALL: dict[str, tuple[str, ...]] = {
+    "dnn": ("deep.hidden=[5]",), "dcnv2": ("deep.hidden=[5]", "crosses=2"), "xdeepfm": ("deep.hidden=[5]", "cin=[3,5]"),
+    "autoint": ("layers=2", "width=8", "deep.hidden=[5]"),
+    "rankmixer": ("tokens=4", "width=12", "blocks=1", "tokeniser.hidden=5"),
+    "rankelastor": ("tokens=4", "width=6", "blocks=1", "tokeniser.hidden=5", "feed_forward.expansion=1.5"),
+}  # fmt: skip
+
+
+def small(spec: Spec) -> Spec:
+    """The kind at a size that checks can run on hundreds of times."""
+    return spec.override(*SMALL.get(spec.kind_of(), ()))
+
+
+def near(spec: Spec, *, numbers: bool = True) -> list[Spec]:
+    """Settings one change away, parts inside included (a mixing, a tokeniser, a perceptron)."""
+    base = small(spec)
+    found = {other: None for other in reachable(base, 1, numbers=numbers)}
+    for key in type(base).model_fields:
+        part = getattr(base, key)
+        others = reachable(part, 2, numbers=numbers) if isinstance(part, Spec) else []
+        found |= {base.model_copy(update={key: other}): None for other in others}
+    return [*found, *extra(base)]
+
+
+def extra(base: Spec) -> list[Spec]:
+    """Pairs of settings that go together only."""
+    if base.kind_of() == "dcnv2":
+        return [base.override("rank=3"), base.override("rank=3", "experts=2"), base.override("rank=2", "experts=1")]
+    if "mixing" not in type(base).model_fields:
+        return []
+    kinds = ("mixing=full", "mixing=block_transpose", "feed_forward=glu", "feed_forward=gelu", "feed_forward=experts")
+    found = [base.override("width=12", kind) for kind in kinds]
+    found += [base.override("tokeniser={mode: none}", "width=null"), base.override("tokeniser={mode: vector}")]
+    glu = ("bias=false", "inner_skip=true", "outer_skip=true", "norm=false")
+    found += [base.override("feed_forward=glu", f"feed_forward.{one}") for one in glu]
+    found += [base.override("feed_forward=gelu", "feed_forward.hidden=[3, 5]")]
+    return found + [base.override("mixing=full", f"mixing.{one}") for one in ("norm=post", "factor=2")]
+
+
+def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: torch.device | str = "cpu") -> FieldTokens:
+    """Random vectors of `FIELDS`, and the linear part where the ranker reads it."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, len(FIELDS), DIM, generator=draw)
+    linear = torch.randn(rows, generator=draw).to(device) if "linear" in spec.reads else None
+    return FieldTokens(x.to(device), linear)
+
+
+def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+    """A row's logit is its own, whoever stands beside it; its captures too."""
+    x = tokens(spec, device=device)
+    whole = ranker(replace(x, wanted=EVERY))
+    assert whole.logits.shape == (9,) and whole.logits.isfinite().all()
+    one = replace(x, tokens=x.tokens[4:5], linear=None if x.linear is None else x.linear[4:5], wanted=EVERY)
+    alone = ranker(one)
+    assert close(alone.logits, whole.logits[4:5]), "a row's logit depends on the other rows"
+    assert all(close(alone.captures[key], value[4:5]) for key, value in whole.captures.items())
+
+
+def check_captures(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+    """Only what is wanted is kept, in order of depth, and asking changes nothing."""
+    x = tokens(spec, device=device)
+    plain_output, whole = ranker(x), ranker(replace(x, wanted=EVERY))
+    assert not plain_output.captures and torch.equal(plain_output.logits, whole.logits)
+    if "tokens" in spec.reads:
+        assert next(iter(whole.captures)) == "embedding" and torch.equal(whole.captures["embedding"], x.tokens)
+    for key, value in whole.captures.items():
+        assert value.ndim == 3 and list(ranker(replace(x, wanted=frozenset({key}))).captures) == [key]
+
+
+def check_cost(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+    """What it says an impression costs is what torch counts; nothing is checked where it does not say."""
+    x = tokens(spec, device=device)
+    said = ranker.flops()
+    if None in said.values():
+        return
+    assert counted(lambda: ranker(x)) == 9 * sum(said.values()), said
+
+
+def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+    """Every parameter and every input gets a gradient."""
+    x = tokens(spec, rows=40, device=device)
+    parts = {"tokens": x.tokens} | ({} if x.linear is None else {"linear": x.linear})
+    for part in parts.values():
+        part.requires_grad_()
+    out = ranker.train()(x)
+    (out.logits.pow(3).sum() + sum(out.aux.values())).backward()
+    read = {key: part for key, part in parts.items() if key in spec.reads}
+    for label, parameter in [*ranker.named_parameters(), *read.items()]:
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
+        assert parameter.grad.any(), f"{label} does not learn"
+    ranker.eval().zero_grad()
+
+
+def check_bf16(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+    x = tokens(spec, device=device)
+    for part in (x.tokens, x.linear):
+        if part is not None:
+            part.requires_grad_()
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        out = ranker(x)
+        loss = out.logits.float().square().mean()
+    loss.backward()
+    assert out.logits.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in ranker.parameters())
+    ranker.zero_grad()
+
+
+def _of_rankers(check: Callable[..., None]) -> Check:
+    """A check of a ranker as one of a Spec: of settings one change away, parts inside included."""
+
+    @wraps(check)
+    def of_spec(spec: Spec, device: torch.device) -> None:
+        for other, ranker in built(near(spec), FIELDS, DIM, device=device):
+            with naming(other):
+                check(other, ranker, device)
+
+    return of_spec
+
+
+BASE = RankerSpec
+OF_RANKERS = (check_rows_alone, check_captures, check_cost, check_everything_learns, check_bf16)
+CHECKS: tuple[Check, ...] = tuple(map(_of_rankers, OF_RANKERS))

@@ -1,0 +1,261 @@
+"""Checks of every reasoner: cached steps equal recomputation, streams are apart, the history is blind, budgets hold.
+
+Those of one module can be called alone (``check_blind(reasoner)``); `CHECKS` runs each on every module that a Spec's
+settings reach, around encoders of several makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, ReasoningStates, States
+from fullrank.models.sequential.attention import mask
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.attention.positions import Places
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.transformer import Transformer, TransformerEncoder
+from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
+from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.testing.inputs import (
+    LENGTHS,
+    Check,
+    close,
+    histories,
+    module_device,
+    naming,
+    padded,
+    reachable,
+    sequences,
+    settings_have_effect,
+    shaken,
+)  # fmt: skip
+
+BASE = ReasonerSpec
+DIM, LONGEST = 8, 16
+POST: dict[str, Any] = {"norm": "layer", "norm_at": "post", "norm_input": True, "feed_forward": "mlp"}
+ENCODERS: dict[str, EncoderSpec] = {
+    "causal": Transformer(scale_input=True),
+    "from_end": Transformer(positions_from="end", attention=Softmax(rope=True)),
+    "post_norm": Transformer(**POST),
+    "bidirectional": Transformer(**POST, attention=Softmax(causal=False)),
+    "hstu": Transformer(attention=HSTU(), feed_forward="none"),
+    "hstu_open": Transformer(attention=HSTU(causal=False, divide_by="visible", rel_bias="positions")),
+    "gru": GRU(),
+}
+ODD = ("causal", "bidirectional", "hstu", "gru")
+"""Encoders that odd batches are given to."""
+
+
+def made(spec: Spec, encoder: str = "causal", of: type | None = None, device: torch.device | str = "cpu") -> Any:
+    """The reasoner around one of the encoders, shaken, in evaluation mode."""
+    inner = ENCODERS[encoder].build(DIM, LONGEST)
+    reasoner = spec.build(inner, DIM, LONGEST) if of is None else of(inner, DIM, spec)  # type: ignore[attr-defined]
+    return shaken(reasoner).to(device).eval()
+
+
+def near(spec: Spec) -> list[Spec]:
+    """Three steps (and three streams where it has any), and settings one change away from the spec."""
+    larger = [key + "=3" for key in ("steps", "streams") if key in type(spec).model_fields]
+    return [spec.override(*larger), *reachable(spec, 1, numbers=False)]
+
+
+def steps_of(states: States) -> ReasoningStates:
+    """The states of the steps, which every reasoner returns."""
+    assert states.reasoning is not None, "States.reasoning is missing"
+    return states.reasoning
+
+
+class Recomputed(Encoder):
+    """The reference of cached steps: every step of every stream reads the whole row again, under an explicit mask."""
+
+    def __init__(self, inner: TransformerEncoder):
+        super().__init__()
+        self.inner, self.causal, self.reads_times = inner, inner.causal, inner.reads_times
+
+    def forward(self, x: Tensor, batch: Batch) -> States:
+        return self.inner(x, batch)
+
+    def start(self, x: Tensor, batch: Batch) -> tuple[States, Cache]:
+        return self(x, batch), Cache(((x, x.new_zeros(len(x), 0, 0, x.shape[2])),), batch)
+
+    def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        history, earlier = cache.layers[0]
+        tokens = torch.cat([earlier, x[:, None]], 1) if earlier.numel() else x[:, None]
+        last = [self._whole(history, tokens[:, :, m], cache.batch)[:, -1] for m in range(x.shape[1])]
+        return torch.stack(last, 1), replace(cache, layers=((history, tokens),))
+
+    def _whole(self, x: Tensor, tokens: Tensor, batch: Batch) -> Tensor:
+        t, s = x.shape[1], tokens.shape[1]
+        history = self.inner._entered(x, batch.positions(from_end=self.inner.from_end))
+        y = torch.cat([history, self.inner.norm_input(tokens)], 1)
+        allowed = x.new_zeros(len(x), 1, t + s, t + s, dtype=torch.bool)
+        allowed[:, :, :t, :t] = mask(batch, causal=self.causal)
+        allowed[:, :, t:, :t] = batch.valid[:, None, None]
+        allowed[:, :, t:, t:] = x.new_ones(s, s, dtype=torch.bool).tril()
+        places = stand(batch, s)
+        for block in self.inner._stack():
+            attention = block.attention
+            seen = block.attention_norm(y) if block.pre else y
+            y = block._behind(y, attention.attend(*attention.project(seen, places.queries), allowed, places))
+        return self.inner.norm_output(y)
+
+
+def stand(batch: Batch, steps: int) -> Places:
+    """Where the history and the tokens behind its last event stand."""
+    latent = batch.lengths[:, None] + torch.arange(steps, device=batch.lengths.device)
+    at = torch.cat([batch.positions(from_end=False), latent], 1)
+    assert batch.times is not None
+    known = Places.of(batch)
+    end = batch.times.gather(1, (batch.lengths - 1).clamp_min(0)[:, None]).expand(-1, steps)
+    assert known.asked is not None
+    return Places(at, at, torch.cat([known.asked, end], 1), torch.cat([batch.times, end], 1))
+
+
+def check_cached(reasoner: Any) -> None:
+    """Steps from the cache equal steps that read the row anew, and their gradients do (around a transformer)."""
+    if not isinstance(reasoner.encoder, TransformerEncoder):
+        return
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    whole = reasoner(x, batch)
+    fast = torch.autograd.grad(whole.outputs["trained"].pow(2).sum(), list(reasoner.parameters()), allow_unused=True)
+    kept, reasoner.encoder = reasoner.encoder, Recomputed(reasoner.encoder)
+    again = reasoner(x, batch)
+    slow = torch.autograd.grad(again.outputs["trained"].pow(2).sum(), list(reasoner.parameters()), allow_unused=True)
+    reasoner.encoder = kept
+    assert close(steps_of(whole).steps, steps_of(again).steps), "cached steps differ from full recomputation"
+    assert all(close(whole.outputs[key], again.outputs[key]) for key in again.outputs)
+    for a, b in zip(fast, slow, strict=True):
+        assert (a is None) == (b is None) and (a is None or close(a, b, 1e-3)), "gradients differ"
+
+
+def check_isolated(reasoner: Any) -> None:
+    """Moving where one stream opens moves nothing in the others, to the last bit."""
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    before = steps_of(reasoner(x, batch))
+    for m in range(reasoner.streams if reasoner.streams > 1 else 0):
+        kept = reasoner.triggers.detach().clone()
+        with torch.no_grad():
+            reasoner.triggers[m] += torch.arange(DIM, device=x.device)  # a norm would not see a constant
+            after = steps_of(reasoner(x, batch))
+            reasoner.triggers.copy_(kept)
+        others = [i for i in range(reasoner.streams) if i != m]
+        assert torch.equal(after.steps[:, :, others], before.steps[:, :, others]), f"stream {m} is heard by others"
+        assert not close(after.steps[:, :, m], before.steps[:, :, m]), f"stream {m} does not hear its trigger"
+        assert torch.equal(after.gate, before.gate), "the gate hears a trigger"
+
+
+def check_blind(reasoner: Any) -> None:
+    """The history is read as if no step were taken behind it, and h_0 is its last event's state."""
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    states, alone = reasoner(x, batch), reasoner.encoder(x, batch)
+    assert close(states.tokens[batch.valid], alone.tokens[batch.valid]), "the history sees the latent tokens"
+    start = torch.stack([alone.tokens[i, n - 1] for i, n in enumerate(LENGTHS)])
+    assert close(steps_of(states).start, start) and close(states.outputs["step_0"], start)
+
+
+def check_padding(reasoner: Any) -> None:
+    """What stands behind a row's end, and how much of it, changes no step and no output."""
+    x, batch = sequences(DIM, module_device(reasoner))
+    whole = reasoner(x, batch)
+    other = torch.where(batch.valid[..., None], x, 7.0)
+    longer, wide = sequences(DIM, module_device(reasoner), extra=4)
+    for seen in (reasoner(other, batch), reasoner(longer, wide)):
+        assert close(steps_of(seen).steps, steps_of(whole).steps), "padding is seen"
+    for row, length in enumerate(LENGTHS):
+        alone = reasoner(x[row : row + 1, :length], padded([batch.items[row, :length].tolist()]).to(x.device))
+        assert all(close(alone.outputs[key][0], whole.outputs[key][row]) for key in whole.outputs), f"row {row} differs"
+
+
+def check_budgets(reasoner: Any) -> None:
+    """Outputs are what stopping gives, by step or by a budget; streams are the first ones, their gate sums to one."""
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    whole = reasoner(x, batch)
+    assert isinstance(reasoner, Reasoner)
+    assert list(whole.outputs) == [*(f"step_{s}" for s in range(reasoner.steps + 1)), "trained", "answer"]
+    assert torch.equal(whole.outputs["answer"], whole.outputs[f"step_{reasoner.steps}"])
+    assert close(steps_of(whole).gate.sum(1), x.new_ones(len(x))) and (steps_of(whole).gate > 0).all()
+    reasoning, some = reasoner.begin(x, batch), torch.tensor([3, 0], device=x.device)
+    for s in range(reasoner.steps + 1):
+        wanted = whole.outputs[f"step_{s}"]
+        few = reasoner(x, batch, Budget(steps=s))
+        assert close(few.outputs["answer"], wanted), f"with a budget of {s} steps it answers otherwise"
+        assert close(reasoner.answered(reasoning), wanted) and reasoning.taken == s
+        part = reasoner.select(reasoning, some)
+        if s < reasoner.steps:
+            reasoning, part = reasoner.advance(reasoning), reasoner.advance(part)
+        assert close(reasoner.answered(part), reasoner.answered(reasoning)[some]), "some rows alone differ"
+    further = reasoner(x, batch, Budget(steps=reasoner.steps + 1))
+    assert torch.equal(steps_of(further).steps[:, : reasoner.steps], steps_of(whole).steps)
+    for m in range(1, reasoner.streams + 1):
+        fewer = steps_of(reasoner(x, batch, Budget(streams=m)))
+        first = steps_of(whole).gate[:, :m]
+        assert close(fewer.steps, steps_of(whole).steps[:, :, :m]) and close(fewer.gate, first / first.sum(1, True))
+    try:
+        reasoner(x, batch, Budget(streams=reasoner.streams + 1))
+    except UserError as error:
+        assert error.code == "too-many-streams", error
+    else:
+        raise AssertionError("more streams than were trained are not refused")
+    assert torch.equal(reasoner(x, batch).outputs["answer"], whole.outputs["answer"]), "a budget changed the model"
+
+
+def check_learns(reasoner: Any) -> None:
+    """Every parameter gets a gradient."""
+    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    reasoner.train()
+    torch.manual_seed(0)
+    reasoner(x, batch).outputs["trained"].pow(3).sum().backward()
+    for label, parameter in reasoner.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), label
+    reasoner.eval()
+
+
+def check_odd_batches(spec: Spec, device: torch.device) -> None:
+    """Rows of length one, one row, the longest row, a row without events."""
+    for encoder in ODD:
+        reasoner = made(spec, encoder, device=device)
+        for rows in ([[1], [2]], [[5]], histories([LONGEST]), [[], [1, 2]]):
+            batch = padded(rows).to(device)
+            states = reasoner(torch.randn(*batch.items.shape, DIM).to(device), batch)
+            assert all(output.isfinite().all() for output in states.outputs.values()), f"around {encoder}: rows {rows}"
+
+
+@cache
+def trace(spec: Spec, device: torch.device) -> tuple[Any, ...]:
+    """What can be seen of a spec: its outputs."""
+    torch.manual_seed(0)
+    states = made(spec, device=device)(*sequences(DIM, device, extra=2))
+    return tuple(tuple(states.outputs[key].flatten().tolist()) for key in ("trained", "answer"))
+
+
+def check_effects(spec: Spec, device: torch.device) -> None:
+    """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
+    for here in reachable(spec, 1, numbers=False):
+        settings_have_effect(here, lambda one: trace(one, device))
+
+
+def _of_modules(check: Callable[[Reasoner], None]) -> Check:
+    """A check of a module as one of a Spec: of every module that its settings reach, around every encoder."""
+
+    @wraps(check)
+    def of_spec(spec: Spec, device: torch.device) -> None:
+        for encoder in ENCODERS:
+            for other in near(spec):
+                with naming(other, f"around {encoder}"):
+                    check(made(other, encoder, device=device))
+
+    return of_spec
+
+
+OF_MODULES = (check_cached, check_isolated, check_blind, check_padding, check_budgets, check_learns)
+CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), check_odd_batches, check_effects)

@@ -1,0 +1,136 @@
+"""Checks of every penalty: finite and differentiable in any precision, and its weight is a factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Step
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.objectives.losses.bce import BCE
+from fullrank.models.sequential.objectives.negatives import Negatives
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.reasoning.plr import PLR
+from fullrank.models.sequential.regularizers import PenaltySpec
+from fullrank.testing.inputs import (
+    Check,
+    catalog,
+    histories,
+    module_device,
+    naming,
+    padded,
+    reachable,
+    shaken,
+)
+
+DIM = 6
+
+
+Optimum = Callable[[], tuple[Callable[[Tensor], Step], Tensor]]
+"""The step as a function of one tensor, and the value of that tensor at which a penalty is least."""
+
+
+REASONING = {"task": LastItem(), "reasoner": PLR()}
+
+
+MODELS: dict[str, dict[str, Spec]] = {
+    "dros": {"loss": BCE(negatives=Negatives(count=3, share="row"))},
+    "kl_diversity": REASONING,
+    "reasoning_contrast": REASONING,
+    "progressive": REASONING,
+}
+"""The parts of a model that a kind cannot do without."""
+
+
+def small_recommender(kind: str = "", *penalties: Any, device: torch.device | str = "cpu") -> RecommenderModel:
+    """A small recommender with these penalties, and with what the kind cannot do without."""
+    parts = MODELS.get(kind, {})
+    if any(getattr(p, "exact_bound", False) for p in penalties):
+        parts = parts | {"encoder": Transformer(attention=HSTU(rel_bias="none"))}
+    built = Recommender(dim=DIM, max_length=12, penalties=penalties, **parts).build(catalog())
+    return shaken(built).to(device)
+
+
+HINGED = {"noise_robustness"}
+"""Kinds that are 0, and flat, where what they ask for is reached."""
+
+
+def check_finite(whole: RecommenderModel, penalty: Any, *, hinged: bool = False) -> None:
+    """A scalar, with gradients that are finite and not all zero, in fp32 and under bf16 autocast."""
+    device = module_device(whole)
+    for cast in (False, True):
+        whole.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16, enabled=cast):
+            value = penalty(whole.step(padded(histories([5, 7, 2]), step=9).to(device)))
+        assert value.shape == () and value.isfinite() and value.dtype == torch.float32
+        value.backward()
+        gradients = [p.grad for p in whole.parameters() if p.grad is not None]
+        assert gradients and all(g.isfinite().all() for g in gradients)
+        assert any(g.any() for g in gradients) or (hinged and value == 0)
+
+
+def check_optimum(penalty: Any, optimum: Optimum) -> None:
+    """The gradient vanishes there, and no small step in a random direction lowers the value."""
+    at, best = optimum()
+    moved = best.requires_grad_()
+    least = penalty(at(moved))
+    (gradient,) = torch.autograd.grad(least, moved)
+    (scale,) = torch.autograd.grad(penalty(at(nudged(moved, 0.3, 0))), moved)
+    assert gradient.norm() < 1e-3 * scale.norm()
+    for seed in range(20):
+        for size in (0.02, 0.3):
+            assert penalty(at(nudged(moved, size, seed))) > least
+
+
+def nudged(moved: Tensor, size: float, seed: int) -> Tensor:
+    """The tensor after a step of this size in a random direction."""
+    way = torch.randn(moved.shape, generator=torch.Generator().manual_seed(seed))
+    return moved + size * way / way.norm()
+
+
+def check_falls(whole: RecommenderModel, penalty: Any) -> None:
+    """A small step against the gradient lowers the value (once what it keeps between steps has settled)."""
+    batch = padded(histories([5, 7, 2])).to(module_device(whole))
+    with torch.no_grad():
+        for _ in range(100):
+            penalty(whole.step(batch))
+    whole.eval()
+    before = penalty(whole.step(batch))
+    before.backward()
+    with torch.no_grad():
+        moving = [(p, p.grad) for p in whole.parameters() if p.grad is not None]
+        size = 0.05 / torch.stack([g.norm() for _, g in moving]).norm()
+        for parameter, gradient in moving:
+            parameter.sub_(size * gradient)
+    assert penalty(whole.step(batch)) < before
+
+
+def check_weight(spec: Spec, device: torch.device) -> None:
+    """The setting `weight` is a factor of the value, where the spec has one."""
+    if "weight" not in type(spec).model_fields:
+        return
+    whole = small_recommender(
+        spec.kind_of(), spec, device=device
+    ).eval()  # one that runs the encoder is not to draw dropout twice
+    step = whole.step(padded(histories([5, 7, 2])).to(device))
+    heavier = spec.override(f"weight={3 * spec.dump()['weight']}")
+    assert isinstance(spec, PenaltySpec) and isinstance(heavier, PenaltySpec)
+    torch.testing.assert_close(heavier.build()(step), 3 * spec.build()(step))
+
+
+def _finite(spec: Spec, device: torch.device) -> None:
+    for other in reachable(spec, 1):
+        with naming(other):
+            whole = small_recommender(spec.kind_of(), other, device=device)
+            check_finite(whole, whole.penalties[spec.kind_of()], hinged=spec.kind_of() in HINGED)
+
+
+_finite.__name__ = "check_finite"
+BASE = PenaltySpec
+CHECKS: tuple[Check, ...] = (_finite, check_weight)

@@ -1,0 +1,91 @@
+"""Checks of every weighting: of mean one, and either blind to the company of a query or saying that it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Queries, Record, States, Step
+from fullrank.models.sequential.objectives.weightings import WeightingSpec
+from fullrank.testing.inputs import (
+    ITEMS,
+    Check,
+    close,
+    histories,
+    naming,
+    padded,
+    questions,
+    reachable,
+)
+
+
+def weigh(weighting: Any, targets: Tensor, device: torch.device | str = "cpu") -> tuple[Tensor, Queries]:
+    """The weights of queries for these targets, and the queries."""
+    targets = targets.to(device)
+    batch = padded(histories([4, 5]))
+    q = questions(batch, device=device)
+    batch = batch.to(device)
+    rows = torch.zeros_like(targets)
+    q = replace(
+        q,
+        targets=targets,
+        vectors=torch.randn(len(targets), q.vectors.shape[1], device=device),
+        rows=rows,
+        positions=rows,
+    )
+    losses = (1.0 + targets).requires_grad_()
+    step = Step(torch.nn.Identity(), batch, States(torch.zeros(2, 4, 6, device=device)), (q,), {q.name: Record(losses)})
+    return weighting(q, step), q
+
+
+def check_sound(weighting: Any, device: torch.device | str = "cpu") -> None:
+    """A factor for each query: finite, never negative, without a gradient, and nothing for no queries."""
+    weights, _ = weigh(weighting, torch.arange(ITEMS), device)
+    assert weights.shape == (ITEMS,) and weights.dtype == torch.float32
+    assert weights.isfinite().all() and (weights >= 0).all() and not weights.requires_grad
+    assert weigh(weighting, torch.zeros(0, dtype=torch.long), device)[0].shape == (0,)
+
+
+def check_mean(weighting: Any, device: torch.device | str = "cpu") -> None:
+    """One under the training distribution; for a weighting that couples queries, over those at hand."""
+    for targets in (torch.arange(ITEMS), torch.tensor([7, 7, 0])):
+        weights, q = weigh(weighting, targets, device)
+        if weighting.couples:
+            assert abs(float(weights.mean()) - 1) < 1e-4
+        elif len(targets) == ITEMS:
+            assert (weights > 0).all()
+            assert abs(float((weights * q.catalogue.log_q(targets.to(device)).exp()).sum()) - 1) < 1e-4
+
+
+def check_coupling(weighting: Any, device: torch.device | str = "cpu") -> None:
+    """Shards and micro-batches weigh a query as the whole batch does, and `couples` says so, or says otherwise."""
+    whole, _ = weigh(weighting, torch.arange(ITEMS), device)
+    part, _ = weigh(weighting, torch.tensor([7, 7, 0]), device)
+    assert close(part, whole[[7, 7, 0]]) != weighting.couples
+
+
+def _of_weightings(check: Callable[..., None]) -> Check:
+    """A check of a weighting as one of a Spec: of every setting that is near its own."""
+
+    @wraps(check)
+    def of_spec(spec: Spec, device: torch.device) -> None:
+        for other in reachable(spec, 2):
+            assert isinstance(other, WeightingSpec)
+            weighting = other.build()
+            if check is check_coupling and weighting.couples and other != spec:
+                continue  # extreme settings may make all weights alike
+            with naming(other):
+                check(weighting, device)
+
+    return of_spec
+
+
+BASE = WeightingSpec
+OF_WEIGHTINGS = (check_sound, check_mean, check_coupling)
+CHECKS: tuple[Check, ...] = tuple(map(_of_weightings, OF_WEIGHTINGS))

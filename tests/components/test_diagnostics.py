@@ -1,0 +1,122 @@
+"""Every diagnostic passes the checks of `fullrank.testing.diagnostics`, and those checks catch planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from fullrank.analysis.diagnosis import Row, row
+from fullrank.analysis.diagnostics import Diagnostic, Section, find_sections
+from fullrank.analysis.report import Figure, Missing, Panel, Table
+from fullrank.analysis.report.results import RunResult
+from fullrank.problem import PROBLEMS
+from fullrank.testing import check_component, checks, checks_of
+
+SECTIONS = [section for problem in PROBLEMS for section in find_sections(problem)]
+CHECKS = [check.__name__.removeprefix("check_") for check in checks_of("diagnostics")]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda one: f"{one.problem}-{one.name}")
+def test_diagnostic(section: type[Section], check: str) -> None:
+    dict(checks(section))[check]("cpu")
+
+
+class Sound(Diagnostic):
+    """The number of users of the sample."""
+
+    name = "sound"
+
+    def rows(self) -> list[Row]:
+        return [row(self.name, "users", len(self.context.sample))]
+
+
+class Unnamed(Sound):
+    """Rows of another name."""
+
+    def rows(self) -> list[Row]:
+        return [row("other", "users", 1)]
+
+
+class Infinite(Sound):
+    """A value that no file holds."""
+
+    def rows(self) -> list[Row]:
+        return [row(self.name, "users", float("inf"))]
+
+
+class Drawing(Sound):
+    """A draw from everybody's generator."""
+
+    def rows(self) -> list[Row]:
+        return [row(self.name, "draw", float(torch.rand(())))]
+
+
+class PerBatch(Sound):
+    """The number of batches."""
+
+    count = 0
+
+    def observe(self, batch: Any) -> None:
+        self.count += 1
+
+    def rows(self) -> list[Row]:
+        return [row(self.name, "batches", self.count)]
+
+
+class Meddling(Sound):
+    """A hook that stays."""
+
+    def rows(self) -> list[Row]:
+        if isinstance(self.context.model, torch.nn.Module):
+            self.context.model.register_forward_hook(lambda *given: None)
+        return []
+
+
+class Ragged(Sound):
+    """A table whose rows are shorter than its header."""
+
+    @classmethod
+    def table_of(cls, result: RunResult) -> Table | None:
+        return Table("a", "b", ("x", "y"), ((1,),))
+
+
+class Nameless(Sound):
+    """The same figure for every run."""
+
+    @classmethod
+    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+        return Figure("one", "t", "c", (Panel("<svg></svg>", "alt"),), ("x",), ((1,),))
+
+
+class Careless(Sound):
+    """A figure that takes its rows for granted."""
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        value = results[0].diagnosis.of("sound")[0]["value"]
+        return Figure("sound", "t", "c", (Panel("<svg></svg>", "alt"),), ("x",), ((value,),))
+
+
+FAULTS: dict[type[Diagnostic], str] = {
+    Unnamed: "rows", Infinite: "rows", Drawing: "repeatable", PerBatch: "batches", Meddling: "model",
+    Ragged: "figures", Nameless: "figures",
+}  # fmt: skip
+
+
+def test_a_sound_diagnostic_passes() -> None:
+    check_component(Sound)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.__name__)
+def test_a_planted_fault_is_caught(fault: type[Diagnostic]) -> None:
+    with pytest.raises(AssertionError, match=f"{fault.__name__}, check '{FAULTS[fault]}'"):
+        check_component(fault)
+
+
+def test_a_figure_that_fails_without_rows_is_caught() -> None:
+    with pytest.raises(IndexError):
+        check_component(Careless)

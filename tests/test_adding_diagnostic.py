@@ -1,0 +1,109 @@
+"""The diagnostic of docs/adding.md, followed literally: a package of its own, found by its entry point."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fullrank as fr
+from fullrank.analysis import diagnostics as room
+from fullrank.analysis.diagnostics import find_sections
+from fullrank.data.events.prepare import prepare
+from fullrank.data.sources.planted import Planted
+from refusals import refused
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding.md"
+SECTION = PAGE.read_text(encoding="utf-8").partition("\n## A diagnostic\n")[2].partition("\n## ")[0]
+
+
+def block(language: str, number: int = 0) -> str:
+    """A fenced block of the section."""
+    return re.findall(rf"^```{language}\n(.*?)^```", SECTION, flags=re.DOTALL | re.MULTILINE)[number]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an installer would do with the page's files: the module, and metadata that names the entry point."""
+    folder = tmp_path_factory.mktemp("site")
+    project = tomllib.loads(block("toml"))["project"]
+    path = re.search(r"^`(my_diagnostic/\w+\.py)`:", SECTION, flags=re.MULTILINE)
+    assert path is not None
+    file = folder / path[1]
+    file.parent.mkdir()
+    (file.parent / "__init__.py").write_text("")
+    file.write_text(block("python"), encoding="utf-8")
+    info = folder / f"my_diagnostic-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    ((group, points),) = project["entry-points"].items()
+    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def python(site: Path, *arguments: str) -> str:
+    """What a Python with the package on its path prints last."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    env["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [env.get("PYTHONPATH")])])
+    done = subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return (done.stdout.splitlines() or [""])[-1]
+
+
+def test_the_pages_diagnostic_has_rows_and_a_figure(site: Path, tmp_path: Path) -> None:
+    tables = Planted(users=80, items=40, events_per_user=8).read()
+    store = prepare(tables.events, tmp_path / "store", items=tables.items)
+    run = fr.train("popularity", store, tmp_path / "run", progress=False)
+    found = json.loads(python(site, "-m", "fullrank", "diagnose", str(run.path), "--users", "30", "--json"))
+    rows = [one for one in found["rows"] if one["diagnostic"] == "reach"]
+    assert [(one["name"], one["value"]) for one in rows] == [("items", 10), ("share", 0.25)], "popularity has one list"
+    out = tmp_path / "page.html"
+    made = json.loads(python(site, "-m", "fullrank", "report", str(run.path), "--out", str(out), "--json"))
+    assert made["figures"][-1] != "reach" and "reach" in made["figures"]
+    assert "How many items reach a top ten" in out.read_text() and "Percent of the items: A 25" in out.read_text()
+
+
+def test_the_pages_diagnostic_passes_the_checks(site: Path) -> None:
+    python(site, "-c", block("python", 1))
+
+
+class _Point:
+    """An entry point of an installed package."""
+
+    def __init__(self, name: str, found: object):
+        self.name, self.value, self.found = name, "elsewhere:Thing", found
+
+    def load(self) -> object:
+        return self.found
+
+
+class _Twice(room.Section):
+    name = "curves"
+
+
+class _Renamed(room.Section):
+    name = "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "code"),
+    [("a", int, "not-a-diagnostic"), ("yours", _Renamed, "entry-point-name"), ("curves", _Twice, "declared-twice")],
+)
+def test_an_entry_point_that_cannot_be(name: str, found: object, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.importlib.metadata, "entry_points", lambda group: [_Point(name, found)])
+    with refused(code, name):
+        find_sections("retrieval")
+
+
+def test_sections_come_in_the_order_asked_for_then_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.importlib.metadata, "entry_points", lambda group: [_Point("mine", _Renamed)])
+    names = [one.name for one in find_sections("retrieval", ("norms", "bands"))]
+    assert names[:2] == ["norms", "bands"] and names[2:] == sorted(names[2:]) and "mine" in names
+    assert "mine" not in [one.name for one in find_sections("ranking")]
