@@ -176,7 +176,7 @@ def store_path(run: Run, *, how: str = "with --data") -> Path:
     where = Path(run.manifest["data"]["path"])
     if not where.is_dir():
         raise UserError(
-            f"the store {where} that {run.path} was trained on is not there; name it {how}", code="store-missing"
+            f"the store {where} that {run.path} was trained on is not there; name it {how}", code="missing-store"
         )
     return where
 

@@ -101,7 +101,7 @@ def test_it_is_saved_and_read_back(found: CascadeResult, tmp_path: Path) -> None
 def test_what_cannot_be_evaluated(cascade: Cascade) -> None:
     with refused("too-few-candidates", "k=20", "candidates=15"):
         cascade.evaluate("test", candidates=15, context={"hour": 5})
-    with refused("full-protocol-needed", "full"):
+    with refused("needs-full-protocol", "full"):
         cascade.evaluate("test", **(HOW | {"set": ["protocol=sampled"]}))
 
 
@@ -173,7 +173,7 @@ def test_the_ranker_needs_no_store(parity: Path, tmp_path: Path) -> None:
     assert found.facts["ranker_trained_until"] == 3799
     assert after.recommend(users=[3, 8], seen="keep").equals(lists)
     as_format_1(tmp_path / "ranker")
-    with refused("store-missing"):
+    with refused("missing-store"):
         fr.Cascade(parity / "popularity", tmp_path / "ranker")
     old = fr.Cascade(parity / "popularity", tmp_path / "ranker", impressions=parity / "impressions")
     assert old.ranker.trained_until == 3799 and old.recommend(users=[3, 8], seen="keep").equals(lists)

@@ -32,7 +32,7 @@ def made(both: tuple[fr.Store, fr.ImpressionStore], **settings: Any) -> Cascade:
     [
         ({"item": "itm"}, ("unknown-item-column", "itm", "item")),
         ({"user": "price"}, ("id-not-categorical", "price")),
-        ({"user": "item"}, ("same-column-twice",)),
+        ({"user": "item"}, ("repeated-column",)),
         ({"items": goods().rename({"item": "sku"})}, ("missing-id-column", "item", "item_id")),
     ],
 )
@@ -115,6 +115,6 @@ def test_stages_the_wrong_way_round(both: Any, tmp_path: Path) -> None:
     with refused("store-differs"):
         Cascade(found, ctr, store=shown)
     cascade = Cascade(RetrievalStage(found.model(), found.catalog), RankingStage.of(ctr), users=people(), items=goods())
-    with refused("store-missing", "store=FOLDER"):
+    with refused("missing-store", "store=FOLDER"):
         cascade.recommend(users=["u1"], **ASK)
     assert len(cascade.recommend({"u1": [1]}, **ASK)) == 2

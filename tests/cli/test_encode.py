@@ -82,7 +82,7 @@ def test_codes_of_a_run_and_of_what_is_new_in_it(
         (("--size", 512), "", "60 vectors"),
         (("--collisions", "hash"), "invalid-setting", "'list', 'extra_digit' or 'sinkhorn'"),
         (("--model", "x"), "", "'model'"),
-        (("--set", "learner.levels=4"), "setting-given-twice", "--levels"),
+        (("--set", "learner.levels=4"), "given-twice", "--levels"),
         (("--set", "limits.neighbours=1"), "", "limits.neighbours=0"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_store_that_was_moved_is_named_with_data(call: Call, refuses: Refuses,
     [
         (["--split", "tset"], "unknown-value", "did you mean 'test'"),
         (["--metric", "ndgc@10"], "", "did you mean 'ndcg'"),
-        (["--metric", "ndcg@10", "--set", "metrics=[hit]"], "setting-given-twice", "--metric"),
+        (["--metric", "ndcg@10", "--set", "metrics=[hit]"], "given-twice", "--metric"),
         (["--set", "seen=maybe"], "invalid-setting", "'exclude' or 'keep'"),
         (["--set", "sen=keep"], "", "did you mean 'seen'"),
         (["--device", "gpu"], "", "allowed: auto, cpu, cuda"),

@@ -91,7 +91,7 @@ def test_column_names_are_never_read_as_yaml(events: Path, call: Call) -> None:
         (["log.csv", *COLUMNS, "--set", "kcore=3"], "", ["'kcore'", "did you mean 'k_core'"]),
         (["log.csv", "--set", "columns.user_=who"], "", ["columns.user_: ", "'user_'"]),
         (["log.csv", "--set", "columns.time_units=ms"], "", ["columns.time_units: "]),
-        (["log.csv", *COLUMNS, "--k-core", "3", "--set", "k_core=2"], "setting-given-twice", ["--k-core", "--set"]),
+        (["log.csv", *COLUMNS, "--k-core", "3", "--set", "k_core=2"], "given-twice", ["--k-core", "--set"]),
         (["log.csv", *COLUMNS, "--from", "."], "option-without-effect", ["--from", "'log.csv'"]),
         (["log.csv", *COLUMNS, "--items", "nothing.csv"], "", ["nothing.csv"]),
         (["plantd"], "unknown-source", ["'plantd'", "did you mean 'planted'"]),

@@ -105,7 +105,7 @@ def test_a_file_of_histories_in_and_out(suffix: str, call: Call, shop: Path, ids
         (["--history", "1", "--seen", "keeep"], "unknown-value", "did you mean 'keep'"),
         (["--history", "1", "--out", "x.xls"], "unknown-suffix", "allowed: .parquet, .csv, .jsonl"),
         (["--history", "1", "--user-col", "u"], "option-without-effect", "--user-col"),
-        (["--history", "1", "--exclude", "99999"], "unknown-items", "--exclude"),
+        (["--history", "1", "--exclude", "99999"], "unknown-item", "--exclude"),
         (["--histories", "nothing.csv"], "missing-file", "nothing.csv"),
     ],
 )

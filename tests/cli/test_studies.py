@@ -50,7 +50,7 @@ def test_a_budget_refuses_what_has_no_effect(refuses: Refuses, shop: Path, plr: 
         ((shop / "popularity", "--adaptive", 5), "", "--adaptive 5"),
         ((plr, "--reasoning-streams", 3), "", "2 streams: 3"),
         ((plr, "--patience", 2), "", "patience has no effect without adaptive"),
-        ((plr, "--reasoning-steps", 1, "--set", "reasoning.steps=2"), "setting-given-twice", "--reasoning-steps"),
+        ((plr, "--reasoning-steps", 1, "--set", "reasoning.steps=2"), "given-twice", "--reasoning-steps"),
         ((plr, "--set", "reasoning.depth=2"), "", "'depth'"),
         ((plr, "--reasoning-steps", -1), "usage", "'--reasoning-steps'"),
     ):

@@ -127,5 +127,5 @@ def test_missing_doubled_or_foreign_shards_are_refused() -> None:
 
 @pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 0)])
 def test_an_impossible_shard_is_refused(shard: tuple[int, int]) -> None:
-    with refused("bad-shard"):
+    with refused("invalid-shard"):
         measure(Whole(40), STORE, "test", Evaluation(bootstrap=0), shard=shard)

@@ -125,7 +125,7 @@ def test_nan_is_refused(at: int, block: int) -> None:
 
 @pytest.mark.parametrize(
     ("k", "block", "said"),
-    [(0, 10, ("bad-list-length",)), (1, 0, ("block-out-of-range",)), (1, 1 << 25, ("block-out-of-range",))],
+    [(0, 10, ("invalid-list-length",)), (1, 0, ("block-out-of-range",)), (1, 1 << 25, ("block-out-of-range",))],
 )
 def test_bad_sizes_are_refused(k: int, block: int, said: tuple[str, ...]) -> None:
     with refused(*said):

@@ -218,7 +218,7 @@ def test_lists_that_are_no_lists_are_refused() -> None:
         with pytest.raises(UserError, match=said):
             made.recommend(two, **given)
     for k in ("3", 2.5, True, None, 0):
-        with refused("bad-list-length", repr(k)):
+        with refused("invalid-list-length", repr(k)):
             check_settings(k, "exclude", "popular")
     for histories in ([5, 7], {"a": 5}, {"a": None}):
         with refused("not-item-lists"):
@@ -248,7 +248,7 @@ def test_score_takes_candidates_for_each_and_does_not_know_all() -> None:
     assert found["score"].is_null().to_list() == [False, True, False]
     with refused("no-known-items", "1", "2"):
         made.score({"a": ["i1"], "b": []}, ["i9"])
-    with refused("no-candidates-given"):
+    with refused("no-candidates"):
         made.score({"a": ["i1"]}, None)
 
 

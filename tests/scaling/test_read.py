@@ -105,7 +105,7 @@ def test_recorded_sweeps_are_read() -> None:
         ("run,metric\n" + ",0.1\n" * 12, {}, "missing-ids", ["10, 11 and 2 more"]),
         ("who,metric\na,0.1\n,0.2\n", {"columns": ColumnNames(run="who")}, "missing-ids", ["line 3", "who"]),
         ("run,metric\n", {}, "empty-table", []),
-        (WIDE.replace("ndcg_ep10", "ndcg_ep05"), {}, "same-column-twice", ["ndcg_ep5", "ndcg_ep05"]),
+        (WIDE.replace("ndcg_ep10", "ndcg_ep05"), {}, "repeated-column", ["ndcg_ep5", "ndcg_ep05"]),
         (TIDY, {"metric": "metric", "columns": ColumnNames(metric="metric")}, "options-exclude-each", ["--metric-col"]),
     ],
 )

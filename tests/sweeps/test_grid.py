@@ -96,7 +96,7 @@ MISTAKES = {
     "{cells: [{recipe: sasrec, set: {training.lrr: 1}}]}": ("unknown-setting", "cell 'sasrec'", "training.lrr"),
     "{base: sasrec, axes: {model.dim: [64, wide]}}": ("invalid-setting", "sasrec-wide", "model.dim"),
     "{cells: [{recipe: sasrec, set: {seed: 3}}]}": ("seed-in-settings", "sasrec"),
-    "{cells: [sasrec], seeds: [1, 1]}": ("bad-seeds", 1),
+    "{cells: [sasrec], seeds: [1, 1]}": ("invalid-seeds", 1),
     "{cells: [sasrec], seeds: []}": ("invalid-setting", "seeds"),
     "{cells: [sasrec, {recipe: gru4rec, name: SASRec}]}": ("same-run-folder", "SASRec"),
     "{cells: [{recipe: sasrec, name: ../up}]}": ("not-a-folder-name", "../up"),

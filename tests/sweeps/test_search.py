@@ -31,9 +31,9 @@ def test_a_range_covers_its_ends_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("tree", "code"),
     [
-        ({}, "not-one-range"), ({"log": [0, 1]}, "bad-range"), ({"log": [2, 1]}, "bad-range"),
-        ({"uniform": [1, 1]}, "bad-range"), ({"choice": [1]}, "too-few-choices"),
-        ({"uniform": [0, 1], "choice": [1, 2]}, "not-one-range"), ({"uniform": [0, float("inf")]}, "bad-range"),
+        ({}, "not-one-range"), ({"log": [0, 1]}, "invalid-range"), ({"log": [2, 1]}, "invalid-range"),
+        ({"uniform": [1, 1]}, "invalid-range"), ({"choice": [1]}, "too-few-choices"),
+        ({"uniform": [0, 1], "choice": [1, 2]}, "not-one-range"), ({"uniform": [0, float("inf")]}, "invalid-range"),
         ({"integer": [1.5, 3]}, "invalid-setting"),
     ],
 )  # fmt: skip

@@ -141,7 +141,7 @@ def test_a_run_of_format_1_predicts_with_its_store(
     assert run.needs_store and run.fields == trained.encoder.fields
     assert fr.predict(run, unseen(), data=trained.moved).equals(trained.before)
     assert run.trained_until(trained.moved) == BEGIN + 239
-    with refused("store-missing"):
+    with refused("missing-store"):
         fr.predict(run, unseen())
     unseen().write_parquet(tmp_path / "today.parquet")
     words = [str(word) for word in ("predict", run.path, tmp_path / "today.parquet", "--out", tmp_path / "p.parquet")]

@@ -90,11 +90,11 @@ def test_long_histories_and_large_k(run: Run, market: Store) -> None:
 
 
 def test_mistakes_are_named(run: Run) -> None:
-    with refused("missing-columns", "itm_id"):
+    with refused("missing-column", "itm_id"):
         fr.recommend(run, pl.DataFrame({"user_id": [1], "itm_id": [2]}))
     with refused("unknown-seen-policy", "exclude"):
         fr.recommend(run, {"u": []}, seen="exlude")
-    with refused("bad-list-length"):
+    with refused("invalid-list-length"):
         fr.recommend(run, {"u": []}, k=0)
     with refused("no-histories"):
         fr.recommend(run, {})

@@ -111,7 +111,7 @@ def test_a_gap_that_decides_the_next_item() -> None:
 
 def test_a_store_without_times_is_refused_before_anything_is_written(market: Store, tmp_path: Path) -> None:
     bare = untimed_store(market, tmp_path / "bare")
-    with refused("times-missing", "rel_bias=positions"):
+    with refused("missing-times", "rel_bias=positions"):
         fr.train(timed(), bare, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
     fr.train(timed("model.encoder.attention.rel_bias=positions"), bare, tmp_path / "run", progress=False)

@@ -120,7 +120,7 @@ def test_what_a_model_cannot_start_from(run: Run, market: fr.Store, tmp_path: Pa
         with refused("weights-differ-from-spec"):
             fr.train(tiny(*settings), store, tmp_path / "on", init_from=run, progress=False)
     items = fr.train(sasrec("training.max_epochs=1"), market, tmp_path / "sasrec", progress=False)
-    with refused("other-problem-run"):
+    with refused("run-of-other-problem"):
         fr.train(tiny(), store, tmp_path / "on", init_from=items, progress=False)
     other = prepared(tmp_path / "other", log(300, 1, gone=500), FIELDS[:2])
     alone = fr.train(tiny(*FROZEN), prepared(tmp_path / "old", log(300, 1), FIELDS[:2]), tmp_path / "r", progress=False)
@@ -131,5 +131,5 @@ def test_what_a_model_cannot_start_from(run: Run, market: fr.Store, tmp_path: Pa
         "same", tmp_path / "old", tmp_path / "with", init_from=alone.path, set=FROZEN, progress=False
     ).rows()
     shutil.rmtree(tmp_path / "old")
-    with refused("store-missing"):
+    with refused("missing-store"):
         fr.train("same", store, tmp_path / "on", init_from=alone.path, progress=False)

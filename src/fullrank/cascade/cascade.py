@@ -77,7 +77,7 @@ class Cascade:
         self.user, self.item = id_column(schema, "user", user), id_column(schema, "item", item)
         if self.user == self.item:
             raise UserError(
-                f"user={self.user!r} and item={self.item!r} are the same column; name two", code="same-column-twice"
+                f"user={self.user!r} and item={self.item!r} are the same column; name two", code="repeated-column"
             )
         self._user_keys = tuple(dict.fromkeys([self.user, "user_id", "user"]))
         self.users = None

@@ -79,7 +79,7 @@ def evaluate_cascade(
     """See `Cascade.evaluate`."""
     if spec.protocol != "full":
         raise UserError(
-            "a cascade ranks the whole catalogue first: leave protocol at 'full'", code="full-protocol-needed"
+            "a cascade ranks the whole catalogue first: leave protocol at 'full'", code="needs-full-protocol"
         )
     longest = longest_list(spec)
     check_candidates(longest, candidates, blend)

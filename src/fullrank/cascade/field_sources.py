@@ -180,7 +180,7 @@ def plan_fields(
         else:
             lost.append(name)
     if lost:
-        raise UserError(_lost(lost, users, items), code="missing-columns")
+        raise UserError(_lost(lost, users, items), code="missing-column")
     if not places["items"]:
         raise UserError(
             f"the ranker reads nothing of an item (fields: {', '.join(f.name for f in schema.fields)}), so that all "

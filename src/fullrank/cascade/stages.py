@@ -56,7 +56,7 @@ class RetrievalStage:
         if self.store is None:
             raise UserError(
                 f"this needs the store that {self.name} was trained on ({self.why_no_store}): name it by store=FOLDER",
-                code="store-missing",
+                code="missing-store",
             )
         return self.store
 

@@ -104,9 +104,7 @@ def evaluate(
     """
     chosen("--split", split, ("validation", "test"))
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
-        raise UserError(
-            "the metrics are given twice, by --metric and by --set metrics=; keep one", code="setting-given-twice"
-        )
+        raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one", code="given-twice")
     budget = given(context)
     changes = shortcuts(budget, settings)
     from fullrank.run import Run

@@ -167,9 +167,7 @@ def shortcuts(typed: Mapping[str, object], settings: list[str] | None) -> list[s
     asked = {setting.partition("=")[0].strip() for setting in settings or []}
     for path in typed:
         if path in asked:
-            raise UserError(
-                f"{path} is given twice, by its own option and by --set; keep one", code="setting-given-twice"
-            )
+            raise UserError(f"{path} is given twice, by its own option and by --set; keep one", code="given-twice")
     return [*(f"{path}={json.dumps(value)}" for path, value in typed.items()), *(settings or [])]
 
 

@@ -164,7 +164,7 @@ def _ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
     strange = _unknown([ids.to_list()], "", catalog)
     if strange:
         raise UserError(
-            f"{flag} names items that the model does not know: {', '.join(map(str, strange[:5]))}", code="unknown-items"
+            f"{flag} names items that the model does not know: {', '.join(map(str, strange[:5]))}", code="unknown-item"
         )
     return ids
 

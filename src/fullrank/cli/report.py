@@ -82,7 +82,7 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
                 code="not-name-and-value",
             )
         if name in found:
-            raise UserError(f"--evaluation is given twice for {name!r}; keep one", code="setting-given-twice")
+            raise UserError(f"--evaluation is given twice for {name!r}; keep one", code="given-twice")
         found[name] = EvaluationResult.load(folder)
     return found
 

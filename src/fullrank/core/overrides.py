@@ -30,14 +30,14 @@ def _put(tree: Any, keys: list[str], value: Any, whole: str) -> None:
     key, rest = keys[0], keys[1:]
     if isinstance(tree, list):
         if not key.isdigit() or int(key) >= len(tree):
-            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}", code="no-such-setting")
+            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}", code="unknown-setting")
         if rest:
             _put(tree[int(key)], rest, value, whole)
         else:
             tree[int(key)] = value
         return
     if not isinstance(tree, dict):
-        raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}", code="no-such-setting")
+        raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}", code="unknown-setting")
     if key not in tree:
         names = [n for n in tree if n != "kind"]
         raise UserError(

@@ -56,7 +56,7 @@ class Room:
             )
         if not isinstance(given, dict) or not isinstance(given.get("kind"), str):
             raise UserError(
-                f"expected a mapping with 'kind', one of: {', '.join(sorted(self.kinds()))}", code="kind-missing"
+                f"expected a mapping with 'kind', one of: {', '.join(sorted(self.kinds()))}", code="missing-kind"
             )
         return find(given["kind"], *self.names).model_validate(given)
 
@@ -77,7 +77,7 @@ def find(kind: str, *rooms: str) -> type[Spec]:
                 values = ", ".join(point.value for point in points)
                 raise UserError(
                     f"{kind!r} is declared twice in fullrank.{room}: rename the entry point of {values}",
-                    code="kind-declared-twice",
+                    code="declared-twice",
                 )
             if own is None:
                 return _checked(points[0].load(), kind)
@@ -184,7 +184,7 @@ def _checked(found: Any, kind: str) -> type[Spec]:
     if not (isinstance(found, type) and issubclass(found, Spec) and found.kind_of() == kind):
         raise UserError(
             f"the entry point {kind!r} must name a Spec class whose kind is {kind!r}, not {found!r}",
-            code="bad-entry-point",
+            code="invalid-entry-point",
         )
     return found
 

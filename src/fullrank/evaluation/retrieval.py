@@ -89,7 +89,7 @@ def measure(
     """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See `merge`."""
     spec = spec or Evaluation()
     if not 0 <= shard[0] < shard[1]:
-        raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="bad-shard")
+        raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
     users = everybody.take(slice(shard[0], None, shard[1]))
     model = visible_model(model, spec)

@@ -101,7 +101,7 @@ class Evaluation(Spec):
         if self.bootstrap == 0 and self._changed("level"):
             raise _idle(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")
         if not self.ks or min(self.ks) < 1:
-            raise UserError(f"ks must be list lengths of at least 1, not {list(self.ks)}", code="bad-list-length")
+            raise UserError(f"ks must be list lengths of at least 1, not {list(self.ks)}", code="invalid-list-length")
         self._check_names()
         return self
 

@@ -139,7 +139,7 @@ def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) 
     shortest = int(lengths.min(initial=1))
     if shortest < 0:
         raise UserError(
-            "a history ends before it starts: every end must be at least its start", code="bad-history-bounds"
+            "a history ends before it starts: every end must be at least its start", code="invalid-history-bounds"
         )
     if shortest == 0 and not getattr(model, "allows_empty", False):
         raise UserError(

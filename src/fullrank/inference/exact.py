@@ -36,7 +36,7 @@ def top_k(
     the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
     """
     if k < 1:
-        raise UserError(f"k must be at least 1, not {k}", code="bad-list-length")
+        raise UserError(f"k must be at least 1, not {k}", code="invalid-list-length")
     if not 1 <= block <= LARGEST_BLOCK:
         raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}", code="block-out-of-range")
     best: tuple[Tensor, Tensor] | None = None

@@ -37,7 +37,7 @@ class RankedLists:
 def check_settings(k: Any, seen: str, empty: str) -> None:
     """Raise `UserError` for a `k`, `seen` or `empty` that is not allowed."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k must be at least 1, a whole number, not {k!r}", code="bad-list-length")
+        raise UserError(f"k must be at least 1, a whole number, not {k!r}", code="invalid-list-length")
     seen_policy(seen)
     check_choice("empty", empty, ("popular", "error"))
 

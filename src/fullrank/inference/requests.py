@@ -116,7 +116,7 @@ def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[n
     """(history, item) of each candidate, history after history: rows of the request, and external ids."""
     if candidates is None:
         raise UserError(
-            "give candidates: item ids for all histories, a list for each, or {user: items}", code="no-candidates-given"
+            "give candidates: item ids for all histories, a list for each, or {user: items}", code="no-candidates"
         )
     given = per_history("candidates", candidates, request)
     lists = given if isinstance(given, list) else [given.to_list()] * len(request)
@@ -159,7 +159,7 @@ def _by_user(name: str, given: Mapping[Any, Any], request: RequestBatch) -> list
     lacking = next((user for user in users if user not in given), None)
     if name != "exclude" and lacking is not None:  # nothing to exclude is meant; nothing to allow hardly ever is
         raise UserError(
-            f"{name} has no list for {lacking!r}: give one for each history, or one list for all", code="list-missing"
+            f"{name} has no list for {lacking!r}: give one for each history, or one list for all", code="missing-lists"
         )
     return [_one_list(name, user, given.get(user, ())) for user in users]
 
@@ -203,7 +203,7 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
         raise UserError(
             "this model reads when events happened and these histories have no times: give a table with a column "
             f"{name!r}, or have events taken as a day apart by untimed='even' (on the command line, --untimed even)",
-            code="times-missing",
+            code="missing-times",
         )
     return np.concatenate([np.arange(n, dtype=np.int64) * STEP for n in lengths])
 
@@ -243,14 +243,14 @@ def _from_frame(
         if name not in names:
             raise UserError(
                 f"histories have no column {name!r}{did_you_mean(name, names)} (columns: {', '.join(names)})",
-                code="missing-columns",
+                code="missing-column",
             )
     wanted = given.select([name for name in columns if name in names])
     frame = pl.DataFrame((wanted.collect() if isinstance(wanted, nw.LazyFrame) else wanted).to_arrow())
     if missing := frame[columns[0]].null_count():
         raise UserError(
             f"{missing} of {len(frame)} events have no user in the column {columns[0]!r}; drop them",
-            code="users-missing",
+            code="missing-users",
         )
     frame = frame.with_row_index("__place")
     timed = len(columns) > 2 and columns[2] in names

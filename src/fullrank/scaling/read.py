@@ -117,7 +117,7 @@ def _wide(frame: pl.DataFrame, file: Path, metric: str | None, named: ColumnName
     if len(set(epochs)) < len(epochs):
         raise UserError(
             f"{file} names an epoch of {base} twice ({', '.join(columns)}); keep one column for each",
-            code="same-column-twice",
+            code="repeated-column",
         )
     values = np.stack([_numbers(frame, file, name, empty=True) for name in columns], 1)
     there = np.stack([frame[name].is_not_null().to_numpy() for name in columns], 1)

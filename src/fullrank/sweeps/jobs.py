@@ -175,7 +175,7 @@ def check_name(name: str) -> None:
 def check_seeds(seeds: Iterable[int]) -> None:
     given = list(seeds)
     if len(set(given)) < len(given) or any(s < 0 for s in given):
-        raise UserError(f"seeds must be different numbers of at least 0, not {given}", code="bad-seeds")
+        raise UserError(f"seeds must be different numbers of at least 0, not {given}", code="invalid-seeds")
 
 
 def check_distinct_folders(jobs: Iterable[Job]) -> None:

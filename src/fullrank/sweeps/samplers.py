@@ -53,7 +53,7 @@ class Range(Spec):
         elif not (all(map(math.isfinite, values)) and values[0] < values[1]) or (name == "log" and values[0] <= 0):
             raise UserError(
                 f"{name}: the lower end, then the upper one{', both above 0' * (name == 'log')}; given: {list(values)}",
-                code="bad-range",
+                code="invalid-range",
             )
         return self
 

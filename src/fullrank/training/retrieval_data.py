@@ -47,7 +47,7 @@ class RetrievalData:
                 f"this model reads when events happened and the store {self.store.path} was prepared without a time "
                 "column: prepare it with one, or choose a model that reads none (hstu: "
                 "model.encoder.attention.rel_bias=positions)",
-                code="times-missing",
+                code="missing-times",
             )
         training = self.experiment.training
         return Loader(

@@ -102,7 +102,7 @@ def test_what_a_query_asks_about() -> None:
 
 def test_no_batch_without_times() -> None:
     batch, x = replace(padded(histories([5])), times=None), torch.randn(1, 5, 8)
-    with refused("times-missing", "rel_bias=positions"):
+    with refused("missing-times", "rel_bias=positions"):
         HSTU().build(8, LONGEST)(x, batch)
     attention = HSTU(rel_bias="positions").build(8, LONGEST).eval()
     assert not attention.reads_times and HSTU().build(8, LONGEST).reads_times

@@ -199,7 +199,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
             known(frame=Catalog(frame.with_columns(title=empty)))
     with refused("column-not-lists", "'title'", "first=true"):
         known(spec(fields=[{"column": "title", "first": True}]))
-    with refused("repeated-fields", "title"):
+    with refused("repeated-field", "title"):
         spec(fields=[{"column": "title"}, {"column": "title", "tokens": 3}])
     with refused("setting-without-effect", "vocabulary"):
         spec(tokeniser="runs/a", vocabulary=50)

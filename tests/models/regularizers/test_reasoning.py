@@ -188,7 +188,7 @@ def test_shards_ask_as_much_as_the_whole(penalties: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("penalty", [ReasoningContrast(), Progressive(), KLDiversity()])
 def test_a_penalty_without_a_reasoner_is_refused(penalty: Any) -> None:
-    with refused("model-without-reasoner", "model.reasoner=plr"):
+    with refused("no-reasoner", "model.reasoner=plr"):
         build(penalty, reasoner=None)
 
 

@@ -64,7 +64,7 @@ class Embedding(Spec):
             )
         names = [name for name, _ in self.dims]
         if len(set(names)) < len(names):
-            raise UserError(f"dims: each field once, given {names}", code="repeated-fields")
+            raise UserError(f"dims: each field once, given {names}", code="repeated-field")
         for name, width in self.dims:
             if width < 1 or width == self.dim:
                 raise UserError(

@@ -77,14 +77,14 @@ def _its_encoder(source: Run) -> FieldEncoder:
     if source.spec.problem == "retrieval":
         raise UserError(
             f"{source.path} recommends items and this model predicts clicks: start from a run of a ranking model",
-            code="other-problem-run",
+            code="run-of-other-problem",
         )
     where = Path(source.manifest["data"]["path"])
     if source.needs_store and not where.is_dir():
         raise UserError(
             f"the store {where} that {source.path} was trained on is not there, and it alone says which row is which "
             "value: put it back, or train without --from",
-            code="store-missing",
+            code="missing-store",
         )
     return source.encoder()
 

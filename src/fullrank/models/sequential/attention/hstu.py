@@ -211,7 +211,7 @@ class HSTUAttention(Attention):
             raise UserError(
                 "this model reads when events happened and the batch has no times: give them, or train a model with "
                 "model.encoder.attention.rel_bias=positions",
-                code="times-missing",
+                code="missing-times",
             )
         if self.by_distance is None:
             return None

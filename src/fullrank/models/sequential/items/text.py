@@ -170,7 +170,7 @@ class Text(ItemsSpec):
     def _sound(self) -> Text:
         names = [field.name for field in self.fields]
         if not names or len(set(names)) < len(names):
-            raise UserError(f"fields: at least one, and each column once; given {names}", code="repeated-fields")
+            raise UserError(f"fields: at least one, and each column once; given {names}", code="repeated-field")
         if self.tokeniser is not None and self.vocabulary != type(self).model_fields["vocabulary"].default:
             raise UserError(
                 "vocabulary has no effect where a tokeniser is given, which has its own; leave it out",

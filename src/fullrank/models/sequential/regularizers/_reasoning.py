@@ -19,7 +19,7 @@ def require_reasoner(model: Any, penalty: str) -> Any:
         raise UserError(
             f"the penalty {penalty} reads the steps of a reasoner, and this model has none: "
             "set model.reasoner=plr (or rearec), or drop the penalty",
-            code="model-without-reasoner",
+            code="no-reasoner",
         )
     return reasoner
 
