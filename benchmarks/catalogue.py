@@ -33,7 +33,7 @@ TINY = {"base": 60, "pool": 24, "rows": 4, "length": 6}
 
 
 def check(made: Callable[..., nn.Module] = TextItems) -> None:
-    """Vectors are the slow twin's, a step computes each distinct item once, and a larger catalogue changes neither."""
+    """Vectors are those of the reference, a step computes each item once, and a larger catalogue changes neither."""
     losses, computed = [], []
     with tempfile.TemporaryDirectory() as place:
         for items in (60, 6_000):
@@ -44,7 +44,7 @@ def check(made: Callable[..., nn.Module] = TextItems) -> None:
             require(sorted(asked) == wanted.tolist(), "a step does not compute each of its items once")
             computed.append(len(asked))
             close = torch.allclose(case.model.items.embed(wanted), _slow(case.model.items, wanted), atol=1e-5)
-            require(close, "items' vectors are not those of the slow twin")
+            require(close, "items' vectors are not those of the reference")
     require(computed[0] == computed[1], "a larger catalogue makes a step compute more items")
     require(
         abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0]), "the same texts have another loss in a larger catalogue"

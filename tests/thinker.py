@@ -32,7 +32,7 @@ class Thinker:
 
     def __post_init__(self) -> None:
         self.num_items, self.items = len(self.table), None
-        self.task = SimpleNamespace(ask=lambda items, batch: (None, batch))
+        self.task = SimpleNamespace(inference_inputs=lambda items, batch: (None, batch))
 
     @staticmethod
     def random(users: int, items: int, steps: int = 5, *, streams: int = 2, seed: int = 0) -> Thinker:

@@ -16,10 +16,10 @@ from benchmarks.harness import Wrong
 from fullrank.models.sequential.items.text import TextItems
 
 
-class EventDropout(TextItems):
+class Recomputing(TextItems):
     """Planted: a step computes an item as often as it asks for it."""
 
-    def once(self) -> Any:
+    def for_one_step(self) -> Any:
         return self
 
 
@@ -46,9 +46,9 @@ def test_the_check_is_green() -> None:
 
 def test_planted_faults_are_noticed() -> None:
     with pytest.raises(Wrong, match="each of its items once"):
-        catalogue.check(EventDropout)
+        catalogue.check(Recomputing)
     for fault in (Shifted, Whole):
-        with pytest.raises(Wrong, match="slow twin"):
+        with pytest.raises(Wrong, match="reference"):
             catalogue.check(fault)
 
 

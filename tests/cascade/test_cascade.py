@@ -1,4 +1,4 @@
-"""A cascade equals its slow twin: candidates joined with every table, predicted row by row, and sorted."""
+"""A cascade equals its slow reference: candidates joined with every table, predicted row by row, and sorted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reference(
 @pytest.mark.parametrize("context", [{"hour": 3}, {"hour": None}, {"hour": 3, "price": 7.5, "tags": "a|zebra"}])
 def test_it_equals_the_joined_table(cascade: Cascade, context: dict[str, Any]) -> None:
     items = goods().drop([name for name in context if name != "hour"])
-    expected = slowly(cascade, HISTORIES, 12, context, people(), items)
+    expected = reference(cascade, HISTORIES, 12, context, people(), items)
     found = cascade.recommend(HISTORIES, k=12, candidates=12, context=context).sort("user", maintain_order=True)
     assert found["user"].to_list() == expected["user"].to_list()
     assert found["item"].to_list() == expected["item"].to_list()
@@ -79,14 +79,14 @@ def test_unknown_users_and_nobody(cascade: Cascade, both: tuple[fr.Store, fr.Imp
     """A user whom nobody knows is unknown (id 1) with missing features (id 0); in a bare list all of it is missing."""
     asked = {"u1": [3, 4], "stranger": [3, 4], "u24": [3, 4]}
     users = people().filter(pl.col("user") != "stranger")
-    expected = slowly(cascade, asked, 9, {"hour": 2}, users, goods())
+    expected = reference(cascade, asked, 9, {"hour": 2}, users, goods())
     found = cascade.recommend(asked, k=9, candidates=9, context={"hour": 2}).sort("user", maintain_order=True)
     assert found["item"].to_list() == expected["item"].to_list()
     nobody = cascade.recommend([[3, 4]], k=9, candidates=9, context={"hour": 2})
     assert nobody["user"].to_list() == [0] * 9
     nulls = pl.DataFrame({"user": [0]}).join(people().with_columns(user=pl.lit(-1)), on="user", how="left")
-    twin = slowly(cascade, [[3, 4]], 9, {"hour": 2}, nulls, goods()).drop("probability")
-    again = predict(cascade.ranker.model, both[1].encoder, twin.with_columns(user=pl.lit(None)))
+    expected = reference(cascade, [[3, 4]], 9, {"hour": 2}, nulls, goods()).drop("probability")
+    again = predict(cascade.ranker.model, both[1].encoder, expected.with_columns(user=pl.lit(None)))
     assert np.allclose(np.sort(nobody["score"]), np.sort(again["probability"]), rtol=1e-6)
 
 

@@ -64,7 +64,7 @@ def test_a_finished_run_is_neither_lost_nor_repeated(call: Call, refuses: Refuse
         (["nothing.yaml"], "", "nothing.yaml"),
         (["sasrec", "--set", "training.max_epoch=2"], "", "did you mean 'max_epochs'"),
         (["sasrec", "--set", "training.max_epochs"], "", "a.b=value"),
-        (["sasrec", "--set", "model.loss=bcee"], "invalid-setting", "did you mean 'bce'"),
+        (["sasrec", "--set", "model.loss=bcee"], "unknown-kind", "did you mean 'bce'"),
         (["--from", "nowhere"], "", "nowhere is not a run folder"),
         (["sasrec", "--set", "model.dim=8", "--logger", "tensorbord"], "unknown-logger", "tensorboard"),
     ],

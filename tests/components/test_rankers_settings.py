@@ -13,7 +13,8 @@ from discover import Pair, variations
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.models.ranking.fm import FM
-from rankers_small import ALL, DIM, PARTS, extra, small, tokens
+from fullrank.testing.rankers import extra
+from rankers_small import ALL, DIM, PARTS, small, tokens
 from tiny import built, plain, reachable, shaken
 
 
@@ -22,7 +23,7 @@ def trace(spec: Spec) -> tuple[Any, ...] | None:
     """What can be seen of a spec: the shapes of its parameters, starting values, an output, and one in training."""
     try:
         torch.manual_seed(0)
-        ranker = shaken(spec.build(FIELDS, DIM))  # type: ignore[attr-defined]
+        ranker = shaken(spec.build(FIELDS, DIM))
     except UserError:
         return None
     x = tokens(spec)

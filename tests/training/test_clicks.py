@@ -214,7 +214,7 @@ def test_batches_cover_an_epoch_in_another_order_each_time(store: ImpressionStor
 
 
 def test_the_wrong_store_is_refused(store: ImpressionStore, market: Store, tmp_path: Path) -> None:
-    with refused("store-of-other-problem", "sasrec"):
+    with refused("store-of-other-problem", "fullrank list rankers"):
         fit(sasrec(), store, tmp_path / "a", progress=False)  # type: ignore[arg-type]
     with refused("store-of-other-problem", "prepare-impressions"):
         fit(tiny(), market, tmp_path / "b", progress=False)

@@ -55,7 +55,7 @@ def _tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Pat
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "no manifest": (lambda f: (f / "manifest.json").unlink(), ("not-a-run", "manifest.json")),
-    "no spec": (lambda f: (f / "spec.json").unlink(), ("missing-file", "weights.safetensors")),
+    "no spec": (lambda f: (f / "spec.json").unlink(), ("missing-file", "spec.json")),
     "no weights": (lambda f: (f / "weights.safetensors").unlink(), ("missing-file", "weights.safetensors")),
     "no items": (lambda f: (f / "items.parquet").unlink(), ("missing-file", "items.parquet")),
     "newer": (_json("manifest.json", format_version=99), ("unknown-format", "99")),

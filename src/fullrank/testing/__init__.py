@@ -47,7 +47,7 @@ def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: 
         try:
             check(device)
         except AssertionError as error:
-            who = spec.kind_of() if hasattr(spec, "kind_of") else getattr(spec, "name", spec)  # no Spec: a diagnostic
+            who = spec.kind_of() if hasattr(spec, "kind_of") else getattr(spec, "__name__", spec)  # a diagnostic
             raise AssertionError(f"{who}, check {name!r}: {error}") from error
 
 
