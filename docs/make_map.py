@@ -10,12 +10,15 @@ MAP = ROOT / "docs" / "map.md"
 MARK = "<!-- below: written by docs/make_map.py -->"
 # From what you call down to what everything stands on; a room that is not named here comes last.
 ROOMS = (
-    "cli", "api.py", "recipes", "testing", "analysis", "sweeps", "scaling", "cascade", "training",
-    "training/cold_start", "experiment.py", "run.py", "evaluation", "inference", "models", "models/sequential",
-    "models/sequential/items", "models/sequential/attention", "models/sequential/encoders",
-    "models/sequential/reasoning", "models/sequential/objectives", "models/sequential/regularizers",
-    "models/sequential/baselines", "models/ranking", "semantic_ids", "metrics", "data", "data/events",
-    "data/impressions", "data/sources", "ops", "problem.py", "core",
+    "cli", "api.py", "recipes", "testing", "analysis", "analysis/diagnostics", "analysis/report", "sweeps",
+    "scaling", "cascade", "training", "training/cold_start", "experiment.py", "run.py", "evaluation", "inference",
+    "models", "models/sequential", "models/sequential/items", "models/sequential/attention",
+    "models/sequential/encoders", "models/sequential/reasoning", "models/sequential/objectives",
+    "models/sequential/objectives/tasks", "models/sequential/objectives/losses",
+    "models/sequential/objectives/weightings", "models/sequential/regularizers", "models/sequential/baselines",
+    "models/ranking", "models/ranking/mixings", "models/ranking/feed_forwards", "semantic_ids",
+    "semantic_ids/vectors", "metrics", "data", "data/events", "data/impressions", "data/sources", "ops",
+    "problem.py", "core",
 )  # fmt: skip
 
 

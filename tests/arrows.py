@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "evaluation",
         "experiment run",
         "training cascade",
-        "sweeps scaling analysis serving",
+        "sweeps scaling analysis",
         "recipes testing",
         "api",
         "cli",
@@ -35,6 +35,11 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     )
 )
 LEVEL = {room: level for level, layer in enumerate(LAYERS) for room in layer}
+# The same inside rooms that have rooms: neither family of models sees the other, and what composes stands above.
+INSIDE: dict[str, tuple[str, ...]] = {
+    "models": ("initial", "sequential ranking"),
+    "models.sequential": ("attention items baselines", "encoders objectives regularizers", "reasoning", "model"),
+}
 LIGHTNING = {"lightning", "pytorch_lightning"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 PICKLING_CALLS = {"read_pickle", "to_pickle"}
@@ -138,6 +143,16 @@ def _arrows(package: str, imports: dict[str, list[Import]]) -> Iterator[str]:
                 yield f"{name}:{item.line}: imports {item.target}: import from the room that defines it, not the facade"
             elif LEVEL[there] > LEVEL[here]:
                 yield f"{name}:{item.line}: {here} imports {there}, which stands above it"
+            for outer, layers in INSIDE.items():
+                ours, theirs = (_level_inside(outer, layers, module) for module in (name, target))
+                if ours is not None and theirs is not None and ours[1] != theirs[1] and theirs[0] >= ours[0]:
+                    yield f"{name}:{item.line}: in {outer}, {ours[1]} imports {theirs[1]}, which stands beside or above it"
+
+
+def _level_inside(outer: str, layers: tuple[str, ...], module: str) -> tuple[int, str] | None:
+    """The layer and the name of the inner room that a module stands in; None where it stands elsewhere."""
+    inner = module.removeprefix(outer + ".").split(".")[0] if module.startswith(outer + ".") else ""
+    return next(((level, inner) for level, layer in enumerate(layers) if inner in layer.split()), None)
 
 
 def _cycles(package: str, imports: dict[str, list[Import]]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from arrows import externals, faults
+from house import measures
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "fullrank"
@@ -26,6 +27,11 @@ DISTRIBUTIONS = {
 def test_source_follows_the_import_rules() -> None:
     found = faults(SOURCE)
     assert not found, "\n" + "\n".join(found)
+
+
+def test_no_circle_of_files_and_no_name_with_two_meanings() -> None:
+    found = measures(SOURCE)
+    assert found["circles"] == [] and found["homonyms"] == {}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +133,13 @@ def test_a_sound_tree_has_no_faults(tmp_path: Path) -> None:
             "imports experiment, which stands above",
         ),
         ("api.py", "from fullrank import UserError\n", "not the facade"),
+        (
+            "models/sequential/items/x.py",
+            "from fullrank.models.sequential.encoders import y\n",
+            "in models.sequential, items imports encoders",
+        ),
+        ("models/ranking/x.py", "from fullrank.models.sequential.items import y\n", "ranking imports sequential"),
+        ("models/sequential/model.py", "from fullrank.models.sequential.items import y\n", ""),
         ("tricks.py", "", "has no layer"),
         ("models/sequential/items/table.py", "from fullrank.data import x\nfrom fullrank.metrics import y\n", ""),
         ("data/batch.py", "from fullrank.core.spec import Spec\n", ""),

@@ -80,8 +80,8 @@ def test_a_budget_says_what_an_answer_depends_on() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"patience": 2}, ("invalid-setting",)),
-        ({"steps": 0, "adaptive": 3}, ("invalid-setting", "steps=0")),
+        ({"patience": 2}, ("setting-without-effect", "patience", "adaptive")),
+        ({"steps": 0, "adaptive": 3}, ("setting-without-effect", "adaptive", "steps=0")),
         ({"steps": -1}, ("invalid-setting", "0")),
         ({"streams": 0}, ("invalid-setting", "1")),
         ({"adaptive": 0}, ("invalid-setting", "1")),
