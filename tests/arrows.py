@@ -146,7 +146,7 @@ def _arrows(package: str, imports: dict[str, list[Import]]) -> Iterator[str]:
             for outer, layers in INSIDE.items():
                 ours, theirs = (_level_inside(outer, layers, module) for module in (name, target))
                 if ours is not None and theirs is not None and ours[1] != theirs[1] and theirs[0] >= ours[0]:
-                    yield f"{name}:{item.line}: in {outer}, {ours[1]} imports {theirs[1]}, which stands beside or above it"
+                    yield f"{name}:{item.line}: in {outer}, {ours[1]} imports {theirs[1]}, which is not below it"
 
 
 def _level_inside(outer: str, layers: tuple[str, ...], module: str) -> tuple[int, str] | None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "fullrank"
 SNAPSHOT = Path(__file__).with_name("messages.json")
+PASSED_ON = "(passed on)"
+"""In place of a code that the raising line was given: by its caller, or by the error that it tells more about."""
 
 
 def sentences(root: Path = SOURCE) -> dict[str, list[str]]:
@@ -19,7 +21,8 @@ def sentences(root: Path = SOURCE) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for file in sorted(root.rglob("*.py")):
         for call in calls(ast.parse(file.read_text(encoding="utf-8"))):
-            code = next((_text(k.value) for k in call.keywords if k.arg == "code"), None)
+            given = next((k.value for k in call.keywords if k.arg == "code"), None)
+            code = PASSED_ON if isinstance(given, ast.Name | ast.Attribute) else given and _text(given)
             if code is None:
                 code = f"NO CODE {file.relative_to(root).as_posix()}:{call.lineno}"
             found.setdefault(code, set()).add(_text(call.args[0]) if call.args else "")
