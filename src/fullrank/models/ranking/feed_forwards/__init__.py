@@ -22,10 +22,6 @@ class FeedForward(nn.Module):
         """The tokens, and scalars to be added to the loss, by name."""
         raise NotImplementedError
 
-    def flops(self) -> int | None:
-        """Of one impression; None where it does not say."""
-        return None
-
 
 class FeedForwardSpec(Spec):
     """Base of every per-token network."""

@@ -21,10 +21,6 @@ class Mixing(nn.Module):
         which goes on."""
         raise NotImplementedError
 
-    def flops(self) -> int | None:
-        """Of one impression; None where it does not say."""
-        return None
-
 
 class MixingSpec(Spec):
     """Base of every token mixing."""

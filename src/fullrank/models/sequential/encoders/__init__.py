@@ -8,13 +8,17 @@ no item position and no scale of the input.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, States
+from fullrank.ops.flop_count import by_part, forward_flops
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,17 @@ class EncoderSpec(Spec):
 
 
 class Encoder(nn.Module, ABC):
-    """History of vectors -> States. ``flops(length)`` is what one row costs forward, by part (None where unknown)."""
+    """History of vectors -> States."""
 
     causal: bool
+    dim: int = 0
+    """Width of the vectors; FLOPs are counted where it is set."""
     reads_times: bool = False
     """It needs `Batch.times`: the loader and `recommend` then provide them."""
     uncounted: str = ""
-    """Why there is no `flops`; empty where there is."""
+    """Why its FLOPs cannot be counted on shapes; empty where they can."""
+    flop_parts: ClassVar[Mapping[str, str]] = {"": "encoder"}
+    """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
@@ -70,3 +78,13 @@ class Encoder(nn.Module, ABC):
         A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens and itself. The
         first step of a cache says how many streams there are.
         """
+
+    def flops(self, length: int) -> dict[str, int | None]:
+        """FLOPs of one row of that many positions, forward, by part; None for all where they cannot be counted."""
+        found, parts = None, self.flop_parts
+        if self.dim and not self.uncounted:
+            x = torch.empty(1, length, self.dim, device="meta")
+            found = forward_flops(self, x, Batch.shapes(1, length))
+        if found is None:
+            return dict.fromkeys(parts.values())
+        return {**dict.fromkeys(parts.values(), 0), **by_part(found, parts)}
