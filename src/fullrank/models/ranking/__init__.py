@@ -1,7 +1,7 @@
 """Ranking (CTR) models: the fields of an impression -> the logit of a click.
 
 The room's contract: a `RankerSpec` whose ``build(fields, dim)`` gives a `Ranker`; `fields` are the `FieldInfo`s in the
-order of the schema (one token each) and `dim` the width of a token.
+order of the schema (one token each) and `dim` the width of a token. FLOPs are counted: nothing has to be written.
 
 Letters, beside those of `data/batch.py`: F fields of all kinds, E width of a field's vector, T tokens, D width of a
 token, W width of a flat vector.

@@ -86,7 +86,9 @@ class CINLayer(nn.Linear):
         super().__init__(products, maps, bias=False)
         xavier(self)
 
-    def forward(self, first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"]) -> Float[Tensor, "B G E"]:
+    def forward(  # type: ignore[override]
+        self, first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"]
+    ) -> Float[Tensor, "B G E"]:
         return interact(first, maps, self.weight)
 
 

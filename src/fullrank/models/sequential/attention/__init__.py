@@ -188,8 +188,10 @@ class Attention(nn.Module, ABC):
 
     def flops(self, length: int) -> dict[str, int | None]:
         """FLOPs of one row of that many positions, forward: of submodules (projections) and between them (mixing)."""
-        x = torch.empty(1, length, self.output.out_features, device="meta")
-        found = None if self.uncounted else forward_flops(self, x, Batch.shapes(1, length))
+        found = None
+        if not self.uncounted:
+            x = torch.empty(1, length, self.output.out_features, device="meta")
+            found = forward_flops(self, x, Batch.shapes(1, length))
         if found is None:
             return {"projections": None, "mixing": None}
         mixing = found.pop("")

@@ -2,7 +2,7 @@
 
 The room's contract: an `EncoderSpec` that builds an `Encoder`. ``start`` and ``step`` are what a reasoner needs of it:
 the history is read once and never sees the latent tokens. They are vectors as the encoder's own states are, so they get
-no item position and no scale of the input.
+no item position and no scale of the input. FLOPs are counted by the base class, for vectors of width `Encoder.dim`.
 """
 
 from __future__ import annotations
@@ -81,10 +81,14 @@ class Encoder(nn.Module, ABC):
 
     def flops(self, length: int) -> dict[str, int | None]:
         """FLOPs of one row of that many positions, forward, by part; None for all where they cannot be counted."""
-        found, parts = None, self.flop_parts
-        if self.dim and not self.uncounted:
-            x = torch.empty(1, length, self.dim, device="meta")
-            found = forward_flops(self, x, Batch.shapes(1, length))
-        if found is None:
-            return dict.fromkeys(parts.values())
-        return {**dict.fromkeys(parts.values(), 0), **by_part(found, parts)}
+        if self.uncounted or not self.dim:
+            return dict.fromkeys(self.flop_parts.values())
+        return row_flops(self, self.dim, length, self.flop_parts)
+
+
+def row_flops(module: nn.Module, dim: int, length: int, parts: Mapping[str, str]) -> dict[str, int | None]:
+    """FLOPs of a module (an encoder, or a block of one) on one row, counted on shapes; None where that fails."""
+    found = forward_flops(module, torch.empty(1, length, dim, device="meta"), Batch.shapes(1, length))
+    if found is None:
+        return dict.fromkeys(parts.values())
+    return {**dict.fromkeys(parts.values(), 0), **by_part(found, parts)}

@@ -19,7 +19,7 @@ from fullrank.data.batch import Batch, Captures, States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory
 from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, row_flops
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 
 
@@ -141,9 +141,8 @@ class Block(nn.Module):
 class TransformerEncoder(Encoder):
     """Learned positions, blocks, and the norms around them."""
 
-    flop_parts = {
-        "blocks.*.attention.*": "projections", "blocks.*.attention": "mixing", "blocks.*.feed_forward": "feed_forward",
-    }  # fmt: skip
+    flop_parts = {"attention.*": "projections", "attention": "mixing", "feed_forward": "feed_forward"}
+    """Of a block."""
 
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()
@@ -179,9 +178,12 @@ class TransformerEncoder(Encoder):
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def flops(self, length: int) -> dict[str, int | None]:
-        """As of every encoder; None for the parts of an attention that is `uncounted`."""
-        silent = any(block.attention.uncounted for block in self._stack())
-        return super().flops(length) | (dict.fromkeys(("projections", "mixing")) if silent else {})
+        """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""
+        blocks = self._stack()
+        found = row_flops(blocks[0], self.dim, length, self.flop_parts)
+        if blocks[0].attention.uncounted:
+            found |= {"projections": None, "mixing": None}
+        return {part: None if count is None else len(blocks) * count for part, count in found.items()}
 
     def _stack(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))
