@@ -76,6 +76,12 @@ class Batch:
     views: int = 1
     """How often the rows are repeated, each time under other dropout: rows [0, B / views) are the first view."""
 
+    @staticmethod
+    def shapes(rows: int, length: int) -> Batch:
+        """A batch of shapes without numbers (the meta device), with times: what counting FLOPs needs."""
+        whole = torch.empty(rows, length, dtype=torch.long, device="meta")
+        return Batch(whole, torch.empty(rows, dtype=torch.long, device="meta"), times=whole)
+
     @property
     def valid(self) -> Bool[Tensor, "B T"]:
         return torch.arange(self.items.shape[1], device=self.items.device) < self.lengths[:, None]

@@ -18,7 +18,7 @@ def cross(
     first: Float[Tensor, "B W"], x: Float[Tensor, "B W"], weight: Float[Tensor, "W W"], bias: Float[Tensor, "W"]
 ) -> Float[Tensor, "B W"]:
     """x + first * (x W^T + b)."""
-    if torch.is_autocast_enabled(x.device.type):
+    if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # torch refuses to be asked of meta tensors
         return cross_reference(first, x, weight, bias)
     out: Tensor = _Cross.apply(first, x, weight, bias)
     return out

@@ -1,4 +1,4 @@
-"""How large a recommender is and what training it for an epoch costs, counted on paper from its first batches.
+"""How large a recommender is and what training it for an epoch costs, counted from its first batches.
 
 FLOPs are two for each multiplication with its addition in a matrix product, forward, attention over the padded square
 that is computed; the backward pass counts as twice the forward pass. Parts: item vectors, encoder, scores of the loss.
@@ -13,7 +13,9 @@ own score beside sampled negatives, which is no matrix product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,8 @@ def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> Seq
     """The size of a model and the cost of an epoch of these batches."""
     steps = loader.steps_per_epoch
     places = np.unique(np.linspace(0, steps - 1, min(steps, BATCHES)).astype(int))
-    found = [batch_flops(model, loader.batch(int(k))) for k in places]
+    count = _encoder_flops(model)
+    found = [batch_flops(model, loader.batch(int(k)), count) for k in places]
     share = (1 + BACKWARD) * steps / len(found)
     total: Parts = {}
     for part in found[0]:
@@ -94,22 +97,29 @@ def non_embedding(model: RecommenderModel) -> int:
     return sum(p.numel() for p in model.parameters()) - tables
 
 
-def batch_flops(model: RecommenderModel, batch: Any) -> Parts:
-    """The forward pass of one training batch, by part; None for one that does not say."""
+def batch_flops(model: RecommenderModel, batch: Any, count: Callable[[int], Parts] | None = None) -> Parts:
+    """The forward pass of one training batch, by part; None for one that does not say.
+
+    `count` gives the encoder's of a row by length; by default the encoder is asked.
+    """
     noted = _Noted(model.items)
     x, inputs = model.task.training_inputs(noted, batch)
     rows, length, dim = x.shape
-    count = getattr(model.encoder, "flops", None)
     parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
-    parts |= (
-        {"encoder": None} if count is None else {k: None if v is None else rows * v for k, v in count(length).items()}
-    )
+    row = (count or _encoder_flops(model))(length)
+    parts |= {part: None if one is None else rows * one for part, one in row.items()}
     asked = sum(model.task.counts(batch).values())
     sampled = _sampled(model)
     against = model.num_items if isinstance(model.loss, CrossEntropyLoss) else None
     against = sampled.count if sampled is not None else against
     parts["scores"] = None if against is None or _more(model) else 2 * asked * against * dim
     return parts
+
+
+def _encoder_flops(model: RecommenderModel) -> Callable[[int], Parts]:
+    """FLOPs of a row by its length, each length counted once; None of an encoder that does not say."""
+    count: Callable[[int], Parts] = getattr(model.encoder, "flops", lambda length: {"encoder": None})
+    return cache(count)
 
 
 class _Noted(Items):

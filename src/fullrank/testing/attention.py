@@ -198,7 +198,7 @@ def check_short_rows(attention: Attention) -> None:
 
 
 def check_flops(spec: Spec, device: torch.device) -> None:
-    """What an attention says it costs is what torch counts, or it says why it does not say."""
+    """An attention costs as much on shapes as on numbers, or it says why it is uncounted."""
     for length in COUNTED:
         batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
         for other, attention in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
@@ -207,7 +207,7 @@ def check_flops(spec: Spec, device: torch.device) -> None:
 
 
 def counts_as_said(module: Any, inputs: tuple[Any, ...], length: int) -> None:
-    """What a module says that rows of a length cost is what torch counts."""
+    """What a module says that rows of a length cost is what torch counts while it runs."""
     uncounted = getattr(module, "uncounted", "")
     if uncounted or not hasattr(module, "flops"):
         assert len(uncounted) > 20, "neither flops(length) nor a sentence `uncounted`"

@@ -174,7 +174,7 @@ def check_combinations(spec: Spec, device: torch.device) -> None:
 
 
 def check_flops(spec: Spec, device: torch.device) -> None:
-    """What an encoder says it costs is what torch counts, or it says why it does not say."""
+    """An encoder costs as much on shapes as on numbers, or it says why it is uncounted."""
     for length in COUNTED:
         batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
         for other, encoder in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):

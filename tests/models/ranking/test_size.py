@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from clicks import FIELDS, impressions
-from fullrank.models.ranking import Ranker
+from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.feed_forwards import FeedForward
 from fullrank.models.ranking.fm import FM
@@ -51,13 +52,54 @@ def test_the_whole_model_is_counted(dims: Any) -> None:
     assert made.size().dense + made.size().embedding == sum(p.numel() for p in made.parameters())
 
 
-def test_a_ranker_of_another_package_may_not_say() -> None:
+class Own(Ranker):
+    """A ranker of another package that says nothing of its cost."""
+
+    def __init__(self, looks: bool = False) -> None:
+        super().__init__()
+        self.looks, self.up = looks, nn.Linear(4, 5)
+
+    def forward(self, x: FieldTokens) -> RankerOutput:
+        logits = self.up(x.tokens).sum((1, 2))
+        return RankerOutput(logits * logits.max().item() if self.looks else logits)
+
+
+class OwnFeedForward(FeedForward):
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.map(x), {}
+
+
+def test_a_ranker_of_another_package_is_counted() -> None:
     made = model(DCNv2())
-    made.ranker = Ranker()
-    assert made.size().total_flops is None and made.size().dump()["flops"] is None
+    made.ranker = Own()
+    assert made.size().flops == {"ranker": 2 * 7 * 4 * 5}
     whole = model(RankElastor(tokens=4, width=6, blocks=1))
-    whole.ranker.feed_forwards[0] = FeedForward()  # type: ignore[index,operator]
-    assert whole.size().flops["ffn_0"] is None and whole.size().total_flops is None
+    whole.ranker.feed_forwards[0] = OwnFeedForward()  # type: ignore[index,operator]
+    assert whole.size().flops["ffn_0"] == 2 * 4 * 6 * 6
+
+
+@pytest.mark.parametrize("ranker", [Own(looks=True), Ranker(), nn.Linear(1, 1)], ids=["looks", "empty", "alien"])
+def test_what_cannot_be_counted_is_unknown(ranker: nn.Module) -> None:
+    """It looks at values, cannot run, or is no ranker of ours."""
+    made = model(DCNv2())
+    made.ranker = ranker  # type: ignore[assignment]
+    assert made.size().flops == {"ranker": None} and made.size().total_flops is None
+    assert made.size().dump()["flops"] is None
+
+
+def test_counting_leaves_a_model_in_training_as_it_is() -> None:
+    """Batch norm and dropout included: weights, running means, mode and random numbers."""
+    deep = {"hidden": [5], "batch_norm": True, "dropout": 0.5}
+    made = model(DCNv2(crosses=1, deep=deep)).train()
+    before, state = {key: value.clone() for key, value in made.state_dict().items()}, torch.get_rng_state()
+    assert made.size() == made.eval().size()
+    assert made.train().size().flops["deep"] == 2 * 28 * 5 and made.ranker.deep.training  # type: ignore[union-attr]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[key]) for key, value in made.state_dict().items())
 
 
 def test_shapes_need_no_memory() -> None:

@@ -1,7 +1,7 @@
 """Ranking (CTR) models: the fields of an impression -> the logit of a click.
 
 The room's contract: a `RankerSpec` whose ``build(fields, dim)`` gives a `Ranker`; `fields` are the `FieldInfo`s in the
-order of the schema (one token each) and `dim` the width of a token.
+order of the schema (one token each) and `dim` the width of a token. FLOPs are counted: nothing has to be written.
 
 Letters, beside those of `data/batch.py`: F fields of all kinds, E width of a field's vector, T tokens, D width of a
 token, W width of a flat vector.
@@ -12,13 +12,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
+from fullrank.ops.flop_count import by_part, forward_flops
 
 EVERY = frozenset({"*"})
 """Captures every layer's output."""
@@ -70,12 +73,23 @@ class RankerOutput:
 class Ranker(nn.Module):
     """`FieldTokens` -> `RankerOutput`."""
 
+    flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
+    """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
+
     def forward(self, x: FieldTokens) -> RankerOutput:
         raise NotImplementedError
 
-    def flops(self) -> Flops:
-        """What an impression costs forward (`Size` in `model.py` says what counts). Without it, runs record none."""
-        return {"ranker": None}
+    def flops(self, fields: int, dim: int) -> Flops:
+        """What an impression of so many fields costs forward, by part (`Size` in `model.py` says what counts).
+
+        Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not know overrides it.
+        """
+        rows = 2  # batch norm refuses one in training
+        tokens = torch.empty(rows, fields, dim, device="meta")
+        found = forward_flops(self, FieldTokens(tokens, torch.empty(rows, device="meta")))
+        if found is None:
+            return {"ranker": None}
+        return {part: count // rows for part, count in by_part(found, self.flop_parts).items()}
 
 
 class RankerSpec(Spec):
@@ -97,8 +111,3 @@ def require_fields_to_cross(fields: Sequence[FieldInfo], kind: str) -> None:
             f"{kind} crosses fields and this store has {len(fields)}: prepare at least two, or use lr or dnn",
             code="too-few-fields",
         )
-
-
-def of_linear(layer: nn.Linear, times: int = 1) -> int:
-    """FLOPs of a linear layer on `times` vectors."""
-    return 2 * layer.weight.numel() * times

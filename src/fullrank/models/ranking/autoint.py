@@ -22,11 +22,9 @@ from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
     FieldTokens,
-    Flops,
     Ranker,
     RankerOutput,
     RankerSpec,
-    of_linear,
     require_fields_to_cross,
 )
 from fullrank.models.ranking.perceptron import Deep, xavier
@@ -71,6 +69,8 @@ class AutoInt(RankerSpec):
 
 
 class AutoIntRanker(Ranker):
+    flop_parts = {"layers.*": "attention_*", "deep": "deep", "": "head"}
+
     def __init__(self, fields: int, dim: int, spec: AutoInt):
         super().__init__()
         self.fields = fields
@@ -89,16 +89,6 @@ class AutoIntRanker(Ranker):
         if self.deep is not None and self.deep_head is not None:
             logits = logits + self.deep_head(self.deep(x.tokens.flatten(1))).squeeze(-1)
         return RankerOutput(logits if x.linear is None else logits + x.linear, outputs)
-
-    def flops(self) -> Flops:
-        found: Flops = {}
-        for number, layer in enumerate(self.layers):
-            assert isinstance(layer, FieldAttention)
-            found[f"attention_{number}"] = layer.flops(self.fields)
-        head = of_linear(self.head)
-        if self.deep is not None and self.deep_head is not None:
-            found["deep"], head = self.deep.flops(), head + of_linear(self.deep_head)
-        return {**found, "head": head}
 
 
 class FieldAttention(nn.Module):
@@ -124,8 +114,3 @@ class FieldAttention(nn.Module):
         if self.residual is not None:
             out = out + self.residual(x)
         return F.relu(out if self.norm is None else self.norm(out))
-
-    def flops(self, fields: int) -> int:
-        """Projections of every field, then scores and mixtures of every pair."""
-        maps = [self.query, self.key, self.value, *([] if self.residual is None else [self.residual])]
-        return sum(of_linear(one, fields) for one in maps) + 2 * 2 * fields * fields * self.query.out_features

@@ -32,9 +32,9 @@ from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
-from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
-from fullrank.models.ranking.mixings import Mixing, MixingSpec
+from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking.feed_forwards import FeedForwardSpec
+from fullrank.models.ranking.mixings import MixingSpec
 from fullrank.models.ranking.perceptron import xavier
 
 HIDDEN = {"matrix": 500, "vector": 800}
@@ -109,9 +109,6 @@ class Tokens(nn.Module):
             x = self.down(x)
         return x.reshape(-1, self.tokens, self.width)
 
-    def flops(self) -> int:
-        return of_linear(self.up, self.chunks) + of_linear(self.down, self.chunks) if self.chunks else 0
-
 
 Heads = Literal["mlp", "flatten", "mean", "mean_all"]
 
@@ -144,6 +141,8 @@ class Blocks(RankerSpec):
 
 
 class BlocksRanker(Ranker):
+    flop_parts = {"tokenise": "tokens", "mixings.*": "mixing_*", "feed_forwards.*": "ffn_*", "head": "head"}
+
     def __init__(self, inputs: int, width: int, spec: Blocks):
         super().__init__()
         self.tokenise = spec.tokeniser.build(inputs, spec.tokens, width)
@@ -165,13 +164,6 @@ class BlocksRanker(Ranker):
                 aux[name] = aux[name] + value if name in aux else value
         return RankerOutput(self.head(tokens), outputs, aux)
 
-    def flops(self) -> Flops:
-        found: Flops = {"tokens": self.tokenise.flops()}
-        for number, (mixing, feed_forward) in enumerate(zip(self.mixings, self.feed_forwards, strict=True)):
-            assert isinstance(mixing, Mixing) and isinstance(feed_forward, FeedForward)
-            found |= {f"mixing_{number}": mixing.flops(), f"ffn_{number}": feed_forward.flops()}
-        return {**found, "head": self.head.flops()}
-
 
 class Head(nn.Module):
     """[B, T, D] -> [B]."""
@@ -191,6 +183,3 @@ class Head(nn.Module):
             return x.mean((1, 2))
         out: Tensor = self.map(x.mean(1) if self.kind == "mean" else x.flatten(1))
         return torch.squeeze(out, -1)
-
-    def flops(self) -> int:
-        return sum(of_linear(layer) for layer in self.modules() if isinstance(layer, nn.Linear))

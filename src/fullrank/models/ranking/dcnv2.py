@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
+from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.ops.cross import cross
 
@@ -60,6 +60,8 @@ class DCNv2(RankerSpec):
 
 
 class DCNv2Ranker(Ranker):
+    flop_parts = {"crosses.*": "cross_*", "deep": "deep", "": "head"}
+
     def __init__(self, width: int, spec: DCNv2):
         super().__init__()
         self.stacked = spec.structure == "stacked"
@@ -85,15 +87,6 @@ class DCNv2Ranker(Ranker):
             logits = F.linear(crossed, sides[0], self.head.bias) + F.linear(self.deep(first), sides[1])
         return RankerOutput(logits.squeeze(-1), outputs)
 
-    def flops(self) -> Flops:
-        found: Flops = {}
-        for number, layer in enumerate(self.crosses):
-            assert isinstance(layer, Cross | LowRankCross)
-            found[f"cross_{number}"] = layer.flops()
-        if self.deep is not None:
-            found["deep"] = self.deep.flops()
-        return {**found, "head": of_linear(self.head)}
-
 
 class Cross(nn.Module):
     """Eq. 1."""
@@ -104,9 +97,6 @@ class Cross(nn.Module):
 
     def forward(self, first: Float[Tensor, "B W"], x: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
         return cross(first, x, self.linear.weight, self.linear.bias)
-
-    def flops(self) -> int:
-        return of_linear(self.linear)
 
 
 class LowRankCross(nn.Module):
@@ -129,7 +119,3 @@ class LowRankCross(nn.Module):
         if self.gate is not None:
             inner = inner * self.gate(x).softmax(-1)[..., None]  # before the widest product, which is linear
         return torch.addcmul(x, first, torch.einsum("ber,erw->bw", inner, self.up) + self.bias)
-
-    def flops(self) -> int:
-        gate = 0 if self.gate is None else of_linear(self.gate)
-        return gate + 2 * (self.down.numel() + self.core.numel() + self.up.numel())

@@ -13,7 +13,7 @@ from torch import nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, of_linear
+from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 
 
@@ -35,6 +35,8 @@ class DNN(RankerSpec):
 
 
 class DNNRanker(Ranker):
+    flop_parts = {"deep": "deep", "": "head"}
+
     def __init__(self, width: int, spec: DNN):
         super().__init__()
         self.deep = spec.deep.build(width)
@@ -42,6 +44,3 @@ class DNNRanker(Ranker):
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         return RankerOutput(self.head(self.deep(x.tokens.flatten(1))).squeeze(-1), x.layer_outputs())
-
-    def flops(self) -> Flops:
-        return {"deep": self.deep.flops(), "head": of_linear(self.head)}

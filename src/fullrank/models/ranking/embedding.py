@@ -115,7 +115,10 @@ class FieldEmbedding(nn.Module):
         return sum(p.numel() for p in self.parameters()) - bias - sum(m.numel() for m in self.projections.values())
 
     def flops(self) -> Flops:
-        """Of one impression: the projections of fields that are stored at another width."""
+        """Of one impression: the projections of fields that are stored at another width.
+
+        A formula, since look-ups of ragged bags cannot run on shapes.
+        """
         return {"projections": 2 * sum(m.numel() for m in self.projections.values())} if self.projections else {}
 
     def forward(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> FieldTokens:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
+from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
 
 
 class FM(RankerSpec):
@@ -33,9 +33,6 @@ class FMRanker(Ranker):
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
         return RankerOutput(x.linear + pairs(x.tokens), x.layer_outputs())
-
-    def flops(self) -> Flops:
-        return {}
 
 
 def pairs(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:

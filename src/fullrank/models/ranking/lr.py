@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Flops, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
 
 
 class LR(RankerSpec):
@@ -31,6 +31,3 @@ class LRRanker(Ranker):
     def forward(self, x: FieldTokens) -> RankerOutput:
         assert x.linear is not None
         return RankerOutput(x.linear)
-
-    def flops(self) -> Flops:
-        return {}

@@ -20,7 +20,7 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import RankerOutput, RankerSpec
+from fullrank.models.ranking import Flops, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding
 
@@ -52,13 +52,13 @@ class RankingModel(Spec):
 
 @dataclass(frozen=True)
 class Size:
-    """Parameters and FLOPs of a ranking model, counted on paper.
+    """Parameters and FLOPs of a ranking model, counted on shapes before it runs.
 
     Parameters are those of the look-ups (tables, vectors of numbers, first-order weights) and the dense ones, which
     every impression passes through. FLOPs are those of one impression's forward pass: two for each multiplication with
     its addition in a matrix product. Biases, norms, activations, sums, element-wise products and look-ups are not
-    counted, so that lr and fm have none; training takes about three times as many. `ops/flop_count.py` counts the same
-    while it runs.
+    counted, so that lr and fm have none; training takes about three times as many. Torch counts them
+    (`ops/flop_count.py`); all experts of a mixture are computed and counted.
 
     Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the machine.
     """
@@ -119,7 +119,11 @@ class RankingModule(nn.Module):
         """Parameters by kind, and the FLOPs of one impression."""
         embedding = self.embedding.looked_up()
         dense = sum(p.numel() for p in self.parameters()) - embedding
-        return Size(embedding, dense, {**self.embedding.flops(), **self.ranker.flops()})
+        # a ranker of another package need not be one of ours
+        flops: Flops = {"ranker": None}
+        if isinstance(self.ranker, Ranker):
+            flops = self.ranker.flops(len(self.embedding.fields), self.embedding.spec.dim)
+        return Size(embedding, dense, {**self.embedding.flops(), **flops})
 
     def row_parameters(self) -> list[nn.Parameter]:
         """Tables whose gradients are sparse, updated row by row."""

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.models.ranking import of_linear
 
 
 class Deep(Spec):
@@ -55,9 +54,6 @@ class Perceptron(nn.Module):
     def forward(self, x: Float[Tensor, "B W"]) -> Float[Tensor, "B H"]:
         out: Tensor = self.layers(x)
         return out
-
-    def flops(self) -> int:
-        return sum(of_linear(layer) for layer in self.layers if isinstance(layer, nn.Linear))
 
 
 def xavier(linear: nn.Linear) -> nn.Linear:

@@ -20,11 +20,9 @@ from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
     FieldTokens,
-    Flops,
     Ranker,
     RankerOutput,
     RankerSpec,
-    of_linear,
     require_fields_to_cross,
 )
 from fullrank.models.ranking.perceptron import Deep, xavier
@@ -55,13 +53,14 @@ class XDeepFM(RankerSpec):
 
 
 class XDeepFMRanker(Ranker):
+    flop_parts = {"cin.*": "cin_*", "deep": "deep", "": "head"}
+
     def __init__(self, fields: int, dim: int, spec: XDeepFM):
         super().__init__()
         self.dim = dim
         maps = (fields, *spec.cin)
         self.cin = nn.ModuleList(
-            xavier(nn.Linear(fields * before, after, bias=False))
-            for before, after in zip(maps[:-1], maps[1:], strict=True)
+            CINLayer(fields * before, after) for before, after in zip(maps[:-1], maps[1:], strict=True)
         )
         self.pooled = xavier(nn.Linear(sum(spec.cin), 1))
         self.deep = spec.deep.build(fields * dim) if spec.deep.hidden else None
@@ -71,8 +70,7 @@ class XDeepFMRanker(Ranker):
         assert x.linear is not None
         outputs, sums, maps = x.layer_outputs(), [], x.tokens
         for number, layer in enumerate(self.cin):
-            assert isinstance(layer, nn.Linear)
-            maps = interact(x.tokens, maps, layer.weight)
+            maps = layer(x.tokens, maps)
             outputs(f"cin_{number}", maps)
             sums.append(maps.sum(-1))
         logits = x.linear + self.pooled(torch.cat(sums, -1)).squeeze(-1)
@@ -80,15 +78,18 @@ class XDeepFMRanker(Ranker):
             logits = logits + self.head(self.deep(x.tokens.flatten(1))).squeeze(-1)
         return RankerOutput(logits, outputs)
 
-    def flops(self) -> Flops:
-        found: Flops = {}
-        for number, layer in enumerate(self.cin):
-            assert isinstance(layer, nn.Linear)
-            found[f"cin_{number}"] = of_linear(layer, self.dim)
-        head = of_linear(self.pooled)
-        if self.deep is not None and self.head is not None:
-            found["deep"], head = self.deep.flops(), head + of_linear(self.head)
-        return {**found, "head": head}
+
+class CINLayer(nn.Linear):
+    """Eq. 6, a layer: each feature map is a linear map of all products of a field's vector and a map before it."""
+
+    def __init__(self, products: int, maps: int):
+        super().__init__(products, maps, bias=False)
+        xavier(self)
+
+    def forward(  # type: ignore[override]
+        self, first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"]
+    ) -> Float[Tensor, "B G E"]:
+        return interact(first, maps, self.weight)
 
 
 def interact(

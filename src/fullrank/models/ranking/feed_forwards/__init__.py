@@ -1,7 +1,7 @@
 """Per-token feed-forward networks of RankMixer and RankElastor: each token has weights of its own.
 
 The room's contract: a `FeedForwardSpec` whose ``build(tokens, width)`` gives a `FeedForward`. The residual and its norm
-belong to the network.
+belong to the network. Its FLOPs are counted as the ranker's `ffn_0`, `ffn_1`, ...; nothing has to be written.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
         """The tokens, and scalars to be added to the loss, by name."""
         raise NotImplementedError
-
-    def flops(self) -> int | None:
-        """Of one impression; None where it does not say."""
-        return None
 
 
 class FeedForwardSpec(Spec):

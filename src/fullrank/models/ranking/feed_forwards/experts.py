@@ -58,6 +58,3 @@ class ExpertsFeedForward(FeedForward):
             out = out + gates[..., number, None] * per_token(perceptron, x, weights, self.how)
         aux = {"routing": self.sparsity * gates.mean()} if self.sparsity else {}
         return self.norm(out), aux
-
-    def flops(self) -> int:
-        return 2 * sum(weight.numel() for weight in [*self.up, *self.down, self.router])

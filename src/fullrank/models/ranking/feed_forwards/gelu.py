@@ -59,9 +59,6 @@ class GeluFeedForward(FeedForward):
         out = x + per_token(perceptron, x, [*self.weights, *self.biases], self.how)
         return out if self.norm is None else self.norm(out), {}
 
-    def flops(self) -> int:
-        return 2 * sum(weight.numel() for weight in self.weights)
-
 
 def perceptron(x: Tensor, *weights: Tensor) -> Tensor:
     """Layers of one token (or of all): first the matrices, then as many biases; GELU between layers."""

@@ -63,10 +63,6 @@ class GluFeedForward(FeedForward):
             out = per_token(gated_with_skip, inner, [self.skip, *weights], self.how)
         return out + x if self.outer_skip else out, {}
 
-    def flops(self) -> int:
-        maps = [self.gate, self.value, self.down, self.residual, *([] if self.skip is None else [self.skip])]
-        return 2 * sum(weight.numel() for weight in maps)
-
 
 def gated(x: Tensor, gate: Tensor, value: Tensor, down: Tensor, residual: Tensor, *bias: Tensor) -> Tensor:
     """Eq. 4 for one token (or for all)."""

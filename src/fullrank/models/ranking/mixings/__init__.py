@@ -1,6 +1,7 @@
 """Token mixings of RankMixer and RankElastor: information crosses from token to token.
 
-The room's contract: a `MixingSpec` whose ``build(tokens, width)`` gives a `Mixing`.
+The room's contract: a `MixingSpec` whose ``build(tokens, width)`` gives a `Mixing`. Its FLOPs are
+counted as the ranker's `mixing_0`, `mixing_1`, ...; nothing has to be written.
 """
 
 from __future__ import annotations
@@ -20,10 +21,6 @@ class Mixing(nn.Module):
         """The mixed tokens before the last norm, which diagnostics read (as RankElastor's code does), and behind it,
         which goes on."""
         raise NotImplementedError
-
-    def flops(self) -> int | None:
-        """Of one impression; None where it does not say."""
-        return None
 
 
 class MixingSpec(Spec):

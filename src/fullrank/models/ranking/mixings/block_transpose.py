@@ -47,9 +47,6 @@ class BlockTransposeMixing(Mixing):
         mixed = x + transposed(x)
         return mixed, self.norm(mixed)
 
-    def flops(self) -> int:
-        return 0
-
 
 def transposed(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
     """The transpose of the grid of blocks."""

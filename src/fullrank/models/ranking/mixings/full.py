@@ -20,7 +20,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.models.ranking import of_linear
 from fullrank.models.ranking.mixings import Mixing, MixingSpec
 from fullrank.models.ranking.perceptron import xavier
 
@@ -59,9 +58,6 @@ class FullMixing(Mixing):
         moved = self.linear(flat) if self.factor == 1 else kronecker(self.linear.weight, flat, self.factor)
         mixed = x + moved.view(x.shape)
         return mixed, self.after(mixed)
-
-    def flops(self) -> int:
-        return of_linear(self.linear, self.factor)
 
 
 def kronecker(weight: Float[Tensor, "N N"], x: Float[Tensor, "B M"], factor: int) -> Float[Tensor, "B M"]:

@@ -24,6 +24,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention.positions import Places
+from fullrank.ops.flop_count import forward_flops
 
 Memory = tuple[Tensor, Tensor]
 """Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S, e]."""
@@ -74,7 +75,7 @@ class Attention(nn.Module, ABC):
     captures_after_dropout: bool = True
     """It can tell how much each key received after dropout (`batch.Captures`)."""
     uncounted: str = ""
-    """Why `flops` cannot tell the cost; empty where it can."""
+    """Why its FLOPs cannot be counted on shapes (a kernel that torch's counter does not know); empty where they can."""
 
     def __init__(self, dim: int, max_length: int, spec: AttentionSpec, *, bias: bool = False, projections: bool = True):
         """With ``projections=False`` the subclass makes its own and overrides `project` and `matrices`."""
@@ -185,11 +186,16 @@ class Attention(nn.Module, ABC):
         """The value projection of each head and the output projection, as views of the parameters."""
         return self.qkv.weight.chunk(3)[2].unflatten(0, (self.heads, -1)), self.output.weight
 
-    def flops(self, length: int) -> dict[str, int]:
-        """What one row of that many positions costs forward."""
-        weights = self.qkv.weight.numel() + self.output.weight.numel()
-        mixing = of_mixing(length, 2 * self.output.in_features, causal=self.causal)
-        return {"projections": 2 * length * weights, "mixing": mixing}
+    def flops(self, length: int) -> dict[str, int | None]:
+        """FLOPs of one row of that many positions, forward: of submodules (projections) and between them (mixing)."""
+        found = None
+        if not self.uncounted:
+            x = torch.empty(1, length, self.output.out_features, device="meta")
+            found = forward_flops(self, x, Batch.shapes(1, length))
+        if found is None:
+            return {"projections": None, "mixing": None}
+        mixing = found.pop("")
+        return {"projections": sum(found.values()), "mixing": mixing}
 
     def _mix(self, q: Tensor, k: Tensor, allowed: Tensor, places: Places | None) -> Tensor:
         told: tuple[Places, ...] = (places,) if self.positional and places is not None else ()
@@ -210,14 +216,3 @@ def mask(batch: Batch, *, causal: bool) -> Bool[Tensor, "B 1 T T"]:
 def latent_mask(batch: Batch, steps: int) -> Bool[Tensor, "B 1 1 n"]:
     """Which of n = T + S keys a latent token may see: the row's events, and its stream's tokens."""
     return torch.cat([batch.valid, batch.valid.new_ones(len(batch.lengths), steps)], 1)[:, None, None]
-
-
-def of_mixing(length: int, widths: int, *, causal: bool, block: int | None = None) -> int:
-    """FLOPs of products of queries and keys, and of weights and values, whose widths over all heads add up to `widths`.
-
-    The whole square is counted, as it is computed; blocks of causal queries read the keys up to their own end alone.
-    """
-    if block is None or not causal:
-        return 2 * widths * length * length
-    ends = range(0, length, block)
-    return 2 * widths * sum((min(low + block, length) - low) * min(low + block, length) for low in ends)

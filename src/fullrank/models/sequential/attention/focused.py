@@ -41,7 +41,6 @@ from fullrank.models.sequential.attention import (
     Projection,
     latent_mask,
     mask,
-    of_mixing,
 )  # fmt: skip
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.focused_attention import (
@@ -54,7 +53,6 @@ from fullrank.ops.focused_attention import (
     softmax_map,
     subtracted,
 )  # fmt: skip
-from fullrank.ops.query_blocks import BLOCK
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 
 Norm = Literal["none", "head_rms", "row_l1", "row_rms"]
@@ -170,13 +168,6 @@ class FocusedAttention(Attention):
     def matrices(self) -> Projection:
         """With head_rms the norm stands between the two."""
         return self.qkv.weight[-self.sizes[2] :].unflatten(0, (self.heads, -1)), self.output.weight
-
-    def flops(self, length: int) -> dict[str, int]:
-        weights = self.qkv.weight.numel() + self.output.weight.numel()
-        fused = self.rows is None and self._dropped() == 0  # two kernels that each mix the values, else one in blocks
-        widths, block = self.sizes[0] + (2 if fused else 1) * self.sizes[2], None if fused else BLOCK
-        mixing = of_mixing(length, widths, causal=self.causal, block=block)
-        return {"projections": 2 * length * weights, "mixing": mixing}
 
     def _dropped(self) -> float:
         return self.weight_dropout if self.training else 0.0

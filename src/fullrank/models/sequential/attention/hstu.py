@@ -31,10 +31,8 @@ from fullrank.models.sequential.attention import (
     Memory,
     Projection,
     latent_mask,
-    of_mixing,
 )  # fmt: skip
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
-from fullrank.ops.query_blocks import BLOCK
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
 
@@ -183,11 +181,6 @@ class HSTUAttention(Attention):
         """Of the values before their SiLU; the norm and the gate stand between them and the output projection."""
         value = self.uvqk.weight[self.sizes[0] : self.sizes[0] + self.sizes[1]]
         return value.unflatten(0, (self.heads, -1)), self.output.weight
-
-    def flops(self, length: int) -> dict[str, int]:
-        weights = self.uvqk.weight.numel() + self.output.weight.numel()
-        mixing = of_mixing(length, self.sizes[1] + self.sizes[2], causal=self.causal, block=BLOCK)
-        return {"projections": 2 * length * weights, "mixing": mixing}
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, places: Places, counted: Tensor | None

@@ -2,19 +2,23 @@
 
 The room's contract: an `EncoderSpec` that builds an `Encoder`. ``start`` and ``step`` are what a reasoner needs of it:
 the history is read once and never sees the latent tokens. They are vectors as the encoder's own states are, so they get
-no item position and no scale of the input.
+no item position and no scale of the input. FLOPs are counted by the base class, for vectors of width `Encoder.dim`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, States
+from fullrank.ops.flop_count import by_part, forward_flops
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,17 @@ class EncoderSpec(Spec):
 
 
 class Encoder(nn.Module, ABC):
-    """History of vectors -> States. ``flops(length)`` is what one row costs forward, by part (None where unknown)."""
+    """History of vectors -> States."""
 
     causal: bool
+    dim: int = 0
+    """Width of the vectors; FLOPs are counted where it is set."""
     reads_times: bool = False
     """It needs `Batch.times`: the loader and `recommend` then provide them."""
     uncounted: str = ""
-    """Why there is no `flops`; empty where there is."""
+    """Why its FLOPs cannot be counted on shapes; empty where they can."""
+    flop_parts: ClassVar[Mapping[str, str]] = {"": "encoder"}
+    """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
@@ -70,3 +78,17 @@ class Encoder(nn.Module, ABC):
         A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens and itself. The
         first step of a cache says how many streams there are.
         """
+
+    def flops(self, length: int) -> dict[str, int | None]:
+        """FLOPs of one row of that many positions, forward, by part; None for all where they cannot be counted."""
+        if self.uncounted or not self.dim:
+            return dict.fromkeys(self.flop_parts.values())
+        return row_flops(self, self.dim, length, self.flop_parts)
+
+
+def row_flops(module: nn.Module, dim: int, length: int, parts: Mapping[str, str]) -> dict[str, int | None]:
+    """FLOPs of a module (an encoder, or a block of one) on one row, counted on shapes; None where that fails."""
+    found = forward_flops(module, torch.empty(1, length, dim, device="meta"), Batch.shapes(1, length))
+    if found is None:
+        return dict.fromkeys(parts.values())
+    return {**dict.fromkeys(parts.values(), 0), **by_part(found, parts)}

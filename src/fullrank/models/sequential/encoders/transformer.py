@@ -19,7 +19,7 @@ from fullrank.data.batch import Batch, Captures, States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory
 from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, row_flops
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 
 
@@ -117,14 +117,6 @@ class Block(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         return self._behind(x, self.attention(self._before(x), batch))
 
-    def flops(self, length: int) -> dict[str, int | None]:
-        """None for the parts of an attention that cannot tell."""
-        unknown = {"projections": None, "mixing": None}
-        own = unknown if self.attention.uncounted else self.attention.flops(length)
-        inner = () if self.feed_forward is None else self.feed_forward.modules()
-        fed = sum(layer.weight.numel() for layer in inner if isinstance(layer, nn.Linear))
-        return {**own, "feed_forward": 2 * length * fed}
-
     def step(self, x: Float[Tensor, "B P D"], memory: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Memory]:
         """One more token in each stream: its state, and the keys and values of the streams."""
         own = (memory[2], memory[3]) if len(memory) > 2 else None
@@ -149,8 +141,12 @@ class Block(nn.Module):
 class TransformerEncoder(Encoder):
     """Learned positions, blocks, and the norms around them."""
 
+    flop_parts = {"attention.*": "projections", "attention": "mixing", "feed_forward": "feed_forward"}
+    """Of a block."""
+
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()
+        self.dim = dim
         self.causal = spec.attention.causal
         self.blocks = nn.ModuleList(Block(dim, max_length, spec) for _ in range(spec.layers))
         self.reads_times = any(block.attention.reads_times for block in self._stack())
@@ -182,9 +178,12 @@ class TransformerEncoder(Encoder):
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def flops(self, length: int) -> dict[str, int | None]:
-        blocks = [block.flops(length) for block in self._stack()]
-        parts = {part: [block[part] for block in blocks] for part in blocks[0]}
-        return {part: None if None in found else sum(v or 0 for v in found) for part, found in parts.items()}
+        """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""
+        blocks = self._stack()
+        found = row_flops(blocks[0], self.dim, length, self.flop_parts)
+        if blocks[0].attention.uncounted:
+            found |= {"projections": None, "mixing": None}
+        return {part: None if count is None else len(blocks) * count for part, count in found.items()}
 
     def _stack(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))
