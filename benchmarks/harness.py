@@ -86,7 +86,8 @@ def locked(name: str, lock: Path = LOCK) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "another benchmark"
             raise UserError(
-                f"{holder} is being timed and holds {lock.name}: two at once would slow each other, so wait for it"
+                f"{holder} is being timed and holds {lock.name}: two at once would slow each other, so wait for it",
+                code="benchmark-running",
             ) from None
         file.truncate(0)
         file.write(f"benchmarks.{name} (process {os.getpid()}, since {_now().strftime('%H:%M:%S')} UTC)")

@@ -193,7 +193,9 @@ def against_padded(
     order = spread(batches)
     needed = bytes_needed(max(len(b.lengths) for b in batches), twin.model.max_length, store.num_items)
     if (free := machine.free_bytes()) is not None and free < needed:
-        raise UserError(f"the padded twin needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free")
+        raise UserError(
+            f"the padded twin needs {needed:,.0f} bytes of memory and {free:,.0f} are free", code="too-little-memory"
+        )
     padded_loss(twin.model, batches[order[0]]).backward()  # warm-up
     seconds = 0.0
     losses: list[float] = []

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -110,13 +110,17 @@ class Run:
             found = tuple(FieldInfo(**one) for one in tree["fields"])
         except (KeyError, TypeError) as error:
             raise UserError(
-                f"{self.path / 'fields.json'} does not list fields ({error}); the folder is damaged",
+                f"{self.path / 'fields.json'} does not list fields but {brief(tree.get('fields'), 80)} ({error}); "
+                "the folder is damaged",
                 code="file-damaged",
             ) from None
-        if not all(is_count(field.size) for field in found):
-            raise UserError(
-                f"{self.path / 'fields.json'} has sizes that are no counts; the folder is damaged", code="file-damaged"
-            )
+        for field in found:
+            if not is_count(field.size):
+                raise UserError(
+                    f"{self.path / 'fields.json'} gives the field {brief(field.name, 80)} the size "
+                    f"{brief(field.size, 80)}, which is no count; the folder is damaged",
+                    code="file-damaged",
+                )
         return found
 
     def trained_until(self, data: AnyStore | str | Path | None = None) -> int | None:
@@ -160,9 +164,13 @@ class Run:
     def _own_encoder(self) -> FieldEncoder:
         path = self.path / encoder_files.NAME
         encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
-        if self.manifest.get("encoder") != _encoder_hashes(self.path):
+        found, trained = _encoder_hashes(self.path), self.manifest.get("encoder")
+        if trained != found:
             # two values that changed places have the right number of ids, and would predict in silence
-            raise damaged_file(path, "it or its vocabulary is not the one that the weights were trained with", AGAIN)
+            known = trained if isinstance(trained, dict) else {}
+            name = next((one for one in found if known.get(one) != found[one]), encoder_files.NAME)
+            reason = f"its SHA-256 is {found[name]!r}, and the weights were trained with {brief(known.get(name), 80)}"
+            raise damaged_file(self.path / name, reason, AGAIN)
         return encoder
 
 
@@ -227,9 +235,12 @@ def is_run(folder: Path) -> bool:
 def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
     data = manifest.get("data")
     whole = isinstance(data, dict) and all(isinstance(data.get(key), str) for key in ("path", "split_fingerprint"))
-    if not whole or type(manifest.get("parameters")) is not int:
+    parameters = manifest.get("parameters")
+    if not whole or type(parameters) is not int:
         raise UserError(
-            f"{folder / 'manifest.json'} lacks the run's data or parameters; the folder is damaged", code="file-damaged"
+            f"{folder / 'manifest.json'} says data={brief(data, 120)} and parameters={brief(parameters, 80)}, "
+            "not a path with a split_fingerprint, and a count; the folder is damaged",
+            code="file-damaged",
         )
 
 

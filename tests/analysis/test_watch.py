@@ -8,7 +8,6 @@ import pytest
 
 import fullrank as fr
 from fullrank.analysis.watch import Watch
-from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
@@ -80,6 +79,6 @@ def test_settings_that_cannot_be() -> None:
 
 
 def test_a_baseline_has_no_epochs_to_watch(market: Store, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="fitted at once"):
+    with refused("baseline-without-training", "callbacks"):
         fr.train("popularity", market, tmp_path / "run", callbacks=[Watch()])
     assert not (tmp_path / "run").exists()

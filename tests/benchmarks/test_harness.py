@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import harness, machine
 from benchmarks.harness import Benchmark, Wrong, locked, main
-from fullrank.core.errors import UserError
+from refusals import refused
 
 
 def benchmark(
@@ -80,7 +80,7 @@ def test_the_lock_of_a_killed_process_does_not_bind(lock: Path) -> None:
         env={"PYTHONPATH": f"{harness.ROOT}/src"},
     )
     assert process.stdout is not None and process.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match="benchmarks.killed"), locked("second", lock):
+    with refused("benchmark-running", "benchmarks.killed", process.pid), locked("second", lock):
         pass
     process.kill()
     process.wait()

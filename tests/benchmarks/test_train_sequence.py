@@ -15,9 +15,9 @@ from benchmarks.data import tiny
 from benchmarks.harness import Wrong
 from benchmarks.twins.padded import IGNORED, padded, padded_loss
 from benchmarks.twins.products import Products
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.sequential.model import RecommenderModel
+from refusals import refused
 
 
 def test_what_is_timed_is_right() -> None:
@@ -115,7 +115,7 @@ def test_too_little_memory_for_the_twin_is_said_before_it_starts(monkeypatch: py
     monkeypatch.setattr(benchmark.machine, "free_bytes", lambda: 1000)
     store, spec = tiny(), benchmark.experiment(dim=8, layers=1)
     loader = benchmark.loader_of(spec, store, benchmark.Trainee(spec, store, benchmark.our_loss).model)
-    with pytest.raises(UserError, match="padded twin needs"):
+    with refused("too-little-memory", "1,000"):
         benchmark.against_padded(spec, store, loader, [loader.batch(0)], 1e9, lambda text: None)
 
 

@@ -50,8 +50,7 @@ Refuses = Callable[..., str]
 def refuses(call: Call) -> Refuses:
     """`refuses("code", words, "named", ...)`: the command line ends with status 2, this code and one sentence.
 
-    The sentence names these values (what was given, what is allowed); its prose may change. It is returned. Where the
-    code is another room's to choose, "" leaves it open.
+    The sentence names these values (what was given, what is allowed); its prose may change. It is returned.
     """
 
     def run(code: str, words: Sequence[object], *names: object) -> str:
@@ -59,7 +58,7 @@ def refuses(call: Call) -> Refuses:
         assert said.code == 2 and "Traceback" not in said.err, said.err
         sentence = said.json["error"]
         assert said.err.splitlines()[-1] == f"Error: {sentence}"
-        assert said.json["code"] == code or (not code and said.json["code"]), said.json
+        assert said.json["code"] == code, said.json
         for name in names:
             assert str(name) in sentence, f"{name!r} is not named in: {sentence}"
         return str(sentence)

@@ -51,7 +51,7 @@ def test_the_store_may_have_moved(run: Path, shop: Path, tmp_path: Path, call: C
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["data"]["path"] = str(tmp_path / "gone")
     (run / "manifest.json").write_text(json.dumps(manifest))
-    refuses("", ["diagnose", run], tmp_path / "gone", "--data")
+    refuses("missing-store", ["diagnose", run], tmp_path / "gone", "--data")
     assert call("diagnose", run, "--data", shop / "data", "--users", 20).code == 0
 
 
@@ -72,18 +72,19 @@ def test_mistakes(words: list[str], code: str, name: str, run: Path, refuses: Re
 
 
 def test_a_folder_that_is_no_run(refuses: Refuses, tmp_path: Path, shop: Path) -> None:
-    refuses("", ["diagnose", tmp_path / "nothing"], tmp_path / "nothing", "manifest.json")
-    refuses("", ["diagnose", shop / "data"], shop / "data", "is a prepared store")
+    refuses("not-a-run", ["diagnose", tmp_path / "nothing"], tmp_path / "nothing", "manifest.json")
+    refuses("not-a-run", ["diagnose", shop / "data"], shop / "data", "fullrank train")
     unfinished = shutil.copytree(shop / "sasrec", tmp_path / "unfinished")
     (unfinished / "weights.safetensors").unlink()
-    refuses("", ["diagnose", unfinished], "weights.safetensors")
+    refuses("missing-file", ["diagnose", unfinished], unfinished / "weights.safetensors")
 
 
 def test_training_is_watched(shop: Path, tmp_path: Path, call: Call, refuses: Refuses) -> None:
     words = ["--data", shop / "data", "--set", "model.dim=8", "--set", "training.max_epochs=1", "--watch"]
     assert call("train", "sasrec", *words, "--out", tmp_path / "run").code == 0
     assert "watch/collapse_share" in Run.open(tmp_path / "run").rows()[-1]
-    refuses("", ["train", "popularity", "--data", shop / "data", "--out", tmp_path / "p", "--watch"], "fitted at once")
+    words = ["train", "popularity", "--data", shop / "data", "--out", tmp_path / "p", "--watch"]
+    refuses("baseline-without-training", words, "callbacks")
 
 
 def test_overwriting_a_run_takes_its_diagnosis_away(run: Path, shop: Path, call: Call) -> None:

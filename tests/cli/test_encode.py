@@ -99,4 +99,4 @@ def test_mistakes(
 
 
 def test_a_folder_that_is_no_store(tmp_path: Path, refuses: Refuses) -> None:
-    refuses("", ["encode", tmp_path / "nothing", "--out", tmp_path / "codes"], tmp_path / "nothing")
+    refuses("missing-folder", ["encode", tmp_path / "nothing", "--out", tmp_path / "codes"], tmp_path / "nothing")

@@ -68,7 +68,7 @@ def test_the_stand_in_for_bqs_compares_two_runs(call: Call, refuses: Refuses, sh
     words = ("evaluate", shop / "popularity", shop / "item_to_item", "--metric", "bqs_like@5", "--json")
     rows = call(*words).json["metrics"]
     assert list(rows) == ["ndcg@5", "bqs_like@5"] and rows["bqs_like@5"]["a"] == 0.5
-    refuses("", ["evaluate", shop / "popularity", "--metric", "bqs_like@5"], "bqs_like")
+    refuses("metric-of-two-runs", ["evaluate", shop / "popularity", "--metric", "bqs_like@5"], "bqs_like")
     asked = call(*words[:-1]).out
     assert "bqs_like@5" in asked and "a stand-in, not BQS" in asked
     assert "bqs_like@10" in call(*words[:3], "--json").json["metrics"], "programs get it always"
@@ -79,7 +79,7 @@ def test_runs_that_were_measured_differently_are_refused(
 ) -> None:
     words = ("--data", shop / "data", "--out", tmp_path / "kept", "--set", "evaluation.seen=keep")
     assert call("train", "popularity", *words).code == 0
-    refuses("", ["evaluate", shop / "popularity", tmp_path / "kept"], "seen is 'exclude'", "--set seen=exclude")
+    refuses("protocols-differ", ["evaluate", shop / "popularity", tmp_path / "kept"], "seen is 'exclude'", "'keep'")
 
 
 def test_out_saves_what_can_be_loaded(call: Call, shop: Path, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_store_that_was_moved_is_named_with_data(call: Call, refuses: Refuses,
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     manifest["data"]["path"] = str(tmp_path / "gone")
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
-    refuses("", ["evaluate", tmp_path / "run"], tmp_path / "gone", "--data")
+    refuses("missing-store", ["evaluate", tmp_path / "run"], tmp_path / "gone", "--data")
     assert call("evaluate", tmp_path / "run", "--data", shop / "data").code == 0
 
 

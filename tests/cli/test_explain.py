@@ -49,4 +49,4 @@ def test_mistakes(words: list[str], code: str, name: str, shop: Path, refuses: R
 
 
 def test_a_baseline_has_nothing_to_show(shop: Path, refuses: Refuses) -> None:
-    refuses("", ["attention", shop / "popularity"], "no attention that shows its weights")
+    refuses("no-attention-weights", ["attention", shop / "popularity"])

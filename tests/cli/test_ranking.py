@@ -69,15 +69,27 @@ def test_predict(call: Call, clicks: Path, tmp_path: Path) -> None:
 def test_predict_says_what_is_wrong(refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
     table(5).drop("item").write_parquet(tmp_path / "bad.parquet")
     refuses("missing-column", ["predict", clicks / "lr", tmp_path / "bad.parquet"], "'item'")
-    refuses("", ["predict", shop / "popularity", tmp_path / "bad.parquet"], "`recommend`")
+    refuses(
+        "not-a-ranking-model",
+        ["predict", shop / "popularity", tmp_path / "bad.parquet"],
+        shop / "popularity",
+        "`recommend`",
+    )
     words = ["predict", clicks / "lr", tmp_path / "bad.parquet", "--out", "x.xls"]
     refuses("unknown-suffix", words, "'.xls'", ".parquet")
 
 
 def test_the_wrong_store(refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
-    refuses("", ["train", "sasrec", "--data", clicks / "data", "--out", tmp_path / "a"], "impressions")
-    refuses("", ["train", "lr", "--data", shop / "data", "--out", tmp_path / "b"], "holds histories")
-    refuses("", ["recommend", clicks / "lr", "--history", "1"], "ranks no catalogue")
+    refuses(
+        "store-of-other-problem",
+        ["train", "sasrec", "--data", clicks / "data", "--out", tmp_path / "a"],
+        "sasrec",
+        clicks / "data",
+    )
+    refuses(
+        "store-of-other-problem", ["train", "lr", "--data", shop / "data", "--out", tmp_path / "b"], "lr", shop / "data"
+    )
+    refuses("not-a-recommender", ["recommend", clicks / "lr", "--history", "1"], clicks / "lr", "`predict`")
 
 
 def test_diagnose(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
@@ -94,9 +106,9 @@ def test_diagnose(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_pa
     )
     said = call("diagnose", clicks / "lr", "--out", rows)
     assert said.code == 0 and "left out: token_ranks" in said.out
-    refuses("", ["diagnose", clicks / "lr", "--users", 5], "give impressions, not users")
+    refuses("sample-of-other-problem", ["diagnose", clicks / "lr", "--users", 5], clicks / "lr", "give impressions")
     words = ["diagnose", shop / "popularity", "--impressions", 5]
-    refuses("", words, "give users, not impressions")
+    refuses("sample-of-other-problem", words, shop / "popularity", "give users")
 
 
 def test_report(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
@@ -109,7 +121,12 @@ def test_report(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path
     assert call("evaluate", clicks / "lr", "--set", "bins=2", "--out", tmp_path / "kept").code == 0
     said = call("report", *words, "--evaluation", f"lr={tmp_path / 'kept'}")
     assert said.code == 0 and "stable rank" in said.out
-    refuses("", ["report", clicks / "lr", shop / "popularity", "--out", tmp_path / "q.html"], "one report of each kind")
+    refuses(
+        "two-problems",
+        ["report", clicks / "lr", shop / "popularity", "--out", tmp_path / "q.html"],
+        clicks / "lr",
+        shop / "popularity",
+    )
 
 
 def test_watch(call: Call, refuses: Refuses, clicks: Path, tmp_path: Path) -> None:
@@ -118,7 +135,7 @@ def test_watch(call: Call, refuses: Refuses, clicks: Path, tmp_path: Path) -> No
     assert said.code == 0 and "last layer stable rank" in said.err
     assert "watch/stable_rank/cross_2" in (tmp_path / "run" / "metrics.jsonl").read_text()
     words = ["train", "lr", "--data", clicks / "data", "--out", tmp_path / "lr", "--watch", *tiny]
-    refuses("", words, "no rank to watch")
+    refuses("nothing-to-watch", words)
     assert not (tmp_path / "lr").exists()
 
 

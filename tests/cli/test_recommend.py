@@ -60,7 +60,7 @@ def test_a_model_that_reads_times(call: Call, refuses: Refuses, shop: Path, ids:
     tiny = ["--set", "model.dim=8", "--set", "model.encoder.layers=1", "--set", "training.max_epochs=1"]
     assert call("train", "hstu", "--data", shop / "data", "--out", tmp_path / "hstu", *tiny).code == 0
     words = ("recommend", tmp_path / "hstu", "--k", "3", "--json")
-    refuses("", [*words[:-1], "--history", f"{ids[0]},{ids[1]}"], "--untimed even")
+    refuses("missing-times", [*words[:-1], "--history", f"{ids[0]},{ids[1]}"], "--untimed even")
     even = call(*words, "--history", f"{ids[0]},{ids[1]}", "--untimed", "even").json
     assert even["policies"]["untimed"] == "even"
     found = []
@@ -127,4 +127,9 @@ def test_a_file_without_rows(refuses: Refuses, shop: Path, tmp_path: Path) -> No
 
 def test_events_without_a_user_are_refused(refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     pl.DataFrame({"user_id": [1, None], "item_id": [1001, 1002]}).write_parquet(tmp_path / "h.parquet")
-    refuses("", ["recommend", shop / "popularity", "--histories", tmp_path / "h.parquet"], "1 of 2 events")
+    refuses(
+        "missing-users",
+        ["recommend", shop / "popularity", "--histories", tmp_path / "h.parquet"],
+        "1 of 2",
+        "'user_id'",
+    )

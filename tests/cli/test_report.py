@@ -58,8 +58,8 @@ def test_mistakes(words: list[str], code: str, name: str, refuses: Refuses, shop
 
 def test_folders_that_are_no_runs(refuses: Refuses, tmp_path: Path, shop: Path) -> None:
     out = ("--out", tmp_path / "p.html")
-    refuses("", ["report", tmp_path / "nothing", *out], tmp_path / "nothing", "manifest.json")
-    refuses("", ["report", shop / "data", *out], shop / "data", "is a prepared store")
-    refuses("", ["report", shop / "popularity", shop / "popularity", *out], shop / "popularity", "given twice")
+    refuses("not-a-run", ["report", tmp_path / "nothing", *out], tmp_path / "nothing", "manifest.json")
+    refuses("not-a-run", ["report", shop / "data", *out], shop / "data", "fullrank train")
+    refuses("given-twice", ["report", shop / "popularity", shop / "popularity", *out], shop / "popularity")
     refuses("usage", ["report", *out], "missing argument", "RUN")
     refuses("usage", ["report", shop / "popularity"], "missing option '--out'")

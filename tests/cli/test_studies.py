@@ -75,7 +75,7 @@ def test_recommend_takes_the_same_budget(call: Call, refuses: Refuses, shop: Pat
     assert [row["item"] for row in zero["recommendations"]] == lists["zero"] != lists["own"] == lists["three"]
     settled = call(*words, "--adaptive", 5).json["recommendations"]
     assert {row["steps"] for row in settled} <= {1, 2, 3} and len({row["steps"] for row in settled}) == 1
-    refuses("", ["recommend", shop / "sasrec", "--history", "1002,1003", "--adaptive", 5], "--adaptive 5")
+    refuses("no-reasoner", ["recommend", shop / "sasrec", "--history", "1002,1003", "--adaptive", 5], "--adaptive 5")
 
 
 def test_the_ceiling(call: Call, refuses: Refuses, plr: Path, shop: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_ceiling(call: Call, refuses: Refuses, plr: Path, shop: Path, tmp_pa
     assert json.loads((tmp_path / "kept" / "oracle_step.json").read_text())["oracle"] == found["oracle"]
     said = call("evaluate", plr, "--oracle-step").out
     assert "Oracle (reads the truth" in " ".join(said.split())
-    refuses("", ["evaluate", shop / "sasrec", "--oracle-step"], "does not reason")
+    refuses("not-a-reasoner", ["evaluate", shop / "sasrec", "--oracle-step"])
     refuses("one-run-at-a-time", ["evaluate", plr, shop / "sasrec", "--oracle-step"], "--oracle-step")
 
 

@@ -51,7 +51,7 @@ def test_from_a_run_takes_its_settings(call: Call, shop: Path, tmp_path: Path) -
 def test_a_finished_run_is_neither_lost_nor_repeated(call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     words = ("train", "popularity", "--data", shop / "data", "--out", tmp_path / "run")
     assert call(*words).code == 0
-    refuses("", words, "--resume", "--overwrite")
+    refuses("folder-holds-a-run", words, tmp_path / "run", "--resume", "--overwrite")
     assert call(*words, "--overwrite").code == 0
     refuses("options-exclude-each", [*words, "--resume", "--overwrite"], "--resume", "--overwrite")
 

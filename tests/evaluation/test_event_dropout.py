@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fakes import Kept, Whole, listed
-from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.evaluation import Evaluation, compare, evaluate
@@ -100,7 +99,7 @@ def test_the_dial_is_in_the_protocol_and_may_differ_between_two_results() -> Non
     assert full.protocol["reasoning"] == {"steps": 5, "streams": 2}
     assert short.protocol["reasoning"] == {"steps": 1, "streams": 2} and full.mean_steps is None
     assert full.metrics != short.metrics and compare(full, short, "ndcg@5").users == 80
-    with pytest.raises(UserError, match="does not reason"):
+    with refused("no-reasoner", "reasoning.steps=1"):
         evaluate(Whole(40), STORE, "test", SMALL.override("reasoning.steps=1"))
 
 

@@ -98,5 +98,5 @@ def test_a_single_class_gives_no_auc_but_a_loss() -> None:
 
 @pytest.mark.parametrize("idle", [{"level": 0.9}, {"unit": "group"}])
 def test_idle_settings_are_refused(idle: dict) -> None:
-    with pytest.raises(ValueError, match="has no effect when bootstrap is 0"):
-        RankingEvaluation(bootstrap=0, **idle)
+    with refused("setting-without-effect", "bootstrap", *idle):
+        RankingEvaluation.parse({"bootstrap": 0, **idle})

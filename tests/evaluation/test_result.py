@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fakes import Kept, Whole
-from fullrank.core.errors import UserError
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
 from refusals import refused
 
@@ -48,8 +47,17 @@ def test_numbers_that_do_not_exist_are_null() -> None:
     assert tree["interval"]["ndcg@1"] == [None, None]
 
 
-@pytest.mark.parametrize("broken", ["nothing", "json", "parquet", "column", "key"])
-def test_a_broken_folder_is_refused(broken: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("broken", "names"),
+    [
+        ("nothing", ("elsewhere/evaluation.json",)),
+        ("json", ("evaluation.json", "line 1 column 2")),
+        ("parquet", ("per_user.parquet",)),
+        ("column", ("per_user.parquet", "ndcg@2")),
+        ("key", ("evaluation.json", "'stderr'")),
+    ],
+)
+def test_a_broken_folder_is_refused(broken: str, names: tuple[str, ...], tmp_path: Path) -> None:
     evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
     text = tmp_path / "evaluation.json"
     if broken == "nothing":
@@ -62,7 +70,7 @@ def test_a_broken_folder_is_refused(broken: str, tmp_path: Path) -> None:
         text.write_text(text.read_text().replace('"ndcg@1"', '"ndcg@2"'))
     else:
         text.write_text(json.dumps({"metrics": {}}))
-    with refused("not-an-evaluation"):
+    with refused("not-an-evaluation", tmp_path, *names):
         EvaluationResult.load(tmp_path)
 
 
@@ -72,15 +80,23 @@ def test_a_part_of_the_wrong_kind_is_refused(key: str, wrong: object, tmp_path: 
     evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
     text = tmp_path / "evaluation.json"
     text.write_text(json.dumps(json.loads(text.read_text()) | {key: wrong}))
-    with refused("not-an-evaluation", f"'{key}'"):
+    with refused("not-an-evaluation", f"{key!r} is {wrong!r}"):
         EvaluationResult.load(tmp_path)
 
 
-@pytest.mark.parametrize("whole", ["[]", "3", "[" * 100_000, '{"protocol": {"metrics": [3]}}'])
-def test_json_of_another_shape_is_refused(whole: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("whole", "named"),
+    [
+        ("[]", "holds []"),
+        ("3", "holds 3"),
+        ("[" * 100_000, "100 deep"),
+        ('{"protocol": {"metrics": [3]}}', "'metrics'"),
+    ],
+)
+def test_json_of_another_shape_is_refused(whole: str, named: str, tmp_path: Path) -> None:
     evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
     (tmp_path / "evaluation.json").write_text(whole)
-    with refused("not-an-evaluation"):
+    with refused("not-an-evaluation", "evaluation.json", named):
         EvaluationResult.load(tmp_path)
 
 
@@ -93,7 +109,7 @@ def test_a_save_that_fails_leaves_the_old_json(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(UserError, match="No space left"):
+    with refused("not-written", tmp_path, "No space left"):
         found.save(tmp_path)
     assert (tmp_path / "evaluation.json").read_text() == before
     assert {file.name for file in tmp_path.iterdir()} == {"evaluation.json", "per_user.parquet"}
@@ -119,9 +135,9 @@ def test_missing_doubled_or_foreign_shards_are_refused() -> None:
         merge([])
     with refused("shards-incomplete", "25", "50"):
         merge([first])
-    with refused("shards-incomplete"):
+    with refused("shards-incomplete", "50 of 50"):
         merge([first, first])
-    with refused("protocols-differ"):
+    with refused("protocols-differ", "'exclude'", "'keep'"):
         merge([first, measure(Whole(40), STORE, "test", Evaluation(bootstrap=0, seen="keep"), shard=(1, 2))])
 
 

@@ -13,7 +13,6 @@ import torch
 
 import fullrank as fr
 from fullrank.core import files
-from fullrank.core.errors import UserError
 from fullrank.data import frames
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.ranking import evaluate_ranking
@@ -136,7 +135,7 @@ def test_a_full_disk_is_a_sentence(
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(UserError, match="cannot write .*No space left"):
+    with refused("not-written", tmp_path / "out.parquet", os.strerror(28)):
         predict_file(model, store.encoder, table(9), tmp_path / "out.parquet")
     assert not list(tmp_path.iterdir())
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import check_settings
@@ -197,25 +196,25 @@ def test_lists_that_are_no_lists_are_refused() -> None:
     made = predictor("vectors")
     two = {"a": ["i1"], "b": ["i2"]}
     for given, said in (
-        ({"exclude": "i1"}, "give a list of item ids"),
-        ({"exclude": [["i1"]]}, "1 lists for 2 histories"),
-        ({"exclude": {"c": ["i1"]}}, "'c', who has no history"),
-        ({"allow": {"a": ["i1"]}}, "no list for 'b'"),
-        ({"allow": ["nothing"]}, "leave no item"),
-        ({"allow": {"a": ["nothing"], "b": []}}, "leave no item"),
-        ({"allow": ["i5"], "exclude": ["i5"]}, "leave no item"),
-        ({"exclude": {"a": "i1"}}, "exclude of 'a' is 'i1'; give a list"),
-        ({"exclude": {"a": 5}}, "give a list of item ids"),
-        ({"exclude": [["i3"], "i4"]}, "exclude of 1 is 'i4'"),
-        ({"exclude": [["i3"], None]}, "exclude of 1 is None"),
-        ({"exclude": {"i1"}}, "give a list of item ids"),
-        ({"decoding": "grap"}, "graph"),
-        ({"exclude": [3]}, "whole numbers|strings"),
-        ({"k": 0}, "k must be at least 1"),
-        ({"budget": {"steps": 1}}, "does not reason"),
-        ({"decoding": {"kind": "graph"}}, "by vectors"),
+        ({"exclude": "i1"}, ("not-item-lists", "exclude='i1'")),
+        ({"exclude": [["i1"]]}, ("list-count-differs", "exclude", "1 lists", "2 histories")),
+        ({"exclude": {"c": ["i1"]}}, ("unknown-user", "exclude", "'c'")),
+        ({"allow": {"a": ["i1"]}}, ("missing-lists", "allow", "'b'")),
+        ({"allow": ["nothing"]}, ("nothing-allowed", "'i0'")),
+        ({"allow": {"a": ["nothing"], "b": []}}, ("nothing-allowed", "'i0'")),
+        ({"allow": ["i5"], "exclude": ["i5"]}, ("nothing-allowed", "'i0'")),
+        ({"exclude": {"a": "i1"}}, ("not-item-lists", "exclude of 'a'", "['i1']")),
+        ({"exclude": {"a": 5}}, ("not-item-lists", "exclude of 'a'", "[5]")),
+        ({"exclude": [["i3"], "i4"]}, ("not-item-lists", "exclude of 1", "['i4']")),
+        ({"exclude": [["i3"], None]}, ("not-item-lists", "exclude of 1", "[None]")),
+        ({"exclude": {"i1"}}, ("not-item-lists", "exclude={'i1'}")),
+        ({"decoding": "grap"}, ("invalid-setting", "'grap'", "'graph'")),
+        ({"exclude": [3]}, ("wrong-id-type", "'i0'", "Int64 (3)")),
+        ({"k": 0}, ("invalid-list-length", "k", 1, 0)),
+        ({"budget": {"steps": 1}}, ("no-reasoner", "reasoning.steps=1")),
+        ({"decoding": {"kind": "graph"}}, ("decoding-needs-codes", "decoding.kind=graph")),
     ):
-        with pytest.raises(UserError, match=said):
+        with refused(*said):
             made.recommend(two, **given)
     for k in ("3", 2.5, True, None, 0):
         with refused("invalid-list-length", repr(k)):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fullrank.core import files
-from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
+from refusals import refused
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.os, "replace", full)
-    with pytest.raises(UserError, match="cannot write .*No space left"):
+    with refused("not-written", tmp_path / "x.json", "No space left"):
         write_text(tmp_path / "x.json", "{}")
-    with pytest.raises(UserError, match="cannot write"):
+    with refused("not-written", tmp_path / "x.safetensors", "No space left"):
         write_tensors(tmp_path / "x.safetensors", {"new": torch.ones(2)})
     assert read_json(tmp_path / "x.json") == {"old": 1}
     assert "old" in read_tensors(tmp_path / "x.safetensors")
@@ -55,24 +55,24 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_is_missing_or_damaged(tmp_path: Path) -> None:
     for read in (read_json, read_tensors):
-        with pytest.raises(UserError, match="is missing; the folder is incomplete"):
+        with refused("missing-file", tmp_path / "none"):
             read(tmp_path / "none")
     bad = tmp_path / "bad"
     for content in (b"", b"\xff\xfe\x00", b"[" * 100_000, b'{"a"', os.urandom(64), b"\xff" * 8 + b"{}"):
         bad.write_bytes(content)
-        with pytest.raises(UserError, match="damaged"):
+        with refused("file-damaged", bad, "JSON"):
             read_json(bad)
-        with pytest.raises(UserError, match="damaged"):
+        with refused("file-damaged", bad, "safetensors", f"{len(content):,} bytes"):
             read_tensors(bad)
     bad.write_text("[1]")
-    with pytest.raises(UserError, match="no JSON object"):
+    with refused("file-damaged", bad, "[1]"):
         read_json(bad)
     write_tensors(bad, {"a": torch.ones(100)})
     bad.write_bytes(bad.read_bytes()[:-7])
-    with pytest.raises(UserError, match="damaged"):
+    with refused("file-damaged", bad, "safetensors", f"{bad.stat().st_size:,} bytes"):
         read_tensors(bad)
     bad.unlink()
     bad.mkdir()
     for read in (read_json, read_tensors):
-        with pytest.raises(UserError, match="damaged"):
+        with refused("file-damaged", bad):
             read(bad)

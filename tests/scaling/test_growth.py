@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fullrank as fr
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.scaling.growth import (
     Growth,
@@ -153,7 +152,7 @@ def test_numbers_that_are_none(settings: dict[str, int | Sequence[int]], hint: s
 def test_stores_without_histories(tmp_path: Path) -> None:
     with refused("no-events"):
         catalogue_growth(tiny.store([[], []]))
-    with pytest.raises(UserError, match="there is no store"):
+    with refused("missing-folder", "absent"):
         fr.catalogue_growth(tmp_path / "absent")
     (tmp_path / "clicks").mkdir()
     (tmp_path / "clicks" / "manifest.json").write_text('{"format": "fullrank.impressions"}')

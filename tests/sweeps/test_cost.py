@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.sweeps import cost as module
 from fullrank.sweeps.cost import JobCost, measure_cost, measure_costs
@@ -16,6 +15,7 @@ from fullrank.sweeps.grid import Grid
 from fullrank.training.fit import fit
 from fullrank.training.loop import FitModule
 from fullrank.training.retrieval_data import RetrievalData
+from refusals import refused
 
 Tiny = Callable[..., Grid]
 
@@ -103,7 +103,7 @@ def test_evaluation_is_drawn_out_in_a_line(monkeypatch: pytest.MonkeyPatch, stor
 
 def test_a_model_that_cannot_be_built_is_named_before_anything_runs(store: Store, tiny: Tiny) -> None:
     jobs = tiny("[{name: odd, recipe: sasrec, set: {model.dim: 9}}]").jobs()
-    with pytest.raises(UserError, match="cell 'odd': .*9"):
+    with refused("width-not-divisible", "cell 'odd'", 9, 2):
         measure_costs(jobs, store, seconds=0.05)
 
 

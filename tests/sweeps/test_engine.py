@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.sweeps.engine import Engine, Local, Work, failed_row
 from fullrank.sweeps.records import Row
 from fullrank.sweeps.search import Search
 from fullrank.sweeps.sweep import run_ladder, run_sweep, sweep
 from fullrank.sweeps.tune import tune
+from refusals import refused
 
 from .test_sweep import Tiny, cheap, same, weights  # noqa: F401
 
@@ -143,6 +143,6 @@ def test_ladders_and_searches_pass_the_engine_on(store: Store, tiny: Tiny, out: 
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything_runs(store: Store, tiny: Tiny, out: Path) -> None:
-    with pytest.raises(UserError, match="allowed: auto"):
+    with refused("unknown-device", "'gpu'", "auto, cpu, cuda, cuda:N, mps"):
         sweep(tiny("[sasrec]"), store, out, engine=Local(device="gpu"), progress=False)
     assert not (out / "cells").exists()

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.sweeps.samplers import Range, halton, tpe
 from fullrank.sweeps.search import Search
 from refusals import refused
@@ -156,7 +155,7 @@ def test_trials_differ_the_first_changes_nothing_and_all_cells_get_as_many() -> 
 
 def test_jobs_go_trial_by_trial_with_a_share_of_the_epochs_on_validation_alone() -> None:
     text = f"{{cells: [sasrec, popularity], trials: 2, seeds: [0, 1], space: {SPACE}, set: {{training.max_epochs: 9}}}}"
-    with pytest.raises(UserError, match="cell 'popularity-trial1': model"):
+    with refused("unknown-setting", "'popularity-trial1'", "model.encoder.dropout"):
         Search.from_text(text.replace("training.max_epochs: 9", "evaluation.bootstrap: 0")).jobs()
     search = Search.from_text(text.replace(", popularity", ", {name: g, recipe: gru4rec}"))
     jobs = search.jobs()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.sweeps import engine, runner
@@ -217,7 +216,7 @@ def test_results_hold_the_grid_the_rows_and_means_over_seeds_after_every_row(
 
 
 def test_a_bad_cell_is_found_before_the_first_one_runs(store: Store, tiny: Tiny, out: Path) -> None:
-    with pytest.raises(UserError, match="cell 'bad'"):
+    with refused("unknown-setting", "cell 'bad'", "'dims'"):
         sweep(tiny("[sasrec, {name: bad, recipe: sasrec, set: {model.dims: 9}}]"), store, out, progress=False)
     assert not out.exists()
 
@@ -235,7 +234,7 @@ def test_a_folder_in_use_and_a_damaged_record_are_refused(store: Store, tiny: Ti
     with locked(out), refused("folder-in-use", out):
         sweep(tiny("[popularity]"), store, out, progress=False)
     (out / "rows.jsonl").write_text('{"cell": "x"}\n')
-    with pytest.raises(UserError, match="line 1"):
+    with refused("file-damaged", "line 1", out / "rows.jsonl"):
         sweep(tiny("[popularity]"), store, out, progress=False)
     with refused("folder-of-others"):
         sweep(tiny("[popularity]"), store, store.path, progress=False)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
@@ -57,7 +56,7 @@ def test_the_filled_run_can_be_evaluated_and_asked(run: Run, cold: Store, tmp_pa
 def test_what_cannot_be_filled_is_said(run: Run, market: Store, cold: Store, tmp_path: Path) -> None:
     with refused("like-not-given"):
         fr.fill_unseen(run, tmp_path / "a")
-    with pytest.raises(UserError, match="categry"):
+    with refused("unknown-column", "'categry'", "'category'"):
         fr.fill_unseen(run, tmp_path / "a", like="categry")
     whole = fr.train(tiny("training.max_epochs=1"), market, tmp_path / "whole", progress=False)
     with refused("nothing-to-fill"):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
@@ -72,7 +71,7 @@ def test_mistakes_are_named(run: Run, market: Store, tmp_path: Path) -> None:
         fr.grow_catalog(run, new_items(market), tmp_path / "a")
     with refused("like-not-given"):
         fr.grow_catalog(run, new_items(market), tmp_path / "b", start="neighbours")
-    with pytest.raises(UserError, match="known"):
+    with refused("known-ids", "'item_id'", 1001):
         fr.grow_catalog(run, pl.DataFrame({"item_id": market.catalog.ids.head(1)}), tmp_path / "c", start="mean")
     with refused("folder-not-empty"):
         fr.grow_catalog(run, new_items(market), run.path, start="mean")

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.core.errors import UserError
 from fullrank.run import Run
 from fullrank.semantic_ids.vectors import sentences
 from refusals import refused
@@ -87,7 +86,7 @@ def test_refusals(run: Run, place: Path, tmp_path: Path) -> None:
     new = pl.DataFrame({"item_id": [1003], "title": [title(3, "novelty")]})
     with refused("wrong-codes-given", "codes="):
         fr.grow_catalog(run, new, tmp_path / "grown")
-    with pytest.raises(UserError, match="1 of 97 items have no codes"):
+    with refused("items-without-codes", "1 of 97", 1003):
         fr.grow_catalog(run, new, tmp_path / "grown", codes=place / "codes")
     whole = run.catalog.extended(new)
     other = fr.encode(whole, tmp_path / "other", set=[*CODES, "seed=5"], cache=place / "cache")

@@ -141,7 +141,7 @@ def test_a_run_of_format_1_predicts_with_its_store(
     assert run.needs_store and run.fields == trained.encoder.fields
     assert fr.predict(run, unseen(), data=trained.moved).equals(trained.before)
     assert run.trained_until(trained.moved) == BEGIN + 239
-    with refused("missing-store"):
+    with refused("missing-store", trained.path.parent / "store", run.path, "data="):
         fr.predict(run, unseen())
     unseen().write_parquet(tmp_path / "today.parquet")
     words = [str(word) for word in ("predict", run.path, tmp_path / "today.parquet", "--out", tmp_path / "p.parquet")]
@@ -154,13 +154,13 @@ def test_a_run_of_format_1_predicts_with_its_store(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ([{"name": "x"}], ("file-damaged", "fields.json")),
-        (None, ("file-damaged", "fields.json")),
-        ("x", ("file-damaged", "fields.json")),
+        ([{"name": "x"}], ("file-damaged", "fields.json", "[{'name': 'x'}]", "'kind'")),
+        (None, ("file-damaged", "fields.json", -9)),
+        ("x", ("file-damaged", "fields.json", "'x'")),
     ],
 )
 def test_damaged_fields_of_format_1_are_refused(
-    trained: Trained, tmp_path: Path, fields: Any, says: tuple[str, ...]
+    trained: Trained, tmp_path: Path, fields: Any, says: tuple[object, ...]
 ) -> None:
     run = as_format_1(copied(trained, tmp_path))
     path = run.path / "fields.json"
@@ -178,7 +178,7 @@ def test_what_is_written_again_is_of_this_format(market: fr.Store, tmp_path: Pat
     )
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["format_version"] == 2 and next(iter(manifest)) == "format_version"
-    with refused("not-a-ranking-model"):
+    with refused("not-a-ranking-model", tmp_path / "run"):
         Run.open(tmp_path / "run").encoder()
 
 
@@ -217,51 +217,73 @@ def _text(name: str, text: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(text) and None
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
+DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[object, ...]]] = {
     "no encoder": (lambda f: (f / "encoder.json").unlink(), ("missing-file", "encoder.json")),
-    "not JSON": (_text("encoder.json", b"{"), ("file-damaged", "encoder.json")),
-    "not text": (_text("encoder.json", b"\xff\xfe"), ("file-damaged", "encoder.json")),
-    "deep JSON": (_text("encoder.json", b"[" * 100_000), ("file-damaged", "encoder.json")),
-    "a list": (_text("encoder.json", b"[]"), ("file-damaged", "encoder.json")),
-    "nothing": (_text("encoder.json", b"{}"), ("file-damaged", "encoder.json")),
-    "no schema": (_tree(lambda tree: tree.pop("schema")), ("file-damaged", "encoder.json")),
-    "nothing fitted": (_tree(lambda tree: tree.pop("fitted")), ("file-damaged", "encoder.json")),
-    "fitted by a list": (_tree(lambda tree: tree.update(fitted=[])), ("file-damaged", "encoder.json")),
-    "schema of text": (_tree(lambda tree: tree.update(schema="x")), ("file-damaged", "encoder.json")),
-    "a field that is none": (_tree(lambda tree: tree["schema"].update(fields=[7])), ("file-damaged", "encoder.json")),
-    "an unknown kind": (_field("item", kind="os.system"), ("file-damaged", "encoder.json")),
-    "statistics missing": (_tree(lambda tree: tree["fitted"].pop("price")), ("file-damaged", "price")),
-    "a mean of text": (_fitted("price", {"mean": "0", "scale": 1}), ("file-damaged", "price")),
-    "no scale": (_fitted("price", {"mean": 0.0}), ("file-damaged", "price")),
-    "an infinite scale": (_fitted("price", {"mean": 0.0, "scale": float("inf")}), ("file-damaged", "price")),
-    "a mean that is none": (_fitted("price", {"mean": float("nan"), "scale": 1}), ("file-damaged", "price")),
-    "a mean beyond floats": (_fitted("price", {"mean": 10**400, "scale": 1}), ("file-damaged", "price")),
-    "edges beyond floats": (_fitted("income", {"edges": [1.0, 10**400]}), ("file-damaged", "income")),
-    "edges of truth": (_fitted("income", {"edges": [False, True]}), ("file-damaged", "income")),
-    "one edge": (_fitted("income", {"edges": 3.0}), ("file-damaged", "income")),
-    "edges out of order": (_fitted("income", {"edges": [1500.0, 700.0]}), ("file-damaged", "income")),
-    "an edge twice": (_fitted("income", {"edges": [700.0, 700.0]}), ("file-damaged", "income")),
-    "ids beyond int32": (_field("town", hash_buckets=10**30), ("file-damaged", "town", "30")),
-    "more ids than weights": (_field("town", hash_buckets=2**31 - 9), ("file-damaged", "2,147")),
-    "no vocabulary": (lambda f: (f / "vocabulary.parquet").unlink(), ("table-unreadable", "vocabulary.parquet")),
-    "no Parquet": (_text("vocabulary.parquet", b"PAR1"), ("table-unreadable", "vocabulary.parquet")),
-    "other columns": (_values(lambda v: v.rename({"value": "values"})), ("file-damaged", "vocabulary.parquet")),
-    "values of numbers": (
-        _values(lambda v: v.select("field", value=pl.lit(1))), ("file-damaged", "vocabulary.parquet")
+    "not JSON": (_text("encoder.json", b"{"), ("file-damaged", "encoder.json", "line 1 column 2")),
+    "not text": (_text("encoder.json", b"\xff\xfe"), ("file-damaged", "encoder.json", "not text")),
+    "deep JSON": (_text("encoder.json", b"[" * 100_000), ("file-damaged", "encoder.json", "100 deep")),
+    "a list": (_text("encoder.json", b"[]"), ("file-damaged", "encoder.json", "[]")),
+    "nothing": (_text("encoder.json", b"{}"), ("file-damaged", "encoder.json", "'schema'", None)),
+    "no schema": (_tree(lambda tree: tree.pop("schema")), ("file-damaged", "encoder.json", "'schema'", None)),
+    "nothing fitted": (_tree(lambda tree: tree.pop("fitted")), ("file-damaged", "encoder.json", "'fitted'", None)),
+    "fitted by a list": (
+        _tree(lambda tree: tree.update(fitted=[])), ("file-damaged", "encoder.json", "'fitted'", "[]")
     ),
-    "a value twice": (_values(lambda v: pl.concat([v, v.head(1)])), ("file-damaged", "vocabulary.parquet")),
+    "schema of text": (
+        _tree(lambda tree: tree.update(schema="x")), ("file-damaged", "encoder.json", "'schema'", "'x'")
+    ),
+    "a field that is none": (
+        _tree(lambda tree: tree["schema"].update(fields=[7])), ("file-damaged", "encoder.json", "fields.0", "given: 7")
+    ),
+    "an unknown kind": (_field("item", kind="os.system"), ("file-damaged", "encoder.json", "'os.system'")),
+    "statistics missing": (_tree(lambda tree: tree["fitted"].pop("price")), ("file-damaged", "'price' is None")),
+    "a mean of text": (_fitted("price", {"mean": "0", "scale": 1}), ("file-damaged", "price", "'mean': '0'")),
+    "no scale": (_fitted("price", {"mean": 0.0}), ("file-damaged", "price", "{'mean': 0.0}")),
+    "an infinite scale": (
+        _fitted("price", {"mean": 0.0, "scale": float("inf")}), ("file-damaged", "price", "'scale': inf")
+    ),
+    "a mean that is none": (
+        _fitted("price", {"mean": float("nan"), "scale": 1}), ("file-damaged", "price", "'mean': nan")
+    ),
+    "a mean beyond floats": (
+        _fitted("price", {"mean": 10**400, "scale": 1}), ("file-damaged", "price", "'mean': 10000")
+    ),
+    "edges beyond floats": (_fitted("income", {"edges": [1.0, 10**400]}), ("file-damaged", "income", "[1.0, 10000")),
+    "edges of truth": (_fitted("income", {"edges": [False, True]}), ("file-damaged", "income", "[False, True]")),
+    "one edge": (_fitted("income", {"edges": 3.0}), ("file-damaged", "income", "'edges': 3.0")),
+    "edges out of order": (
+        _fitted("income", {"edges": [1500.0, 700.0]}), ("file-damaged", "income", "[1500.0, 700.0]")
+    ),
+    "an edge twice": (_fitted("income", {"edges": [700.0, 700.0]}), ("file-damaged", "income", "[700.0, 700.0]")),
+    "ids beyond int32": (_field("town", hash_buckets=10**30), ("file-damaged", "town", "1e+30")),
+    "more ids than weights": (_field("town", hash_buckets=2**31 - 9), ("file-damaged", "2,147,483,750")),
+    "no vocabulary": (lambda f: (f / "vocabulary.parquet").unlink(), ("missing-file", "vocabulary.parquet")),
+    "no Parquet": (_text("vocabulary.parquet", b"PAR1"), ("table-unreadable", "vocabulary.parquet")),
+    "other columns": (
+        _values(lambda v: v.rename({"value": "values"})), ("file-damaged", "vocabulary.parquet", "'values': String")
+    ),
+    "values of numbers": (
+        _values(lambda v: v.select("field", value=pl.lit(1))),
+        ("file-damaged", "vocabulary.parquet", "'value': Int32"),
+    ),
+    "a value twice": (
+        _values(lambda v: pl.concat([v, v.filter(field="hour", value="4")])),
+        ("file-damaged", "vocabulary.parquet", "'4' of 'hour'"),
+    ),
     "a value that is none": (
         _values(lambda v: v.with_columns(value=pl.when(pl.int_range(len(v)) > 0).then("value"))),
-        ("file-damaged", "vocabulary.parquet"),
+        ("file-damaged", "vocabulary.parquet", "'hour'", "null"),
     ),
     "values of a hashed field": (
         _values(lambda v: pl.concat([v, pl.DataFrame({"field": ["town"], "value": ["t0"]})])),
-        ("file-damaged", "town"),
+        ("file-damaged", "vocabulary.parquet", "'town'"),
     ),
-    "two values that changed places": (_values(lambda v: v.reverse()), ("file-damaged", "encoder.json")),
-    "another scale": (_fitted("price", {"mean": 0.0, "scale": 1.0}), ("file-damaged", "encoder.json")),
+    "two values that changed places": (
+        _values(lambda v: v.reverse()), ("file-damaged", "vocabulary.parquet", "SHA-256")
+    ),
+    "another scale": (_fitted("price", {"mean": 0.0, "scale": 1.0}), ("file-damaged", "encoder.json", "SHA-256")),
     "no hashes": (
-        _tree(lambda tree: tree.pop("encoder"), "manifest.json"), ("file-damaged", "encoder.json")
+        _tree(lambda tree: tree.pop("encoder"), "manifest.json"), ("file-damaged", "encoder.json", "SHA-256", None)
     ),
 }  # fmt: skip
 

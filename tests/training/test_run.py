@@ -53,36 +53,39 @@ def _tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Pat
     return apply
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[object, ...]]] = {
     "no manifest": (lambda f: (f / "manifest.json").unlink(), ("not-a-run", "manifest.json")),
     "no spec": (lambda f: (f / "spec.json").unlink(), ("missing-file", "spec.json")),
     "no weights": (lambda f: (f / "weights.safetensors").unlink(), ("missing-file", "weights.safetensors")),
     "no items": (lambda f: (f / "items.parquet").unlink(), ("missing-file", "items.parquet")),
     "newer": (_json("manifest.json", format_version=99), ("unknown-format", "99")),
-    "garbage manifest": (lambda f: (f / "manifest.json").write_text("{"), ("file-damaged", "manifest.json")),
-    "list for a spec": (lambda f: (f / "spec.json").write_text("[1]"), ("file-damaged", "spec.json")),
-    "deep json": (lambda f: (f / "spec.json").write_text("[" * 100_000), ("file-damaged", "spec.json")),
+    "garbage manifest": (
+        lambda f: (f / "manifest.json").write_text("{"),
+        ("file-damaged", "manifest.json", "line 1 column 2"),
+    ),
+    "list for a spec": (lambda f: (f / "spec.json").write_text("[1]"), ("file-damaged", "spec.json", "[1]")),
+    "deep json": (lambda f: (f / "spec.json").write_text("[" * 100_000), ("file-damaged", "spec.json", 100)),
     "unknown setting": (_json("spec.json", speed=3), ("unknown-setting", "speed")),
-    "unknown kind": (_json("spec.json", model={"kind": "os"}), ("unknown-kind", "spec.json", "os")),
-    "no data": (_json("manifest.json", data=[1]), ("file-damaged", "manifest.json")),
+    "unknown kind": (_json("spec.json", model={"kind": "os"}), ("unknown-kind", "spec.json", "'os'")),
+    "no data": (_json("manifest.json", data=[1]), ("file-damaged", "manifest.json", "data=[1]")),
     "path of a number": (
         _json("manifest.json", data={"path": 5, "split_fingerprint": "x"}),
-        ("file-damaged", "manifest.json"),
+        ("file-damaged", "manifest.json", "'path': 5"),
     ),
     "true for a version": (_json("manifest.json", format_version=True), ("unknown-format", "True")),
     "a wide spec": (
         lambda f: (f / "spec.json").write_text(
             (f / "spec.json").read_text().replace('"dim": 16', '"dim": 1099511627776')
         ),
-        ("spec-cannot-be-built",),
+        ("spec-cannot-be-built", "allocate", 80 * 1099511627776 * 4),
     ),
     "cut weights": (
         lambda f: (f / "weights.safetensors").write_bytes(b"\x00" * 9),
-        ("file-damaged", "weights.safetensors"),
+        ("file-damaged", "weights.safetensors", "9 bytes"),
     ),
     "pickle for weights": (
         lambda f: torch.save({"x": 1}, f / "weights.safetensors"),
-        ("file-damaged", "weights.safetensors"),
+        ("file-damaged", "weights.safetensors", "header too large"),
     ),
     "missing tensor": (
         _tensors(lambda t: t.__delitem__("items.embedding.weight")),
@@ -91,9 +94,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "foreign tensor": (_tensors(lambda t: t.update(evil=torch.zeros(1))), ("weights-differ-from-spec", "evil")),
     "wrong shape": (
         _tensors(lambda t: t.update({"items.popularity": torch.zeros(3)})),
-        ("weights-differ-from-spec", "items.popularity", "(3,)"),
+        ("weights-differ-from-spec", "items.popularity", "(3,)", "(80,)"),
     ),
-    "not finite": (_tensors(lambda t: t["items.embedding.weight"].fill_(float("nan"))), ("weights-not-finite",)),
+    "not finite": (
+        _tensors(lambda t: t["items.embedding.weight"].fill_(float("nan"))),
+        ("weights-not-finite", "items.embedding.weight"),
+    ),
     "other items": (lambda f: (f / "items.parquet").write_bytes(b"PAR1"), ("table-unreadable", "items.parquet")),
 }
 
@@ -142,9 +148,9 @@ def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> 
 def test_a_store_is_never_taken_for_a_run(market: Store, tmp_path: Path) -> None:
     shutil.copytree(market.path, tmp_path / "store")
     before = {p.name: p.read_bytes() for p in (tmp_path / "store").iterdir()}
-    with pytest.raises(UserError, match="is a prepared store"):
+    with refused("folder-of-others", tmp_path / "store"):
         fr.train("popularity", market, tmp_path / "store", overwrite=True, progress=False)
-    with refused("not-a-run"):
+    with refused("not-a-run", tmp_path / "store", "`fullrank train`"):
         Run.open(tmp_path / "store")
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "store").iterdir()}
 
@@ -167,7 +173,7 @@ def test_a_failed_overwrite_leaves_the_old_run(
 
 def test_a_run_cannot_replace_the_one_it_goes_on_from(good: Path, market: Store, tmp_path: Path) -> None:
     shutil.copytree(good, tmp_path / "run")
-    with pytest.raises(UserError, match="the run to go on from"):
+    with refused("same-folder", tmp_path / "run"):
         fr.train("same", market, tmp_path / "run", init_from=tmp_path / "run", overwrite=True, progress=False)
     assert Run.open(tmp_path / "run").model()
 

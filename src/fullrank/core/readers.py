@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 
 MOST_JSON = 64 * 2**20
 """Bytes of a JSON file, or of one line of JSON lines."""
@@ -56,7 +56,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
     except (OSError, UserError) as error:
         raise UserError(f"{path} is not readable JSON ({error}); the folder is damaged", code="file-damaged") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path} holds no JSON object; the folder is damaged", code="file-damaged")
+        raise UserError(f"{path} holds {brief(tree, 80)}, no JSON object; the folder is damaged", code="file-damaged")
     return tree
 
 

@@ -35,6 +35,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
     except (OSError, safetensors.SafetensorError, ValueError) as error:
+        opened = isinstance(error, safetensors.SafetensorError)  # else its size may be as unreadable as the file
+        size = f", of {path.stat().st_size:,} bytes," if opened else ""
         raise UserError(
-            f"{path} is not a readable safetensors file ({error}); the folder is damaged", code="file-damaged"
+            f"{path}{size} is not a readable safetensors file ({error}); the folder is damaged",
+            code="file-damaged",
         ) from None

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
@@ -198,8 +198,9 @@ class EvaluationResult:
         try:
             tree = read_json(folder / "evaluation.json")
             return _restored(tree, folder)
-        except (*BROKEN, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            why = f"({error})"
+        except BROKEN as error:
+            missing = isinstance(error, KeyError)
+            why = f"(evaluation.json lacks {error})" if missing else f"({error})"
             raise UserError(
                 f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}", code="not-an-evaluation"
             ) from None
@@ -277,13 +278,16 @@ def _summarised(rows: PerUser) -> EvaluationResult:
 def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
     for key in ("metrics", "stderr", "interval", "protocol"):
         if not isinstance(tree[key], dict):
-            raise TypeError(f"{key!r} is no object")
+            raise TypeError(f"{key!r} is {brief(tree[key], 80)}, no object")
     kind: type[Rows] = PerImpression if tree["protocol"].get("kind") == "clicks" else PerUser
     slices = tree["slices"] if kind.problem == "retrieval" else {}
     if not isinstance(slices, dict):
-        raise TypeError("'slices' is no object")
+        raise TypeError(f"'slices' is {brief(slices, 80)}, no object")
     curve = () if kind.problem == "retrieval" else tuple(ctr.Bin(**one) for one in tree["curve"])
-    rows = kind.read(pl.read_parquet(folder / kind.file), tree["protocol"])
+    try:
+        rows = kind.read(pl.read_parquet(folder / kind.file), tree["protocol"])
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ValueError(f"{kind.file}: {error}") from None
     interval = {n: (_float_or_nan(low), _float_or_nan(high)) for n, (low, high) in tree["interval"].items()}
     metrics, stderr = ({n: _float_or_nan(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
     return EvaluationResult(metrics, stderr, interval, slices, tree["protocol"], rows, curve)

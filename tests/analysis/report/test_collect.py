@@ -15,7 +15,6 @@ from fullrank.analysis.report import Missing
 from fullrank.analysis.report import collect as room
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import not_comparable, run_names
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
@@ -143,7 +142,7 @@ def test_mistakes(run: Run, tmp_path: Path, store: Store) -> None:
     shutil.copytree(run.path, tmp_path / "moved")
     text = (tmp_path / "moved" / "manifest.json").read_text().replace(str(store.path), str(tmp_path / "gone"))
     (tmp_path / "moved" / "manifest.json").write_text(text)
-    with pytest.raises(UserError, match="name it with --data"):
+    with refused("missing-store", tmp_path / "gone", tmp_path / "moved", "--data"):
         collect([Run.open(tmp_path / "moved")])
     assert collect([Run.open(tmp_path / "moved")], data=store.path, sample=20)
     (run.path / "diagnosis.jsonl").write_text("{")

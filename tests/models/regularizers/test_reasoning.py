@@ -198,8 +198,8 @@ def test_what_does_not_go_together_is_refused() -> None:
     with refused("penalties-disagree", "loss_views=first"):
         build(ReasoningContrast(), Progressive())
     build(ReasoningContrast(loss_views="first"), Progressive())
-    with pytest.raises(ValueError, match="no effect"):
-        Progressive(contrast_weight=0, noise=0.5)
+    with refused("setting-without-effect", "noise", "contrast_weight=0"):
+        Progressive.parse({"contrast_weight": 0, "noise": 0.5})
 
 
 def test_sprint_reads_a_reasoner() -> None:

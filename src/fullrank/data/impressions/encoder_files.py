@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.tables import write_table
 from fullrank.data.frames import unreadable
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
@@ -56,8 +56,9 @@ def restore_encoder(path: Path, tree: Mapping[str, Any], again: str = AGAIN) -> 
 
     Raises `UserError` for anything that no fitted encoder says; `again` is what to do then (a clause).
     """
-    if not isinstance(tree.get("schema"), dict) or not isinstance(tree.get("fitted"), dict):
-        raise damaged_file(path, "it lacks the schema or what was fitted", again)
+    for key in ("schema", "fitted"):
+        if not isinstance(tree.get(key), dict):
+            raise damaged_file(path, f"its {key!r} is {brief(tree.get(key), 80)}, no object", again)
     try:
         schema = Schema.parse(tree["schema"])
     except UserError as error:
@@ -74,10 +75,13 @@ def read_columns(path: Path, *allowed: dict[str, Any], again: str = AGAIN) -> pl
     """A Parquet file with one of the `allowed` sets of columns and types. Raises `UserError` for any other."""
     try:
         frame = pl.read_parquet(path, glob=False)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; {again}", code="missing-file") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise unreadable(f"the table {str(path)!r}", error) from None
     if dict(frame.schema) not in allowed:
-        raise damaged_file(path, f"its columns are not {', '.join(allowed[0])}", again)
+        columns = brief(dict(frame.schema), 120)
+        raise damaged_file(path, f"its columns are {columns}, expected {', '.join(allowed[0])}", again)
     return frame
 
 
@@ -93,8 +97,11 @@ def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
             lookups[field.name] = Hashed(field.hash_buckets)
             continue
         values = found.pop(field.name, pl.Series("value", [], pl.String))
-        if values.null_count() or values.n_unique() < len(values):
-            raise damaged_file(path, f"it holds a value of {field.name!r} twice, or none", again)
+        if values.null_count():
+            raise damaged_file(path, f"it holds a value of {field.name!r} that is null", again)
+        if values.n_unique() < len(values):
+            twice = values.filter(values.is_duplicated())[0]
+            raise damaged_file(path, f"it holds the value {brief(twice, 80)} of {field.name!r} twice", again)
         lookups[field.name] = Vocabulary(values)
     if found:
         raise damaged_file(
@@ -114,9 +121,11 @@ def _fitted(path: Path, schema: Schema, given: dict[str, Any], again: str) -> di
         if isinstance(one, dict) and set(one) == _FITTED[field.transform]:
             numbers = one["edges"] if field.transform == "bucket" else list(one.values())
         if not isinstance(numbers, list) or not all(map(_finite, numbers)):
-            raise damaged_file(path, f"it lacks what was fitted for {field.name!r}, in finite numbers", again)
+            needed = ", ".join(sorted(_FITTED[field.transform]))
+            reason = f"what was fitted for {field.name!r} is {brief(one, 80)}, not finite numbers for {needed}"
+            raise damaged_file(path, reason, again)
         if field.transform == "bucket" and numbers != sorted(set(numbers)):
-            raise damaged_file(path, f"the buckets of {field.name!r} are not in order", again)
+            raise damaged_file(path, f"the buckets of {field.name!r} are not in order: {brief(numbers, 80)}", again)
         found[field.name] = dict(given[field.name])
     return found
 
