@@ -93,7 +93,7 @@ def sample_protocol(spec: Evaluation) -> Evaluation:
 
 @dataclass(frozen=True)
 class SampleStore:
-    """A store of which some users are evaluated alone (`evaluation.EvalStore`)."""
+    """A store of which some users are evaluated alone (`evaluation.retrieval.EvalStore`)."""
 
     store: Store
     users: Int[np.ndarray, "U"]

@@ -8,6 +8,6 @@ each file.
 `prepare_impressions` does the same for rankers: a table of impressions (what was shown to whom, and was it clicked) to
 an `ImpressionStore` of fields.
 
-The letters of shapes are those of `batch.py`. Times are int64 seconds since 1970. Nothing here but `batch` and
+The letters of shapes are those of `data/batch.py`. Times are int64 seconds since 1970. Nothing here but `batch` and
 `events.loader` loads torch when it is imported.
 """

@@ -98,7 +98,7 @@ class BeamSearch:
     Levels are independent given the history, so the beam keeps `beams` best partial sums and adds one level after
     another. Most tuples of long codes belong to no item. Found items come first, in order of their scores; a user for
     whom too few were found gets the rest of the list from exact scores. Items of one tuple have one score: the more
-    popular comes first, as in `semantic_ids/tuples.py`, up to the order of ids that all lists share.
+    popular comes first, as in `Tuples` of `semantic_ids/reader.py`, up to the order of ids that all lists share.
     """
 
     def __init__(self, items: SemanticItems, *, beams: int):

@@ -141,6 +141,6 @@ def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_m
 
 
 def _finish(device: torch.device) -> None:
-    """Wait until the device has done what it was on_job."""
+    """Wait until the device has finished what was queued."""
     if device.type == "cuda":
         torch.cuda.synchronize()

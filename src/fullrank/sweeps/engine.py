@@ -186,7 +186,7 @@ class Work:
     def run(self, device: str = "auto") -> Row:
         """The job's row, whatever happens (an interrupt apart): an error is in the row, its traceback in the folder.
 
-        `device` is where the model runs (`ops.device`).
+        `device` is where the model runs (`core.device`).
         """
         begun = time.perf_counter()
         trace = self.out / CELLS / f"{self.job.folder}.error.txt"

@@ -36,7 +36,7 @@ HEAD = 3
 
 
 def item_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
-    """Each item's place in `LABELS`. Of equal counts the higher id is the more popular (as in `metrics.fairness`)."""
+    """Each item's place in `LABELS`. Of equal counts the higher id is the more popular (as in `metrics.exposure`)."""
     order = np.argsort(popularity, kind="stable")[::-1]
     ends = [ceil(Fraction(edge) * len(popularity)) for edge in EDGES]
     band = np.empty(len(popularity), dtype=np.int64)

@@ -79,7 +79,7 @@ class Events:
 
 
 def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> Events:
-    """Read, check, code and sort an event table. `table` is what `frames.Source` takes.
+    """Read, check, code and sort an event table. `table` is what `frames.InputTable` takes.
 
     Raises `UserError` for a missing column, missing ids, unreadable times or numbers, and for an empty table.
     """
