@@ -22,10 +22,9 @@ def sentences(root: Path = SOURCE) -> dict[str, list[str]]:
     for file in sorted(root.rglob("*.py")):
         for call in calls(ast.parse(file.read_text(encoding="utf-8"))):
             given = next((k.value for k in call.keywords if k.arg == "code"), None)
-            code = PASSED_ON if isinstance(given, ast.Name | ast.Attribute) else given and _text(given)
-            if code is None:
-                code = f"NO CODE {file.relative_to(root).as_posix()}:{call.lineno}"
-            found.setdefault(code, set()).add(_text(call.args[0]) if call.args else "")
+            codes = [f"NO CODE {file.relative_to(root).as_posix()}:{call.lineno}"] if given is None else _codes(given)
+            for code in codes:
+                found.setdefault(code, set()).add(_text(call.args[0]) if call.args else "")
     return {code: sorted(found[code]) for code in sorted(found)}
 
 
@@ -34,6 +33,12 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "UserError":
             yield node
+
+
+def _codes(given: ast.expr) -> list[str]:
+    if isinstance(given, ast.IfExp):
+        return [*_codes(given.body), *_codes(given.orelse)]
+    return [_text(given)] if isinstance(given, ast.Constant | ast.JoinedStr) else [PASSED_ON]
 
 
 def _text(node: ast.expr) -> str:
