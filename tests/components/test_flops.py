@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from discover import Pair, everything, name
+from fullrank.models.ranking.dnn import DNN
+from fullrank.models.ranking.perceptron import Deep
 from fullrank.models.sequential.encoders import EncoderSpec
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.ops.flop_count import by_part, counted, forward_flops
+from fullrank.testing import rankers
 from fullrank.testing.attention import counts_as_said
 from tiny import ITEMS, built, catalog, plain, reachable
 
@@ -113,3 +118,14 @@ def test_counting_draws_no_random_numbers(spec: EncoderSpec) -> None:
 
 def test_reasoners_say_that_they_are_not_counted() -> None:
     assert "latent" in Reasoner.uncounted and not hasattr(Reasoner, "flops")
+
+
+def test_a_ranker_that_says_half_or_nothing_is_caught() -> None:
+    spec = DNN(deep=Deep(hidden=(5,)))
+    ranker: Any = spec.build(rankers.FIELDS, rankers.DIM)
+    rankers.check_cost(spec, ranker)
+    said = ranker.flops(len(rankers.FIELDS), rankers.DIM)
+    for wrong in ({**said, "deep": said["deep"] // 2}, {"ranker": None}):
+        ranker.flops = lambda fields, dim, wrong=wrong: wrong
+        with pytest.raises(AssertionError):
+            rankers.check_cost(spec, ranker)
