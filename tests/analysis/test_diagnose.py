@@ -82,12 +82,21 @@ def test_a_file_and_back(tmp_path: Path) -> None:
     assert found.about() == sample | {"accuracy": "ndcg@10", "seen": "exclude", "popularity": "train"}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]\n", '{"a": 1}\n', "[" * 10_000])
-def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "0 rows"),
+        ("{", "line 1 column 2"),
+        ("[]\n", "no object"),
+        ('{"a": 1}\n', "{'a': 1}"),
+        ("[" * 10_000, "100 deep"),
+    ],
+)
+def test_a_file_that_is_none(text: str, named: str, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(text)
-    with refused("file-damaged", tmp_path):
+    with refused("file-damaged", tmp_path / "x.jsonl", named):
         Diagnosis.load(tmp_path / "x.jsonl")
-    with refused("file-damaged", tmp_path):
+    with refused("file-damaged", tmp_path / "missing.jsonl"):
         Diagnosis.load(tmp_path / "missing.jsonl")
 
 
@@ -95,7 +104,7 @@ def test_a_row_of_other_types_is_refused(tmp_path: Path) -> None:
     good = dict.fromkeys(KEYS) | {"diagnostic": "a", "name": "b"}
     for key, value in (("layer", "<b>"), ("value", [1]), ("label", 3), ("name", None)):
         (tmp_path / "x.jsonl").write_text(json.dumps(good | {key: value}))
-        with refused("file-damaged", tmp_path / "x.jsonl"):
+        with refused("file-damaged", "line 1", tmp_path / "x.jsonl", f"{key!r}: {value!r}"):
             Diagnosis.load(tmp_path / "x.jsonl")
 
 

@@ -59,7 +59,7 @@ def test_the_store_may_have_moved(run: Path, shop: Path, tmp_path: Path, call: C
     ("words", "code", "name"),
     [
         (["--split", "train"], "unknown-value", "allowed: validation, test"),
-        (["--users", "1"], "", "at least 2 users"),
+        (["--users", "1"], "sample-too-small", "2 users, not 1"),
         (["--users", "many"], "usage", "'--users'"),
         (["--out", "rows.csv"], "unknown-suffix", "'.csv'"),
         (["--data", "nowhere"], "missing-folder", "'nowhere'"),

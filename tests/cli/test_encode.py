@@ -77,13 +77,13 @@ def test_codes_of_a_run_and_of_what_is_new_in_it(
 @pytest.mark.parametrize(
     ("options", "code", "name"),
     [
-        (("--learner", "opqq"), "", "did you mean 'opq'"),
-        (("--levels", 5), "", "pca=10"),
-        (("--size", 512), "", "60 vectors"),
+        (("--learner", "opqq"), "unknown-kind", "'opq'"),
+        (("--levels", 5), "width-not-divisible", "pca=10"),
+        (("--size", 512), "too-few-vectors", "60 vectors"),
         (("--collisions", "hash"), "invalid-setting", "'list', 'extra_digit' or 'sinkhorn'"),
-        (("--model", "x"), "", "'model'"),
+        (("--model", "x"), "unknown-setting", "'model'"),
         (("--set", "learner.levels=4"), "given-twice", "--levels"),
-        (("--set", "limits.neighbours=1"), "", "limits.neighbours=0"),
+        (("--set", "limits.neighbours=1"), "neighbours-lost", "limits.neighbours=0"),
     ],
 )
 def test_mistakes(

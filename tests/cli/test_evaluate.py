@@ -104,12 +104,12 @@ def test_a_store_that_was_moved_is_named_with_data(call: Call, refuses: Refuses,
     ("words", "code", "name"),
     [
         (["--split", "tset"], "unknown-value", "did you mean 'test'"),
-        (["--metric", "ndgc@10"], "", "did you mean 'ndcg'"),
+        (["--metric", "ndgc@10"], "unknown-metric", "did you mean 'ndcg'"),
         (["--metric", "ndcg@10", "--set", "metrics=[hit]"], "given-twice", "--metric"),
         (["--set", "seen=maybe"], "invalid-setting", "'exclude' or 'keep'"),
-        (["--set", "sen=keep"], "", "did you mean 'seen'"),
-        (["--device", "gpu"], "", "allowed: auto, cpu, cuda"),
-        (["--data", "nowhere"], "", "'nowhere'"),
+        (["--set", "sen=keep"], "unknown-setting", "did you mean 'seen'"),
+        (["--device", "gpu"], "unknown-device", "allowed: auto, cpu, cuda"),
+        (["--data", "nowhere"], "missing-folder", "'nowhere'"),
     ],
 )
 def test_mistakes(words: list[str], code: str, name: str, refuses: Refuses, shop: Path) -> None:

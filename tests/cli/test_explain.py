@@ -39,7 +39,7 @@ def test_two_runs_side_by_side(shop: Path, tmp_path: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        (["--user", "nobody"], "", "no user 'nobody'"),
+        (["--user", "nobody"], "unknown-user", "no user 'nobody'"),
         (["--split", "train"], "unknown-value", "allowed: validation, test"),
         (["--data", "nowhere"], "missing-folder", "'nowhere'"),
     ],

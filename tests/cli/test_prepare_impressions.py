@@ -49,9 +49,9 @@ def test_a_source(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         (["planted_click", "--out", "x"], "unknown-source", "did you mean 'planted_clicks'"),
         (["planted_clicks", "folder", "--out", "x"], "option-without-effect", "'planted_clicks'"),
         (["none.parquet", "folder", "--out", "x"], "option-without-effect", "'none.parquet'"),
-        (["none.parquet", "--out", "x"], "", "none.parquet"),
-        (["planted_clicks", "--set", "source.row=5", "--out", "x"], "", "did you mean 'rows'"),
-        (["planted_clicks", "--set", "spilt=random", "--out", "x"], "", "did you mean 'split'"),
+        (["none.parquet", "--out", "x"], "missing-file", "none.parquet"),
+        (["planted_clicks", "--set", "source.row=5", "--out", "x"], "unknown-setting", "'rows'"),
+        (["planted_clicks", "--set", "spilt=random", "--out", "x"], "unknown-setting", "'split'"),
     ],
 )
 def test_mistakes(

@@ -101,7 +101,7 @@ def test_a_file_of_histories_in_and_out(suffix: str, call: Call, shop: Path, ids
         ([], "missing-option", "--history"),
         (["--history", "1", "--histories", "x.csv"], "options-exclude-each", "--histories"),
         (["--history", "a,b"], "not-an-item-id", "'a'"),
-        (["--history", "1", "--k", "0"], "", "k must be at least 1"),
+        (["--history", "1", "--k", "0"], "invalid-list-length", "k must be at least 1"),
         (["--history", "1", "--seen", "keeep"], "unknown-value", "did you mean 'keep'"),
         (["--history", "1", "--out", "x.xls"], "unknown-suffix", "allowed: .parquet, .csv, .jsonl"),
         (["--history", "1", "--user-col", "u"], "option-without-effect", "--user-col"),

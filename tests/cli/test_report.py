@@ -43,11 +43,11 @@ def test_a_kept_evaluation_is_taken(call: Call, shop: Path, tmp_path: Path) -> N
         (["--split", "tset"], "unknown-value", "did you mean 'test'"),
         (["--out", "page.pdf"], "unknown-suffix", "'.pdf'"),
         (["--evaluation", "popularity"], "not-name-and-value", "'popularity'"),
-        (["--evaluation", "popularity=nowhere"], "", "nowhere/evaluation.json"),
-        (["--set", "sen=keep"], "", "did you mean 'seen'"),
-        (["--set", "protocol=sampled"], "", "--set protocol=full"),
+        (["--evaluation", "popularity=nowhere"], "not-an-evaluation", "nowhere/evaluation.json"),
+        (["--set", "sen=keep"], "unknown-setting", "did you mean 'seen'"),
+        (["--set", "protocol=sampled"], "needs-full-protocol", "--set protocol=full"),
         (["--data", "nowhere"], "missing-folder", "'nowhere'"),
-        (["--users", "1"], "", "at least 2 users"),
+        (["--users", "1"], "sample-too-small", "at least 2 users"),
     ],
 )
 def test_mistakes(words: list[str], code: str, name: str, refuses: Refuses, shop: Path, tmp_path: Path) -> None:

@@ -86,14 +86,14 @@ def test_advise(runs: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        (["fit", "absent.csv"], "", "absent.csv"),
+        (["fit", "absent.csv"], "missing-file", "absent.csv"),
         (["fit", "RUNS", "--form", "sigmiod"], "unknown-form", "did you mean 'sigmoid'"),
-        (["fit", "RUNS", "--flops-col", "spent"], "", "no column 'spent'"),
+        (["fit", "RUNS", "--flops-col", "spent"], "missing-column", "no column 'spent'"),
         (["fit", "RUNS", "--form", "linear", "--reference", "srt"], "option-without-effect", "'linear'"),
         (["fit", "RUNS", "--reference", "chinchilla"], "unknown-reference", "allowed: srt"),
         (["advise", "RUNS"], "usage", "missing option '--flops'"),
-        (["advise", "RUNS", "--flops", "-3"], "", "flops is -3"),
-        (["advise", "RUNS", "--flops", "1e12", "--form", "linear"], "", "'linear'"),
+        (["advise", "RUNS", "--flops", "-3"], "not-positive", "flops is -3"),
+        (["advise", "RUNS", "--flops", "1e12", "--form", "linear"], "unknown-form", "'linear'"),
         (["fti", "RUNS"], "unknown-verb", "did you mean 'fit'"),
     ],
 )

@@ -46,12 +46,12 @@ def test_the_budget_of_evaluate(call: Call, plr: Path) -> None:
 
 def test_a_budget_refuses_what_has_no_effect(refuses: Refuses, shop: Path, plr: Path) -> None:
     for words, code, name in (
-        ((shop / "sasrec", "--reasoning-steps", 1), "", "--reasoning-steps 1"),
-        ((shop / "popularity", "--adaptive", 5), "", "--adaptive 5"),
-        ((plr, "--reasoning-streams", 3), "", "2 streams: 3"),
-        ((plr, "--patience", 2), "", "patience has no effect without adaptive"),
+        ((shop / "sasrec", "--reasoning-steps", 1), "no-reasoner", "--reasoning-steps 1"),
+        ((shop / "popularity", "--adaptive", 5), "no-reasoner", "--adaptive 5"),
+        ((plr, "--reasoning-streams", 3), "too-many-streams", "2 streams: 3"),
+        ((plr, "--patience", 2), "setting-without-effect", "patience has no effect without adaptive"),
         ((plr, "--reasoning-steps", 1, "--set", "reasoning.steps=2"), "given-twice", "--reasoning-steps"),
-        ((plr, "--set", "reasoning.depth=2"), "", "'depth'"),
+        ((plr, "--set", "reasoning.depth=2"), "unknown-setting", "'depth'"),
         ((plr, "--reasoning-steps", -1), "usage", "'--reasoning-steps'"),
     ):
         refuses(code, ["evaluate", *words], name)
@@ -138,7 +138,7 @@ def test_hidden_events_of_one_run_and_of_two(call: Call, shop: Path, plr: Path, 
         (("--drop", "0.1", "--adaptive", "5"), "options-exclude-each", "--drop"),
         (("--drop", "0.1", "--oracle-step"), "options-exclude-each", "--drop and --oracle-step"),
         (("--set", "drop=1.5"), "invalid-setting", "drop: Input should be less than 1"),
-        (("--oracle-step", "--adaptive", "5"), "", "leave --adaptive out"),
+        (("--oracle-step", "--adaptive", "5"), "adaptive-without-effect", "leave --adaptive out"),
     ],
 )
 def test_bad_studies_are_refused(refuses: Refuses, plr: Path, words: tuple[str, ...], code: str, name: str) -> None:

@@ -61,11 +61,11 @@ def test_a_finished_run_is_neither_lost_nor_repeated(call: Call, refuses: Refuse
     [
         (["sasrek"], "unknown-recipe", "did you mean 'sasrec'"),
         ([], "missing-argument", "--from"),
-        (["nothing.yaml"], "", "nothing.yaml"),
-        (["sasrec", "--set", "training.max_epoch=2"], "", "did you mean 'max_epochs'"),
-        (["sasrec", "--set", "training.max_epochs"], "", "a.b=value"),
+        (["nothing.yaml"], "file-unreadable", "nothing.yaml"),
+        (["sasrec", "--set", "training.max_epoch=2"], "unknown-setting", "'max_epochs'"),
+        (["sasrec", "--set", "training.max_epochs"], "unreadable-setting", "a.b=value"),
         (["sasrec", "--set", "model.loss=bcee"], "unknown-kind", "did you mean 'bce'"),
-        (["--from", "nowhere"], "", "nowhere is not a run folder"),
+        (["--from", "nowhere"], "not-a-run", "nowhere"),
         (["sasrec", "--set", "model.dim=8", "--logger", "tensorbord"], "unknown-logger", "tensorboard"),
     ],
 )

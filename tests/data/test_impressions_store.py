@@ -101,10 +101,10 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
         (_set("files", "extra.npy", to={"bytes": 1, "sha256": ""}), ("foreign-files", "extra.npy")),
         (_set("schema", "fields", to=[]), ("invalid-setting", "fields")),
         (_set("schema", "surprise", to=1), ("unknown-setting", "surprise")),
-        (_set("fields", to=[]), ("file-damaged", "fields", "schema")),
-        (_set("fitted", "price", to={"mean": "0", "scale": 1}), ("file-damaged", "'price'")),
-        (_set("fitted", "age", to={"edges": [3.0, 1.0]}), ("file-damaged", "buckets", "'age'")),
-        (_set("fitted", to={}), ("file-damaged", "'price'")),
+        (_set("fields", to=[]), ("file-damaged", "manifest.json", "fields", "[]")),
+        (_set("fitted", "price", to={"mean": "0", "scale": 1}), ("file-damaged", "'price'", "'mean': '0'")),
+        (_set("fitted", "age", to={"edges": [3.0, 1.0]}), ("file-damaged", "'age'", "[3.0, 1.0]")),
+        (_set("fitted", to={}), ("file-damaged", "'price' is None")),
     ],
 )
 def test_a_hostile_manifest_is_refused(
@@ -133,10 +133,10 @@ def test_a_damaged_array_is_refused(folder: Path, name: str) -> None:
 
 def test_ids_and_offsets_out_of_range_are_refused_when_read(folder: Path) -> None:
     for name, values, says in (
-        ("categorical", 10**6, ("file-damaged", "categorical.npy")),
-        ("categorical", -1, ("file-damaged", "categorical.npy")),
-        ("bag0_ids", 99, ("file-damaged", "bag0_ids.npy")),
-        ("bag0_offsets", -5, ("file-damaged", "bag0_offsets.npy")),
+        ("categorical", 10**6, ("file-damaged", "categorical.npy", 10**6)),
+        ("categorical", -1, ("file-damaged", "categorical.npy", "-1 .. -1")),
+        ("bag0_ids", 99, ("file-damaged", "bag0_ids.npy", 99)),
+        ("bag0_offsets", -5, ("file-damaged", "bag0_offsets.npy", "-5 .. -5")),
     ):
         copy = folder.with_name(f"{name}{values}")
         shutil.copytree(folder, copy)
@@ -165,10 +165,14 @@ def describe_one(path: Path) -> dict[str, Any]:
 def test_vocabularies_are_checked(folder: Path) -> None:
     path = folder / "vocabulary.parquet"
     table = pl.read_parquet(path)
-    for broken in (pl.concat([table, table]), table.rename({"value": "values"}), table.head(1)):
+    for broken, named in (
+        (pl.concat([table, table]), repr(table["value"][0])),
+        (table.rename({"value": "values"}), "'values': String"),
+        (table.head(1), "'size': 3"),
+    ):
         broken.write_parquet(path)
         edit(folder, _set("files", path.name, "bytes", to=path.stat().st_size))
-        with refused("file-damaged"):
+        with refused("file-damaged", named):
             ImpressionStore.open(folder)
 
 

@@ -222,7 +222,7 @@ def test_lists_that_are_no_lists_are_refused() -> None:
     for histories in ([5, 7], {"a": 5}, {"a": None}):
         with refused("not-item-lists"):
             made.recommend(histories)
-    with refused("wrong-id-type"):
+    with refused("wrong-id-type", "'i0'", "(['i1'])"):
         made.recommend([[["i1"], ["i2", "i3"]]])
     assert made.recommend({2**70: ["i1"]}, k=1)["item"].to_list() == made.recommend([["i1"]], k=1)["item"].to_list()
     frame = pl.DataFrame({"user_id": ["b", "a"], "item_id": ["i1", "i2"]})

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 import fullrank as fr
 from coded import settings
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
@@ -156,15 +155,24 @@ def test_a_store_is_never_taken_for_a_run(market: Store, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "loggers"),
-    [(("model.encoder.attention.heads=3",), ()), ((), ("tensorbord",)), (("training.patience=x",), ())],
+    ("settings", "loggers", "says"),
+    [
+        (("model.encoder.attention.heads=3",), (), ("width-not-divisible", 16, 3)),
+        ((), ("tensorbord",), ("unknown-logger", "'tensorbord'", "tensorboard")),
+        (("training.patience=x",), (), ("invalid-setting", "training.patience", "'x'")),
+    ],
 )
 def test_a_failed_overwrite_leaves_the_old_run(
-    settings: tuple[str, ...], loggers: tuple[str, ...], good: Path, market: Store, tmp_path: Path
+    settings: tuple[str, ...],
+    loggers: tuple[str, ...],
+    says: tuple[object, ...],
+    good: Path,
+    market: Store,
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(good, tmp_path / "run")
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()}
-    with pytest.raises(UserError):
+    with refused(*says):
         fr.train(
             tiny(), market, tmp_path / "run", set=settings, loggers=loggers, overwrite=True, progress=False
         )  # fmt: skip

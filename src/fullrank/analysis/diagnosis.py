@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.readers import read_jsonl
 
@@ -110,10 +110,14 @@ class Diagnosis:
             raise UserError(
                 f"{path} is no readable diagnosis ({error}); `fullrank diagnose` writes one", code="file-damaged"
             ) from None
-        if not rows or not all(is_row(one) for one in rows):
-            raise UserError(
-                f"{path} holds rows that are no diagnosis; `fullrank diagnose` writes one", code="file-damaged"
-            )
+        if not rows:
+            raise UserError(f"{path} holds 0 rows; `fullrank diagnose` writes a diagnosis", code="file-damaged")
+        for number, one in enumerate(rows, 1):
+            if not is_row(one):
+                raise UserError(
+                    f"line {number} of {path} is no row of a diagnosis: {brief(one)}; `fullrank diagnose` writes one",
+                    code="file-damaged",
+                )
         return Diagnosis(tuple(rows))
 
 

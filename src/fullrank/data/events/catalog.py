@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int64
 
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.frames import InputTable, unreadable
@@ -146,8 +146,9 @@ class Catalog:
             given = given.cast(pl.String)
         kinds = [("strings" if d == pl.String else "whole numbers") for d in (self.ids.dtype, given.dtype)]
         if not (given.dtype == pl.String or given.dtype.is_integer()) or kinds[0] != kinds[1]:
+            first = brief(given.head(1).to_list()[0], 80)  # of a list, not the Series, whose repr has many lines
             raise UserError(
-                f"the items' ids are {kinds[0]} (such as {self.ids[0]!r}); given: {given.dtype} ({given[0]!r})",
+                f"the items' ids are {kinds[0]} (such as {self.ids[0]!r}); given: {given.dtype} ({first})",
                 code="wrong-id-type",
             )
         return self._places(given)

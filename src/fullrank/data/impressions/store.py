@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import polars as pl
 
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.jagged import Jagged
 from fullrank.data import manifest as manifests
 from fullrank.data.events.store import Store
@@ -80,8 +80,12 @@ class ImpressionStore:
         if verify:
             manifests.verify_hashes(folder, manifest)
         encoder = encoder_files.restore_encoder(folder / manifests.NAME, manifest)
-        if [asdict(info) for info in encoder.fields] != manifest["fields"]:
-            raise damaged_file(folder / manifests.NAME, "its fields are not those of the schema and the vocabularies")
+        own, said = [asdict(info) for info in encoder.fields], manifest["fields"]
+        if own != said:
+            fits = isinstance(said, list) and len(said) == len(own)
+            one, other = next((a, b) for a, b in zip(own, said, strict=True) if a != b) if fits else (len(own), said)
+            reason = f"its fields say {brief(other, 80)}, the schema and the vocabularies {brief(one, 80)}"
+            raise damaged_file(folder / manifests.NAME, reason)
         return cls(folder, manifest, schema, encoder)
 
     def __len__(self) -> int:
@@ -133,8 +137,13 @@ class ImpressionStore:
         at = self._rows(rows)
         arrays = self.arrays
         ids = arrays["categorical"][at] if len(self._sizes) else np.zeros((len(at), 0), np.int32)
-        if len(at) and bool(((ids.max(axis=0) >= self._sizes) | (ids.min(axis=0) < 0)).any()):
-            raise damaged_file(self.path / "categorical.npy", "it holds ids beyond the sizes of the fields")
+        if len(at):
+            least, most = ids.min(axis=0), ids.max(axis=0)
+            wrong = (least < 0) | (most >= self._sizes)
+            if wrong.any():
+                field = int(wrong.argmax())
+                reason = f"it holds ids {least[field]} .. {most[field]} of a field of 0 .. {self._sizes[field] - 1}"
+                raise damaged_file(self.path / "categorical.npy", reason)
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
         bags = [self._bag(number, at) for number in range(len(self.encoder.multivalued))]
         groups = arrays["groups"][at] if "groups" in arrays else None
@@ -142,7 +151,8 @@ class ImpressionStore:
         for number, (field, bag) in enumerate(zip(self.encoder.multivalued, found.bags, strict=True)):
             table, size = bag.ids.numpy(), self.encoder.lookup(field).size
             if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
-                raise damaged_file(self.path / f"bag{number}_ids.npy", f"it holds ids beyond 0 .. {size - 1}")
+                reason = f"it holds ids {table.min()} .. {table.max()} of a field that has 0 .. {size - 1}"
+                raise damaged_file(self.path / f"bag{number}_ids.npy", reason)
         return found
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
@@ -212,9 +222,8 @@ class ImpressionStore:
         ids, offsets = self.arrays[f"bag{number}_ids"], self.arrays[f"bag{number}_offsets"]
         starts, ends = offsets[rows], offsets[rows + 1]
         if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
-            raise damaged_file(
-                self.path / f"bag{number}_offsets.npy", "offsets must rise from 0 to the number of values"
-            )
+            reason = f"its offsets {starts.min()} .. {ends.max()} must rise from 0 to the {len(ids)} values"
+            raise damaged_file(self.path / f"bag{number}_offsets.npy", reason)
         return Jagged(ids, starts, ends)
 
 
