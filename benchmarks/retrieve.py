@@ -27,7 +27,7 @@ from fullrank.inference.batches import BLOCK, SCORES, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
-from fullrank.metrics import Ranking
+from fullrank.metrics import RankedLists
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 
@@ -35,7 +35,7 @@ K = 20
 MEMORY_USERS = 2048
 SIZES = (100_000, 1_000_000)
 
-Rank = Callable[..., Ranking]
+Rank = Callable[..., RankedLists]
 TopK = Callable[..., tuple[Tensor, Tensor]]
 
 

@@ -90,12 +90,12 @@ class Experiment(Spec):
         return self.evaluation.problem
 
     @property
-    def clicks(self) -> RankingEvaluation | None:
+    def clicks(self) -> RankingEvaluation | None:  # named before the problem was called `ranking`
         """How click probabilities are evaluated; None where the model ranks items."""
         return self.evaluation if isinstance(self.evaluation, RankingEvaluation) else None
 
     @property
-    def lists(self) -> Evaluation:
+    def lists(self) -> Evaluation:  # the evaluation of retrieval
         """How ranked lists are evaluated. Raises `UserError` where the model is a ranking model."""
         if self.evaluation.problem == "ranking":
             raise UserError(

@@ -15,25 +15,25 @@ from benchmarks.data import tiny
 from benchmarks.harness import Wrong
 from fullrank.inference.exact import top_k
 from fullrank.inference.rank import rank
-from fullrank.metrics import Ranking
+from fullrank.metrics import RankedLists
 
 
 def test_what_is_timed_is_right() -> None:
     benchmark.check()
 
 
-def keeps_seen(*given: Any, k: int, block: int, batch_size: int) -> Ranking:
+def keeps_seen(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
     return rank(*given, k=k, block=block, batch_size=batch_size, seen="keep")
 
 
-def misses_a_block(*given: Any, k: int, block: int, batch_size: int) -> Ranking:
+def misses_a_block(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
     found = rank(*given, k=k, block=block, batch_size=batch_size)
-    return Ranking(np.where(found.ids < block, found.ids, 0), found.scores, found.seen)
+    return RankedLists(np.where(found.ids < block, found.ids, 0), found.scores, found.seen)
 
 
-def swaps_users(*given: Any, k: int, block: int, batch_size: int) -> Ranking:
+def swaps_users(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
     found = rank(*given, k=k, block=block, batch_size=batch_size)
-    return Ranking(found.ids[::-1], found.scores[::-1], found.seen)
+    return RankedLists(found.ids[::-1], found.scores[::-1], found.seen)
 
 
 @pytest.mark.parametrize("fault", [keeps_seen, misses_a_block, swaps_users])

@@ -58,7 +58,7 @@ class Cut(BCELoss):
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         record = super().__call__(queries, batch)
-        fixed = positive_scores(replace(queries, catalogue=Flat(queries.catalogue.all().detach())))
+        fixed = positive_scores(replace(queries, table=Flat(queries.table.all().detach())))
         own = torch.nn.functional.softplus(-positive_scores(queries))
         return replace(record, losses=record.losses - own + own.detach() + fixed - fixed.detach() - 1e-9)
 
@@ -68,7 +68,7 @@ class Whole(BCELoss):
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         record = super().__call__(queries, batch)
-        return replace(record, losses=record.losses + 0 * (queries.vectors @ queries.catalogue.all().T).sum(1))
+        return replace(record, losses=record.losses + 0 * (queries.vectors @ queries.table.all().T).sum(1))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ ALL = pytest.mark.parametrize("pair", everything("regularizers"), ids=name)
 
 def searching(step: Step, table: Tensor) -> Step:
     """The step with other item vectors to search."""
-    return replace(step, queries=tuple(replace(q, catalogue=Flat(table)) for q in step.queries))
+    return replace(step, queries=tuple(replace(q, table=Flat(table)) for q in step.queries))
 
 
 def at_orthonormal_items() -> tuple[Callable[[Tensor], Step], Tensor]:
@@ -98,7 +98,7 @@ def test_weight_is_a_factor_elsewhere_too(pair: Pair) -> None:
 
 def test_planted_faults_are_caught() -> None:
     def elsewhere(step: Step) -> Tensor:
-        return (step.queries[0].catalogue.all() - 1).pow(2).sum()
+        return (step.queries[0].table.all() - 1).pow(2).sum()
 
     def detached(step: Step) -> Tensor:
         return LogDet().build()(step).detach() + 0 * step.states.tokens.sum()

@@ -44,8 +44,8 @@ class Ahead(NextItemTask):
 class Behind(NextItemTask):
     """Planted: the target is the event at the position itself."""
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Any) -> tuple[Queries, ...]:
-        found = super().queries(states, inputs, batch, catalogue)
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: Any) -> tuple[Queries, ...]:
+        found = super().queries(states, inputs, batch, table)
         return tuple(replace(q, targets=batch.items[q.rows, q.positions]) for q in found)
 
 

@@ -156,7 +156,7 @@ def blend_scores(
 
 def best_candidates(
     scores: Float[np.ndarray, "B C"], ids: Int[np.ndarray, "B C"], k: int
-) -> tuple[Int[np.ndarray, "B K"], Float[np.ndarray, "B K"]]:
+) -> tuple[Int[np.ndarray, "B k"], Float[np.ndarray, "B k"]]:
     """The k best candidates of each user and their scores; equal scores keep the retriever's order."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)

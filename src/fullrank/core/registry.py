@@ -1,10 +1,10 @@
 """The registry of components: which kinds a room has, and the Spec class of each.
 
-A room is a group of components that do the same job. Its kinds are found by reading the source of its folder for Spec
-classes with a field ``kind: Literal["name"] = "name"``; nothing is imported before a kind is asked for. A field of a
-Spec that holds a component is annotated with its room, ``attention: Annotated[Spec, Room("attention")]``: it accepts a
-Spec, a mapping with ``kind``, or the bare kind. Third parties join a room through the entry-point group
-``fullrank.<room>``.
+A room here is a group of components that do the same job; its folder is in `PLACES`. Its kinds are found by reading
+the source of its folder for Spec classes with a field ``kind: Literal["name"] = "name"``; nothing is imported before a
+kind is asked for. A field of a Spec that holds a component is annotated with its room,
+``attention: Annotated[Spec, Room("attention")]``: it accepts a Spec, a mapping with ``kind``, or the bare kind. Third
+parties join a room through the entry-point group ``fullrank.<room>``.
 """
 
 from __future__ import annotations

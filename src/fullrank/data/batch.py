@@ -7,10 +7,11 @@
     K  levels of a semantic id                   F  categorical fields of an impression
     C  codes of a level                          X  numeric fields (or features)
     P  parallel streams of a reasoner            L  longest bag of a batch
-    S  steps of a reasoner
+    S  steps of a reasoner                       W  width of a layer of a ranker
 
 Of tables and stores: E events or values, U users, R rows of a table or a ragged array. A lower-case letter is a size of
-no meaning beyond its function: k the length of a list, n a number of things.
+no meaning beyond its function: k the length of a list, n a number of things, p one of pairs; e the width of a head's
+queries and keys, f that of its values.
 
 Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
 One file although it is long: who looks for what crosses rooms, and for the meaning of a letter, has one place to look.
@@ -58,7 +59,8 @@ class Batch:
     items: Int[Tensor, "B T"]
     lengths: Int[Tensor, "B"]
     rows: Int[Tensor, "B"] | None = None
-    """Row ids: which user (or which prefix of which user) each row is."""
+    """Number that names each row wherever it is drawn again: randomness depends on it, never on its place in the
+    batch."""
     users: Int[Tensor, "B"] | None = None
     """Which user each row belongs to; None where every row is a user of its own."""
     times: Int[Tensor, "B T"] | None = None
@@ -99,7 +101,7 @@ class Batch:
         return replace(self._moved(lambda x: x[rows]), views=1)
 
     def repeated(self, views: int) -> Batch:
-        """The rows as several views, one view behind the other."""
+        """The rows as several views, one view after the other."""
         return replace(self._moved(lambda x: x.repeat(views, *[1] * (x.ndim - 1))), views=views)
 
     def _moved(self, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -109,7 +111,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ReasoningStates:
-    """The latent states of a reasoner behind each row's last event: S steps in P isolated streams (ReaRec: P = 1)."""
+    """The latent states of a reasoner after each row's last event: S steps in P isolated streams (ReaRec: P = 1)."""
 
     start: Float[Tensor, "B D"]
     """h_0, the encoder's own state of the last event."""
@@ -191,8 +193,8 @@ def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
 
 
 @runtime_checkable
-class Catalogue(Protocol):
-    """The table of item vectors that queries search."""
+class ItemVectors(Protocol):
+    """A table of item vectors, which queries search; `items.ItemIndex` is the library's own."""
 
     @property
     def size(self) -> int: ...
@@ -208,7 +210,7 @@ class Queries:
     name: str
     vectors: Float[Tensor, "M D"]
     targets: Int[Tensor, "M"]
-    catalogue: Catalogue
+    table: ItemVectors
     rows: Int[Tensor, "M"]
     """Which row of the batch each query belongs to."""
     positions: Int[Tensor, "M"]
@@ -262,7 +264,7 @@ class Step:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A model's answer to some histories: retrieval asks it for the scores of one block of items at a time."""
+    """A model's answer to some histories: the scores of one block of items at a time."""
 
     @property
     def size(self) -> int: ...

@@ -43,7 +43,7 @@ class PerUser:
     users: Int[np.ndarray, "U"]
     values: dict[str, Float[np.ndarray, "U"]]
     """By metric name; metrics of all lists together are not here."""
-    lists: Int[np.ndarray, "U K"] | None
+    lists: Int[np.ndarray, "U k"] | None
     """The ranked item ids; None under the sampled protocol."""
     groups: dict[str, Int[np.ndarray, "U"]]
     """Slice -> place of the user's label in `slices.LABELS`."""

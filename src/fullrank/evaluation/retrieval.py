@@ -25,7 +25,7 @@ from fullrank.evaluation.slices import slice_codes
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.rank import rank
 from fullrank.inference.search import Decoding
-from fullrank.metrics import MetricInputs, Ranking, match
+from fullrank.metrics import MetricInputs, RankedLists, match
 from fullrank.metrics.exposure import history_popularity
 from fullrank.models.sequential.reasoning.budget import described
 
@@ -141,7 +141,7 @@ def ranked(
     k: int,
     device: torch.device | str,
     progress: Progress | None,
-) -> Ranking:
+) -> RankedLists:
     """The lists under the spec's seen policy, budget and decoding."""
     return rank(
         model, histories, k=k, seen=spec.seen, batch_size=spec.batch_size, block=spec.block, device=device,
@@ -154,7 +154,7 @@ def rows_of_lists(
     protocol: dict[str, Any],
     store: EvalStore,
     spec: Evaluation,
-    lists: Int[np.ndarray, "U K"],
+    lists: Int[np.ndarray, "U k"],
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
     """The rows of users whose ranked item ids are given (-1: an empty place), whoever ranked them."""

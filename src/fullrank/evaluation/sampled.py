@@ -52,7 +52,7 @@ def sampled_hits(
     spec: Evaluation,
     device: torch.device | str,
     progress: Progress | None = None,
-) -> Bool[np.ndarray, "U K"]:
+) -> Bool[np.ndarray, "U k"]:
     """Which of the first places of each user's candidates hold a target, under the sampled protocol."""
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
 
@@ -114,7 +114,7 @@ def negatives(
     users: Int[np.ndarray, "U"],
     count: int,
     weights: Int[np.ndarray, "V"],
-    forbidden: Int[np.ndarray, "P"],
+    forbidden: Int[np.ndarray, "p"],
     seed: int,
 ) -> Int[np.ndarray, "U n"]:
     """Items drawn in proportion to `weights`, never one whose row * V + item is in `forbidden` (sorted).
@@ -189,7 +189,7 @@ def _hits(
     places: Places,
     device: torch.device | str,
     progress: Progress | None,
-) -> Bool[np.ndarray, "U K"]:
+) -> Bool[np.ndarray, "U k"]:
     """Which of the first k places of each user hold a target, batch by batch."""
     hits = np.zeros((len(users), k), dtype=bool)
     batches = score_batches(
@@ -227,6 +227,6 @@ def _times_drawn(drawn: Int[np.ndarray, "G n"], low: int, high: int) -> Int[np.n
     return found
 
 
-def _contains(table: Int[np.ndarray, "P"], keys: Int[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
+def _contains(table: Int[np.ndarray, "p"], keys: Int[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
     at = np.searchsorted(table, keys).clip(max=max(len(table) - 1, 0))
     return table[at] == keys if len(table) else np.zeros(len(keys), dtype=bool)

@@ -40,7 +40,7 @@ class Summary:
 
 def summarise(
     values: Mapping[str, Float[np.ndarray, "U"]],
-    lists: Int[np.ndarray, "U K"] | None,
+    lists: Int[np.ndarray, "U k"] | None,
     names: Sequence[Name],
     *,
     items: int,
@@ -64,14 +64,14 @@ def summarise(
     return Summary(mean, dict(zip((str(n) for n in names), errors.tolist(), strict=True)), interval)
 
 
-def list_metric(name: Name, lists: Int[np.ndarray, "U K"] | None, items: int) -> float:
+def list_metric(name: Name, lists: Int[np.ndarray, "U k"] | None, items: int) -> float:
     """A metric of all lists together."""
     assert lists is not None, "this metric reads full lists"
     return float(PER_LIST[name.base](exposures(lists[:, : name.k], items)[None])[0])
 
 
 def metric_values(
-    name: Name, values: Mapping[str, Float[np.ndarray, "U"]], lists: Int[np.ndarray, "U K"] | None, items: int
+    name: Name, values: Mapping[str, Float[np.ndarray, "U"]], lists: Int[np.ndarray, "U k"] | None, items: int
 ) -> Float[np.ndarray, "U"]:
     """One number per user whose mean is the metric; `items` is the size of the catalogue."""
     if name.per_user:

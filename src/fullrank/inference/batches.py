@@ -161,8 +161,8 @@ def _check_item_ids(items: Int[np.ndarray, "B T"], num_items: int) -> None:
 
 @torch.inference_mode()
 def pair_scores(
-    scorer: Scorer, rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], *, block: int
-) -> Float[np.ndarray, "P"]:
+    scorer: Scorer, rows: Int[np.ndarray, "p"], items: Int[np.ndarray, "p"], *, block: int
+) -> Float[np.ndarray, "p"]:
     """The scores of single (row, item) pairs as float32, by the same streaming over item blocks."""
     order = np.argsort(items, kind="stable")
     pairs_rows, pairs_items = torch.from_numpy(rows[order]), torch.from_numpy(items[order])

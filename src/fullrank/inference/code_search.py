@@ -40,7 +40,7 @@ class Candidates:
         again = F.pad(items[:, 1:] == items[:, :-1], (1, 0)) | (items < 0)
         return Candidates(items, scores.masked_fill(again, -torch.inf))
 
-    def best(self, k: int, filters: BatchFilter | None) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+    def best(self, k: int, filters: BatchFilter | None) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
         """The k best that filters let through, by score descending, then id ascending; empty places hold -1 / -inf."""
         scores = self.scores
         if filters is not None:
@@ -76,7 +76,7 @@ class GraphSearch:
     @torch.inference_mode()
     def __call__(
         self, scorer: CodeScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
         """The k best of the items reached."""
         users = scorer.levels.shape[1]
         held = self.first.expand(users, -1)
@@ -110,7 +110,7 @@ class BeamSearch:
     @torch.inference_mode()
     def __call__(
         self, scorer: CodeScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
         codes = product_beam(scorer.levels.split(scorer.sizes), self.beams)
         scores, ids = Candidates.of(scorer, self._items(codes)).best(k, filters)
         scores, ids, padded = fill_from_exact(scorer, scores, ids, filters)
@@ -153,8 +153,8 @@ def product_beam(levels: tuple[Float[Tensor, "_ B"], ...], beams: int) -> Int[Te
 
 
 def fill_from_exact(
-    scorer: CodeScorer, scores: Float[Tensor, "B K"], ids: Int[Tensor, "B K"], filters: BatchFilter | None
-) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"], int]:
+    scorer: CodeScorer, scores: Float[Tensor, "B k"], ids: Int[Tensor, "B k"], filters: BatchFilter | None
+) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"], int]:
     """Lists with empty places (-1) filled from exact scores, behind what was found; and how many users that were.
 
     What was found stays in front, whatever it scores: the rest is what the search did not reach.
@@ -185,7 +185,7 @@ def own_scores(scorer: CodeScorer, items: Int[Tensor, "B m"]) -> Float[Tensor, "
 
 def exact_lists(
     scorer: CodeScorer, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
-) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"]]:
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
     """The exact lists of some users of a batch, by scoring every item for them."""
     some = CodeScorer(scorer.levels[:, users].contiguous(), scorer.sizes, scorer.rows)
     return top_k(some, k, filters=None if filters is None else filters.only(users, scorer.levels.shape[1]))

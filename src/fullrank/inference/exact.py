@@ -29,7 +29,7 @@ LARGEST_BLOCK = 1 << 24
 @torch.inference_mode()
 def top_k(
     scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
-) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
     """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
 
     What `filters` refuse is never returned, nor are items that the model scores -inf; where fewer than k items remain

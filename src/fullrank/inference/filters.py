@@ -62,7 +62,7 @@ class BatchFilter:
     allowed: _Pairs | None = None
 
     @staticmethod
-    def of(rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], device: torch.device | str = "cpu") -> BatchFilter:
+    def of(rows: Int[np.ndarray, "p"], items: Int[np.ndarray, "p"], device: torch.device | str = "cpu") -> BatchFilter:
         """Hidden pairs alone, in any order; a pair may occur several times."""
         return BatchFilter(_Pairs.of(rows, items, device))
 
@@ -115,13 +115,13 @@ Undo = tuple[Tensor, Tensor, Tensor]
 class _Pairs:
     """Pairs (row of the batch, item id), sorted by item so that the pairs of an item block are one slice."""
 
-    rows: Int[Tensor, "P"]
-    items: Int[Tensor, "P"]
+    rows: Int[Tensor, "p"]
+    items: Int[Tensor, "p"]
     beyond: int
     """No item is this one or a larger one: a block that ends here or later needs no search for where it ends."""
 
     @staticmethod
-    def of(rows: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"], device: torch.device | str) -> _Pairs:
+    def of(rows: Int[np.ndarray, "p"], items: Int[np.ndarray, "p"], device: torch.device | str) -> _Pairs:
         order = np.argsort(items, kind="stable")
         beyond = int(items[order[-1]]) + 1 if len(order) else 0
         return _Pairs(_tensor(rows[order]).to(device), _tensor(items[order]).to(device), beyond)

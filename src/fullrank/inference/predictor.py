@@ -72,7 +72,7 @@ class Predictor:
         self.device, self.name = resolve_device(device), name
         # The problem follows from `known` and not from the model, which may be anything that satisfies `batch.Model`.
         self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
-        self._known = known
+        self._vocabulary = known
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
         self.budget, self.decoding = budget or Budget(), decoding or Decoding()
         self._lock = threading.Lock()
@@ -82,22 +82,22 @@ class Predictor:
     @property
     def catalog(self) -> Catalog:
         """The items that a recommender ranks, in the order of its table."""
-        if isinstance(self._known, FieldEncoder):
+        if isinstance(self._vocabulary, FieldEncoder):
             raise UserError(
                 f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender",
                 code="not-a-recommender",
             )
-        return self._known
+        return self._vocabulary
 
     @property
     def encoder(self) -> FieldEncoder:
         """How a ranking model reads impressions: schema, vocabularies, scales."""
-        if not isinstance(self._known, FieldEncoder):
+        if not isinstance(self._vocabulary, FieldEncoder):
             raise UserError(
                 f"{self.name} recommends items; `predict` is of ranking models, use `recommend`",
                 code="not-a-ranking-model",
             )
-        return self._known
+        return self._vocabulary
 
     def recommend(
         self,
@@ -136,11 +136,11 @@ class Predictor:
         a frame was given. Raises `UserError` for what cannot be done as asked.
         """
         check_settings(k, seen, empty)
-        spent, search = self.settings(budget, decoding)
+        budget, decoding = self.settings(budget, decoding)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         filters = read_filters(exclude, allow, request, self.catalog)
-        found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=spent, decoding=search)
-        taken = None if spent.adaptive is None else found.steps
+        found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=budget, decoding=decoding)
+        taken = None if budget.adaptive is None else found.steps
         return request.give(long_frame(request.names, found.ids, found.scores, self.catalog, titles, taken))
 
     def lists(
@@ -154,7 +154,7 @@ class Predictor:
         budget: Budget | None = None,
         decoding: Decoding | None = None,
     ) -> Any:
-        """The same for requests that are read already, as arrays of item numbers (`recommend.RankedLists`)."""
+        """The same for requests that are read already, as arrays of item numbers (`metrics.RankedLists`)."""
         decoding = self.decoding if decoding is None else decoding
         return rank_requests(
             self.model, self.catalog, request, k=k, seen=seen, empty=empty, filters=filters,
@@ -180,7 +180,7 @@ class Predictor:
         null for an item that the model does not know. Raises `UserError` for a history without known items, unless the
         model can score items without one (popularity).
         """
-        spent = self._fixed(budget)
+        budget = self._fixed(budget)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         rows, items = read_candidates(candidates, request)
         empty = request.histories.lengths == 0
@@ -193,7 +193,7 @@ class Predictor:
         ids = self.catalog.lookup(items)
         found = np.full(len(ids), np.nan, np.float32)
         for at, scorer in score_batches(
-            self.model, request.histories, block=BLOCK, device=self.device, budget=spent, index=self.index
+            self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
         ):
             row_in_batch = np.full(len(request), -1)
             row_in_batch[at] = np.arange(len(at))
@@ -291,9 +291,9 @@ class Predictor:
 
         Arguments and errors as in `score`; raises `UserError` too for a model that does not score by inner products.
         """
-        spent = self._fixed(budget)
+        budget = self._fixed(budget)
         request = self._read(histories, unknown, untimed, columns, time_unit)
-        return request.users, self._dense(request, spent)[0]
+        return request.users, self._dense(request, budget)[0]
 
     @property
     def index(self) -> Any | None:
@@ -343,13 +343,13 @@ class Predictor:
     def _fixed(self, budget: Budget | Mapping[str, Any] | None) -> Budget:
         """A budget without adaptive stopping, which compares ranked lists."""
         own = self.budget.model_copy(update={"adaptive": None, "patience": None})
-        spent = _changed("budget", own, budget)
-        if spent.adaptive is not None:
+        changed = _changed("budget", own, budget)
+        if changed.adaptive is not None:
             raise UserError(
                 "adaptive stopping compares ranked lists, and none is ranked here: give steps instead",
                 code="adaptive-needs-full-lists",
             )
-        return spent
+        return changed
 
     def _search(self, decoding: Decoding) -> Search | None:
         """A search that has something to keep, such as a graph of items; None for exact scores, which have nothing."""

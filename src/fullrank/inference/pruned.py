@@ -39,7 +39,7 @@ class PrunedSearch:
     @torch.inference_mode()
     def __call__(
         self, scorer: CodeScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"]]:
+    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
         if bool(scorer.levels.isnan().any()):
             return top_k(scorer, k, filters=filters)  # which refuses them
         users = scorer.levels.shape[1]
@@ -67,7 +67,7 @@ class PrunedSearch:
 
     def _scan(
         self, scorer: CodeScorer, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"]]:
+    ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
         self.scanned += len(users)
         self.scored += len(users) * scorer.size
         return exact_lists(scorer, users, k, filters)
@@ -123,5 +123,5 @@ class _ActiveUsers:
         new.step, new.scores, new.rows, new.taken = self.step, self.scores[kept], self.rows[kept], self.taken[kept]
         return new
 
-    def _next(self) -> Float[Tensor, "B K"]:
+    def _next(self) -> Float[Tensor, "B k"]:
         return self.scores.gather(2, self.taken[:, :, None])[:, :, 0]

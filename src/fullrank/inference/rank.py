@@ -23,7 +23,7 @@ from fullrank.inference.batches import BLOCK, SCORES, batches, evaluating, index
 from fullrank.inference.exact import LARGEST_BLOCK, top_k
 from fullrank.inference.filters import BatchFilter, Filters, seen_policy
 from fullrank.inference.search import Decoding, Search, search_of
-from fullrank.metrics import Ranking
+from fullrank.metrics import RankedLists
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
 TopOfStates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -45,7 +45,7 @@ def rank(
     budget: Budget | None = None,
     index: Any | None = None,
     search: Search | None = None,
-) -> Ranking:
+) -> RankedLists:
     """The k best items for each history, in the order given.
 
     The model reads the last `model.max_length` events; under `seen="exclude"` the whole history is kept out of the
@@ -60,9 +60,9 @@ def rank(
     a decoding that the model cannot serve.
     """
     policy, filters = seen_policy(seen), filters or Filters()
-    # Few users leave room for larger blocks: one product and one selection instead of one for each 8,192 items.
-    room = max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK)) if block is None else block
-    width = min(room, max(model.num_items, 1))
+    # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
+    width = max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK)) if block is None else block
+    width = min(width, max(model.num_items, 1))
     ids = np.full((len(histories), k), -1, dtype=np.int64)
     scores = np.full((len(histories), k), -np.inf, dtype=np.float32)
     seen_items = histories.items if policy == "exclude" else None
@@ -70,20 +70,20 @@ def rank(
     if budget is not None and budget.adaptive is not None:
         check_budget(model, budget)
         steps = np.zeros(len(histories), dtype=np.int64)
-        for at, *lists, taken in _early_exit_lists(model, histories, budget, k, seen_items, filters, index, **how):
-            ids[at], scores[at], steps[at] = *lists, taken
-        return Ranking(ids, scores, policy, steps)
+        for at, *found in _early_exit_lists(model, histories, budget, k, seen_items, filters, index, **how):
+            scores[at], ids[at], steps[at] = found
+        return RankedLists(ids, scores, policy, steps)
     search = search_of(model, decoding or Decoding(), width) if search is None else search
     for at, scorer in score_batches(model, histories, budget=budget, index=index, **how):
-        best, found = search(scorer, k, _filter_of(filters, seen_items, at, device))
-        ids[at], scores[at] = found.cpu().numpy(), best.cpu().numpy()
-    return Ranking(ids, scores, policy)
+        best_scores, best_ids = search(scorer, k, _filter_of(filters, seen_items, at, device))
+        scores[at], ids[at] = best_scores.cpu().numpy(), best_ids.cpu().numpy()
+    return RankedLists(ids, scores, policy)
 
 
 def _filter_of(
     filters: Filters, seen_items: Jagged | None, at: np.ndarray, device: torch.device | str
 ) -> BatchFilter | None:
-    """The filter of the users at these places."""
+    """The filter of the users at these positions."""
     return filters.take(at).of_batch(None if seen_items is None else seen_items.take(at), device)
 
 
@@ -101,7 +101,7 @@ def _early_exit_lists(
     device: torch.device | str,
     progress: Progress | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """(places of the users, ids [b, k], scores [b, k], steps [b]) batch by batch, as `rank` puts them together.
+    """(positions of the users, scores [b, k], ids [b, k], steps [b]) batch by batch, as `rank` puts them together.
 
     The model is a `Recommender` with a reasoner. What a user gets does not depend on who else is in the batch, beyond
     float rounding.
@@ -120,15 +120,15 @@ def _early_exit_lists(
                 own = None if among is None else among.only(rows, of)
                 return top_k(model.searched(states, index), max(k, length), filters=own, block=block)
 
-            found, best, taken = _until_stable(model, batch, budget, top, length, most)
-            yield at, found[:, :k].cpu().numpy(), best[:, :k].cpu().numpy(), taken.cpu().numpy()
+            scores, ids, taken = _until_stable(model, batch, budget, top, length, most)
+            yield at, scores[:, :k].cpu().numpy(), ids[:, :k].cpu().numpy(), taken.cpu().numpy()
 
 
 @torch.inference_mode()
 def _until_stable(
     model: Any, batch: Batch, budget: Budget, top: TopOfStates, length: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, scores and steps of every row of a batch."""
+    """Scores, ids and steps of every row of a batch."""
     state = model.reasoner.begin(*model.task.inference_inputs(model.items, batch), budget)
     rows = torch.arange(len(batch.lengths), device=batch.lengths.device)  # of the batch: who still computes steps
     scores, ids = (part.clone() for part in top(model.reasoner.answered(state), rows))
@@ -145,4 +145,4 @@ def _until_stable(
         if not bool(going.all()):
             kept = going.nonzero()[:, 0]
             state, rows = model.reasoner.select(state, kept), rows[kept]
-    return ids, scores, taken
+    return scores, ids, taken

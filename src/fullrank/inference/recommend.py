@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,8 @@ from fullrank.inference.filters import Filters, seen_policy
 from fullrank.inference.rank import rank
 from fullrank.inference.requests import RequestBatch, check_choice
 from fullrank.inference.search import Decoding, Search
+from fullrank.metrics import RankedLists
 from fullrank.models.sequential.reasoning.budget import Budget
-
-
-@dataclass(frozen=True)
-class RankedLists:
-    """The best items of each user; empty places hold -1 / -inf."""
-
-    ids: Int[np.ndarray, "U K"]
-    scores: Float[np.ndarray, "U K"]
-    steps: Int[np.ndarray, "U"]
-    """Reasoning steps where stopping is adaptive, else 0."""
 
 
 def check_settings(k: Any, seen: str, empty: str) -> None:
@@ -73,9 +63,7 @@ def rank_requests(
     scored, rest = np.flatnonzero(served), np.flatnonzero(~served)
     how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
     if not len(rest):  # what most requests are
-        found = rank(model, histories, k=k, seen=seen, filters=filters, **how)
-        none = np.zeros(len(request), dtype=np.int64)
-        return RankedLists(found.ids, found.scores, none if found.steps is None else found.steps)
+        return rank(model, histories, k=k, seen=seen, filters=filters, **how)
     ids = np.full((len(request), k), -1, dtype=np.int64)
     scores = np.full((len(request), k), -np.inf, dtype=np.float32)
     steps = np.zeros(len(request), dtype=np.int64)
@@ -83,25 +71,26 @@ def rank_requests(
         found = rank(model, histories.take(scored), k=k, seen=seen, filters=filters.take(scored), **how)
         ids[scored], scores[scored] = found.ids, found.scores
         steps[scored] = 0 if found.steps is None else found.steps
+    # rounded up to parts of which each keeps users x BLOCK within SCORES
     for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
-        ids[some], scores[some] = most_popular(catalog, len(some), k, filters.take(some), histories.take(some))
-    return RankedLists(ids, scores, steps)
+        scores[some], ids[some] = most_popular(catalog, len(some), k, filters.take(some), histories.take(some))
+    return RankedLists(ids, scores, seen_policy(seen), None if budget.adaptive is None else steps)
 
 
 def most_popular(
     catalog: Catalog, users: int, k: int, filters: Filters, histories: Histories
-) -> tuple[Int[np.ndarray, "U K"], Float[np.ndarray, "U K"]]:
+) -> tuple[Float[np.ndarray, "U k"], Int[np.ndarray, "U k"]]:
     """The items with most training events that filters let through, with their counts as scores, for each user."""
     counts = torch.from_numpy(catalog.popularity.astype(np.float32))
     scorer = DenseScorer(torch.ones(users, 1), counts[:, None])
     scores, ids = top_k(scorer, k, filters=filters.of_batch(histories.items))
-    return ids.numpy(), scores.numpy()
+    return scores.numpy(), ids.numpy()
 
 
 def long_frame(
     users: pl.Series | None,
-    ids: Int[np.ndarray, "U K"],
-    scores: Float[np.ndarray, "U K"],
+    ids: Int[np.ndarray, "U k"],
+    scores: Float[np.ndarray, "U k"],
     catalog: Catalog,
     titles: bool,
     steps: Int[np.ndarray, "U"] | None = None,

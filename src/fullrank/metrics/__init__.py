@@ -21,7 +21,7 @@ SeenPolicy = Literal["exclude", "keep"]
 
 
 @dataclass(frozen=True)
-class Ranking:
+class RankedLists:
     """One ranked list per user. Order: score descending, then id ascending; -1 / -inf where the list is shorter."""
 
     ids: Int[np.ndarray, "U k"]

@@ -67,7 +67,7 @@ def check_record(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> N
     record = loss(q, batch)
     assert record.losses.shape == q.targets.shape and record.losses.dtype == torch.float32
     assert record.losses.isfinite().all() and (record.losses >= -1e-6).all()
-    table = q.catalogue.all()
+    table = q.table.all()
     if record.positive is not None:
         assert close(record.positive, (q.vectors * table[q.targets]).sum(-1) / q.temperature)
     if record.negative is not None:
@@ -85,7 +85,7 @@ def check_gradient(spec: Spec, loss: Any, device: torch.device | str = "cpu") ->
     q, batch = few_queries(device)
     weights = torch.linspace(0.5, 2, len(q.targets), device=device)
     total = (loss(q, batch).losses * weights).sum()
-    leaves = (q.vectors, q.catalogue.all())
+    leaves = (q.vectors, q.table.all())
     found = torch.autograd.grad(total, leaves)
     generator = torch.Generator().manual_seed(2)
     for leaf, gradient in zip(leaves, found, strict=True):
@@ -142,7 +142,7 @@ def check_empty(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> No
     empty = replace(q, vectors=q.vectors[:0], targets=none, rows=none, positions=none)
     record = loss(empty, batch)
     assert record.losses.shape == (0,)
-    table = q.catalogue.all()
+    table = q.table.all()
     (gradient,) = torch.autograd.grad(record.losses.sum() + 0 * table.sum(), table)
     assert not gradient.any()
 
@@ -156,7 +156,7 @@ def check_autocast(spec: Spec, loss: Any, device: torch.device | str = "cpu") ->
         rough = loss(replace(q, vectors=vectors), batch).losses
     assert rough.dtype == torch.float32
     assert (rough - exact).abs().max() < 0.1 and (rough - exact).abs().mean() < 0.03
-    assert all(g.isfinite().all() for g in torch.autograd.grad(rough.sum(), (q.vectors, q.catalogue.all())))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(rough.sum(), (q.vectors, q.table.all())))
 
 
 class Largest(TorchDispatchMode):

@@ -106,7 +106,7 @@ class Recomputed(Encoder):
         for block in self.inner._stack():
             attention = block.attention
             seen = block.attention_norm(y) if block.pre else y
-            y = block._behind(y, attention.attend(*attention.project(seen, places.queries), allowed, places))
+            y = block._after_mixing(y, attention.attend(*attention.project(seen, places.queries), allowed, places))
         return self.inner.norm_output(y)
 
 

@@ -58,8 +58,8 @@ class Whole(nn.Module):
         batch = batch.to(self.device)
         x, inputs = self.task.training_inputs(self.items, batch)
         generates = self.task.generates
-        catalogue = ItemIndex(self.items, normalise=False) if generates else Flat(self.items.all())
-        return self.task.queries(self.encoder(x, inputs), inputs, batch, catalogue), inputs
+        table = ItemIndex(self.items, normalise=False) if generates else Flat(self.items.all())
+        return self.task.queries(self.encoder(x, inputs), inputs, batch, table), inputs
 
     def answer(self, batch: Batch) -> Tensor:
         batch = batch.to(self.device)

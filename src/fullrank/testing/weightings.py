@@ -60,7 +60,7 @@ def check_mean(weighting: Any, device: torch.device | str = "cpu") -> None:
             assert abs(float(weights.mean()) - 1) < 1e-4
         elif len(targets) == ITEMS:
             assert (weights > 0).all()
-            assert abs(float((weights * q.catalogue.log_q(targets.to(device)).exp()).sum()) - 1) < 1e-4
+            assert abs(float((weights * q.table.log_q(targets.to(device)).exp()).sum()) - 1) < 1e-4
 
 
 def check_coupling(weighting: Any, device: torch.device | str = "cpu") -> None:

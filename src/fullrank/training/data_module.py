@@ -59,7 +59,7 @@ class DataModule(Protocol):
         """Fill a model from an earlier run."""
         ...
 
-    def score(self, model: Any, device: torch.device, place: ProcessRank) -> float:
+    def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
         """The selection metric on the validation split, over all processes."""
         ...
 
@@ -110,5 +110,5 @@ def data_module_of(experiment: Experiment, store: AnyStore) -> DataModule:
 def data_manifest(data: DataModule) -> dict[str, Any]:
     """The data in a run's manifest."""
     store = data.store
-    place = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
-    return {**place, **data.sizes()}
+    location = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
+    return {**location, **data.sizes()}

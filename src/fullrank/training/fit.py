@@ -157,7 +157,7 @@ class _StepTimer(lightning.Callback):
         self.limit = self.begun + self.seconds
 
     def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
-        if module.micro:  # a step is all of its micro-batches
+        if module.micro_batch:  # a step is all of its micro-batches
             return
         for value in module.take_terms().values():
             sum_over_ranks(value)  # as the loop does for its rows: waits for the device

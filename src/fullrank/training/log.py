@@ -25,7 +25,7 @@ class MetricsLog:
         self.path, self.loggers = out / "metrics.jsonl", loggers
 
     def keep_until(self, step: int) -> None:
-        """Drop the rows behind a step: a resumed run writes them again."""
+        """Drop the rows after a step: a resumed run writes them again."""
         if not self.path.exists():
             return
         write_jsonl(self.path, takewhile(lambda row: row["step"] <= step, metrics_rows(self.path.parent)))
@@ -41,15 +41,17 @@ class MetricsLog:
 
 def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
     """Lightning loggers by name (tensorboard, csv, mlflow, wandb, ...)."""
-    import lightning.pytorch.loggers as room
+    import lightning.pytorch.loggers as loggers_module
 
-    allowed = {n.removesuffix("Logger").lower(): n for n in dir(room) if n.endswith("Logger") and n != "Logger"}
+    allowed = {
+        n.removesuffix("Logger").lower(): n for n in dir(loggers_module) if n.endswith("Logger") and n != "Logger"
+    }
     found = []
     for name in names:
         if name.lower() not in allowed:
             raise unknown("logger", name, allowed)
         try:
-            found.append(_make_logger(getattr(room, allowed[name.lower()]), name.lower(), out))
+            found.append(_make_logger(getattr(loggers_module, allowed[name.lower()]), name.lower(), out))
         except ModuleNotFoundError as error:
             raise UserError(
                 f"the logger {name!r} needs a package that is not installed: {error}", code="missing-package"

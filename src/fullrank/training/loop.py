@@ -31,6 +31,7 @@ from fullrank.training.schedule import lr_factor, plateau_factor
 from fullrank.training.state import write_checkpoint
 
 _STRIDE = 1_000_003
+"""Between two seeds: in a run of fewer micro-batches no step of one seed has the place of a step of another."""
 
 
 class FitModule(lightning.LightningModule):
@@ -53,20 +54,22 @@ class FitModule(lightning.LightningModule):
         """How often the learning rate was cut (schedule `plateau`)."""
         self.optimizer_state: dict[str, Tensor] | None = None
         self.terms: dict[str, Tensor] = {}
-        self.micro = 0
+        self.micro_batch = 0
 
     def training_step(self, batch: AnyBatch, index: int) -> Tensor:
         shards = self.training_spec.accumulate * self.trainer.world_size
-        place = (batch.step * self.training_spec.accumulate + self.micro) * self.trainer.world_size
+        place = (batch.step * self.training_spec.accumulate + self.micro_batch) * self.trainer.world_size
         torch.manual_seed((self.seed * _STRIDE + place + self.global_rank) % 2**63)
         total: Tensor | float = 0.0
         for name, value in self.model(batch).items():
+            # times 0, not left out: the graph stays, and DDP waits for a gradient of every parameter
             value = value * 0.0 if batch.empty_shard else value
+            # a penalty is whole in every shard, so it keeps the mean
             value = value / shards if name in self.penalties else value
             self.terms[name] = self.terms.get(name, torch.zeros((), device=value.device)) + value.detach()
             total = total + value
-        self.micro = (self.micro + 1) % self.training_spec.accumulate
-        # DDP averages over processes and Lightning over micro-batches; the terms are shares of one sum
+        self.micro_batch = (self.micro_batch + 1) % self.training_spec.accumulate
+        # DDP averages over processes and Lightning over micro-batches; losses are shares of one sum, so undo it
         assert isinstance(total, Tensor)
         return total * shards
 
@@ -129,26 +132,26 @@ class TrainingLoop(lightning.Callback):
         self.validates = data.validates
         self.best: float | None = state.get("best")
         self.best_epoch: int | None = state.get("best_epoch")
-        self.stale: int = state.get("stale", 0)
-        self.sums: dict[str, float] = dict(state.get("sums", {}))
-        self.held, self.computed, self.spent = state.get("pace", (0, 0, 0.0))
-        self.written = self.begun = time.perf_counter()
+        self.validations_without_gain: int = state.get("stale", 0)
+        self.epoch_sums: dict[str, float] = dict(state.get("sums", {}))
+        self.tokens, self.positions, self.seconds = state.get("pace", (0, 0, 0.0))
+        self.saved_at = self.resumed_at = time.perf_counter()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        self.begun = time.perf_counter()
+        self.resumed_at = time.perf_counter()
 
     def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
         now = time.perf_counter()
-        self.spent, self.begun = self.spent + now - self.begun, now
-        held, computed = self.data.batch_sizes(batch)
-        self.held += 0 if batch.empty_shard else held
-        self.computed += computed
-        if module.micro:
+        self.seconds, self.resumed_at = self.seconds + now - self.resumed_at, now
+        tokens, positions = self.data.batch_sizes(batch)
+        self.tokens += 0 if batch.empty_shard else tokens
+        self.positions += positions
+        if module.micro_batch:
             return
         step = module.first + trainer.global_step
         terms = {name: sum_over_ranks(value) for name, value in module.take_terms().items()}
         for name, value in terms.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.epoch_sums[name] = self.epoch_sums.get(name, 0.0) + value
         loss, penalty = _objective(terms, module.penalties)
         if not math.isfinite(loss + penalty):
             raise UserError(
@@ -166,28 +169,28 @@ class TrainingLoop(lightning.Callback):
                 self._watch(module, step, epoch)
         if inside == 0:
             self._close_epoch(trainer, module, step, epoch)
-        elif time.perf_counter() - self.written >= 60 * self.experiment.training.checkpoint_minutes:
+        elif time.perf_counter() - self.saved_at >= 60 * self.experiment.training.checkpoint_minutes:
             self._save(trainer, module, step)
         else:
             return
-        self.begun = time.perf_counter()  # validation and checkpoints are not training
+        self.resumed_at = time.perf_counter()  # validation and checkpoints are not training
 
     def _close_epoch(self, trainer: Any, module: FitModule, step: int, epoch: int) -> None:
         training = self.experiment.training
         steps = self.loader.steps_per_epoch
-        means = {name: value / steps for name, value in self.sums.items()}
+        means = {name: value / steps for name, value in self.epoch_sums.items()}
         loss, penalty = _objective(means, module.penalties)
         figures: dict[str, Any] = {f"train/{name}": value for name, value in means.items()} | {"train/loss": loss}
-        held, computed = (
-            sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.held, self.computed)
+        tokens, positions = (
+            sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.tokens, self.positions)
         )
-        pace = self.data.throughput(held, computed, self.spent)
-        figures |= {**pace, "seconds": round(self.spent, 3)}
-        self.sums, self.held, self.computed, self.spent = {}, 0, 0, 0.0
+        pace = self.data.throughput(tokens, positions, self.seconds)
+        figures |= {**pace, "seconds": round(self.seconds, 3)}
+        self.epoch_sums, self.tokens, self.positions, self.seconds = {}, 0, 0, 0.0
         final = step >= module.total
         if self.validates and (epoch % training.evaluate_every == 0 or final):
             figures |= self._validate(module, step, epoch)
-        trainer.should_stop = training.patience is not None and self.stale >= training.patience
+        trainer.should_stop = training.patience is not None and self.validations_without_gain >= training.patience
         if trainer.is_global_zero:
             state = TrainState(module.model, self.data.store, self.out, step, epoch)
             for callback in self.callbacks:
@@ -211,31 +214,36 @@ class TrainingLoop(lightning.Callback):
             every = getattr(callback, "every", None)
             if every is not None and step % every == 0:
                 self.metrics_log.add("watch", step, step / self.loader.steps_per_epoch, callback.on_epoch(state))
-                self.begun = time.perf_counter()  # watching is not training
+                self.resumed_at = time.perf_counter()  # watching is not training
 
     def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
         """Validation metrics; the best weights so far are written as the run's weights."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
-        place = ProcessRank(module.global_rank, module.trainer.world_size)
-        score = self.data.score(module.model, module.device, place)
+        rank = ProcessRank(module.global_rank, module.trainer.world_size)
+        score = self.data.score(module.model, module.device, rank)
         if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
-            self.best, self.best_epoch, self.stale = score, epoch, 0
+            self.best, self.best_epoch, self.validations_without_gain = score, epoch, 0
             if module.global_rank == 0:
                 write_weights(self.out, module.model)
         else:
-            self.stale += 1
+            self.validations_without_gain += 1
             if self.experiment.training.schedule == "plateau":
                 module.cut(step)
         seconds = round(time.perf_counter() - begun, 3)
         return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
-        state: dict[str, Any] = {"step": step, "best": self.best, "best_epoch": self.best_epoch, "stale": self.stale}
-        state |= {"sums": self.sums, "pace": [self.held, self.computed, self.spent], "finished": finished}
+        state: dict[str, Any] = {
+            "step": step,
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "stale": self.validations_without_gain,
+        }
+        state |= {"sums": self.epoch_sums, "pace": [self.tokens, self.positions, self.seconds], "finished": finished}
         state["cuts"] = module.cuts
         if trainer.is_global_zero:
             write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)
-        self.written = time.perf_counter()
+        self.saved_at = time.perf_counter()
 
 
 def _objective(terms: dict[str, float], penalties: set[str]) -> tuple[float, float]:

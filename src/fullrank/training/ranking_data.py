@@ -91,8 +91,8 @@ class RankingData:
     def warm_start(self, model: RankingModule, source: Run) -> None:
         copy_ranking_weights(model, self.store, source)
 
-    def score(self, model: Any, device: torch.device, place: ProcessRank) -> float:
-        rows = split_rows(self.store, "validation")[place.rank :: place.world]
+    def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
+        rows = split_rows(self.store, "validation")[rank.rank :: rank.world]
         found = predict_rows(model, self.store, rows, self._spec.batch_size, device=device)
         parts = [found.probabilities, found.labels, found.groups]
         whole = [

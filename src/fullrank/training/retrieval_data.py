@@ -64,9 +64,9 @@ class RetrievalData:
     def warm_start(self, model: RecommenderModel, source: Run) -> None:
         copy_weights(model, self.known, source)
 
-    def score(self, model: Any, device: torch.device, place: ProcessRank) -> float:
+    def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
         spec = self.experiment.lists.for_selection()
-        found = measure(model, self.store, "validation", spec, shard=(place.rank, place.world), device=device)
+        found = measure(model, self.store, "validation", spec, shard=(rank.rank, rank.world), device=device)
         values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
         total = sum_over_ranks(values.sum().to(device))
         return total / sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=device))

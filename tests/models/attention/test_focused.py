@@ -255,7 +255,7 @@ def test_it_learns_what_follows_what(norm: str) -> None:
     model = trained(encoder=encoder).eval()
     with torch.no_grad():
         (q,) = whole(model).queries
-        found = (q.vectors @ q.catalogue.all().T).topk(3).indices
+        found = (q.vectors @ q.table.all().T).topk(3).indices
     popular = torch.as_tensor(np.bincount(shop().ravel())).topk(3).indices
     hits, blind = ((some == q.targets[:, None]).any(1).float().mean() for some in (found, popular))
     assert hits > 1.3 * blind, f"{hits:.3f} against {blind:.3f} of the most popular"

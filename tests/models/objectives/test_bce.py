@@ -36,7 +36,7 @@ def counted(q: Queries, batch: Batch, ids: torch.Tensor, m: int, exclude: str) -
 def test_bce_equals_its_twin(count: int, exclude: str, share: str) -> None:
     q, batch = case()
     record = BCE(negatives=Negatives(count=count, share=share, exclude=exclude)).build()(q, batch)
-    table = q.catalogue.all()
+    table = q.table.all()
     for m, target in enumerate(q.targets.tolist()):
         scores = (table @ q.vectors[m]).tolist()
         against = [-math.log(1 - sigmoid(scores[i])) for i in counted(q, batch, record.negative_ids, m, exclude)]
@@ -52,7 +52,7 @@ def test_gbce_equals_its_twin(count: int, t: float) -> None:
     record = GBCE(negatives=Negatives(count=count, share="row"), calibration=t).build()(q, batch)
     alpha = min(1.0, count / (ITEMS - 1))
     beta = alpha * (t * (1 - 1 / alpha) + 1 / alpha)
-    table = q.catalogue.all()
+    table = q.table.all()
     for m, target in enumerate(q.targets.tolist()):
         scores = (table @ q.vectors[m]).tolist()
         against = [math.log(1 - sigmoid(scores[i])) for i in counted(q, batch, record.negative_ids, m, "target")]

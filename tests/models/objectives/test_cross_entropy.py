@@ -21,9 +21,9 @@ def test_equals_torch(chunk: int, smoothing: float, weighted: bool) -> None:
     q = replace(questions(batch), temperature=0.7)
     loss = CrossEntropy(label_smoothing=smoothing, chunk_elements=chunk).build()
     weights = torch.linspace(-1, 2, len(q.targets)) if weighted else torch.full((len(q.targets),), 0.3)
-    leaves = (q.vectors, q.catalogue.all())
+    leaves = (q.vectors, q.table.all())
     found = loss(q, batch).losses
-    logits = q.vectors @ q.catalogue.all().T / q.temperature
+    logits = q.vectors @ q.table.all().T / q.temperature
     wanted = F.cross_entropy(logits, q.targets, reduction="none", label_smoothing=smoothing)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     ours = torch.autograd.grad((found * weights).sum(), leaves)

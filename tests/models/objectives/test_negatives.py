@@ -108,7 +108,7 @@ def test_scores(share: str) -> None:
     q = replace(q, temperature=0.3)
     spec = Negatives(count=7, share=share)
     drawn = draw(spec, q, batch)
-    wanted = torch.einsum("md,mnd->mn", q.vectors, q.catalogue.embed(per_query(spec, drawn, q))) / 0.3
+    wanted = torch.einsum("md,mnd->mn", q.vectors, q.table.embed(per_query(spec, drawn, q))) / 0.3
     assert close(scores(spec, drawn, q), wanted)
 
 

@@ -22,7 +22,7 @@ def case() -> tuple[Queries, Batch]:
 
 
 def full(q: Queries) -> Tensor:
-    return F.cross_entropy(q.vectors @ q.catalogue.all().T / q.temperature, q.targets, reduction="none")
+    return F.cross_entropy(q.vectors @ q.table.all().T / q.temperature, q.targets, reduction="none")
 
 
 @pytest.mark.parametrize("log_q", ["all", "negatives"])
@@ -35,7 +35,7 @@ def test_all_negatives_equal_the_full_softmax(share: str, log_q: str, monkeypatc
     loss = SampledSoftmax(negatives=Negatives(count=ITEMS, share=share), log_q=log_q).build()
     found = loss(q, batch).losses
     torch.testing.assert_close(found, full(q), rtol=1e-5, atol=1e-5)
-    leaves = (q.vectors, q.catalogue.all())
+    leaves = (q.vectors, q.table.all())
     for a, b in zip(torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(full(q).sum(), leaves), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
@@ -47,7 +47,7 @@ def check_unbiased(negatives: Negatives, steps: int = 300) -> None:
     with torch.no_grad():
         records = [loss(q, replace(batch, step=s)) for s in range(steps)]
         estimates = torch.stack([(r.losses + r.positive).double().exp() for r in records])
-        z = (q.vectors @ q.catalogue.all().T / q.temperature).double().exp().sum(1)
+        z = (q.vectors @ q.table.all().T / q.temperature).double().exp().sum(1)
     error = estimates.std(0) / steps**0.5
     assert ((estimates.mean(0) - z).abs() < 5 * error).all()
     assert (error < 0.05 * z).all(), "the test is blunt"
@@ -105,4 +105,4 @@ def test_negatives_that_do_not_count_weigh_nothing() -> None:
     spec = Negatives(count=5, uniform=0, in_batch=1)
     record = SampledSoftmax(negatives=spec).build()(only, batch)  # every draw is the target
     assert (record.negative_ids == 0).all() and not record.losses.any()
-    assert all(g.isfinite().all() for g in torch.autograd.grad(record.losses.sum(), (q.vectors, q.catalogue.all())))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(record.losses.sum(), (q.vectors, q.table.all())))

@@ -26,8 +26,8 @@ def asked(targets: list[int], counts: list[int] = COUNTS) -> tuple[Queries, Step
     batch: Batch = padded(histories([4]))
     q = questions(batch)
     at = torch.zeros(len(targets), dtype=torch.long)
-    catalogue = Flat(torch.zeros(len(counts), 6), torch.tensor(counts))
-    q = Queries(q.name, torch.zeros(len(at), 6), torch.tensor(targets), catalogue, at, at)
+    table = Flat(torch.zeros(len(counts), 6), torch.tensor(counts))
+    q = Queries(q.name, torch.zeros(len(at), 6), torch.tensor(targets), table, at, at)
     return q, Step(torch.nn.Identity(), batch, States(torch.zeros(1, 4, 6)), (q,))
 
 
@@ -55,7 +55,7 @@ def test_r2rec_gives_the_sum_of_gamma_and_loss() -> None:
     model = build(Recommender(dim=8, loss=BCE(), weighting=R2Rec(tail=0.5), encoder=GRU(dropout=0.0))).eval()
     step = model.step(pattern())
     (q,) = step.queries
-    tail = tail_items(q.catalogue, 0.5, q.targets.device)[q.targets].float()
+    tail = tail_items(q.table, 0.5, q.targets.device)[q.targets].float()
     gamma = torch.softmax(tail / 0.5, 0)
     assert 0 < tail.mean() < 1
     assert close(model(pattern())[q.name], (gamma * step.records[q.name].losses).sum())

@@ -36,7 +36,7 @@ def given(kept: list[list[bool]] | None) -> Step:
     """A step with these scores."""
     step = model(BCE()).step(padded(histories([4])))
     (q,) = step.queries
-    q = replace(q, targets=torch.tensor(TARGETS), catalogue=Flat(torch.zeros(4, 6), torch.tensor(COUNTS)))
+    q = replace(q, targets=torch.tensor(TARGETS), table=Flat(torch.zeros(4, 6), torch.tensor(COUNTS)))
     positive = torch.tensor(POSITIVE)
     mask = None if kept is None else torch.tensor(kept)
     record = Record(positive, positive, torch.tensor(NEGATIVE), torch.tensor(IDS), mask)

@@ -175,17 +175,17 @@ class Unmasked:
     def __call__(self, step: Step) -> Tensor:
         (q,) = step.queries
         unlike = replace(q, targets=torch.arange(len(q.targets)))
-        catalogue = q.catalogue
+        table = q.table
 
         class Asked:
-            size = catalogue.size
+            size = table.size
 
             def embed(self, ids: Tensor) -> Tensor:
-                return catalogue.embed(q.targets[ids])
+                return table.embed(q.targets[ids])
 
-            all, log_q = catalogue.all, catalogue.log_q
+            all, log_q = table.all, table.log_q
 
-        return MutualInformation().build()(replace(step, queries=(replace(unlike, catalogue=Asked()),)))
+        return MutualInformation().build()(replace(step, queries=(replace(unlike, table=Asked()),)))
 
 
 def test_the_planted_fault_is_caught() -> None:

@@ -24,7 +24,7 @@ def step(table: Tensor | None = None, extra: int = 0) -> Step:
     found = model.step(padded(histories([5, 7]), extra=extra))
     if table is None:
         return found
-    return replace(found, queries=tuple(replace(q, catalogue=Flat(table)) for q in found.queries))
+    return replace(found, queries=tuple(replace(q, table=Flat(table)) for q in found.queries))
 
 
 def orthonormal() -> Tensor:

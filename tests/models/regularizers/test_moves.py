@@ -82,7 +82,7 @@ def whole(model: RecommenderModel) -> Step:
 def rayleigh(model: RecommenderModel) -> float:
     """||Y r||^2 / ||r||^2 of the score matrix Y at its row sum r."""
     step = whole(model)
-    scores = user_vectors(step) @ step.queries[0].catalogue.all().T
+    scores = user_vectors(step) @ step.queries[0].table.all().T
     r = scores.sum(0)
     return ((scores @ r).norm() / r.norm()).square().item()
 
@@ -117,7 +117,7 @@ def tail_mass(model: RecommenderModel) -> float:
     assert record.positive is not None
     losses = record.losses if model.weighting is None else record.losses * model.weighting(q, step)
     (slopes,) = torch.autograd.grad(losses.sum(), record.positive)
-    return (slopes.abs() @ tail_items(q.catalogue, 0.8, slopes.device)[q.targets].float() / slopes.abs().sum()).item()
+    return (slopes.abs() @ tail_items(q.table, 0.8, slopes.device)[q.targets].float() / slopes.abs().sum()).item()
 
 
 def column_peak(model: RecommenderModel) -> float:

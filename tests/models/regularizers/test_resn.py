@@ -41,7 +41,7 @@ def test_reaches_the_singular_value_where_all_users_want_the_same() -> None:
 def test_reads_the_scores_that_the_loss_sees(scoring: Scoring) -> None:
     found = step(scoring)
     (q,) = found.queries
-    wanted = quotient(user_vectors(found) / scoring.temperature, q.catalogue.all())
+    wanted = quotient(user_vectors(found) / scoring.temperature, q.table.all())
     assert close(ReSN(weight=1.0).build()(found), wanted) and bool(wanted > 0)
 
 

@@ -19,15 +19,22 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
 
-Segments = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray, np.ndarray]]
+MakeSegments = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""(training events of each user, draw) -> user, first event and end of each row of an epoch."""
 
 
 @dataclass(frozen=True)
 class _Epoch:
+    """What one epoch reads, and in which batches."""
+
     rows: Jagged
+    """Its rows, as the task made them."""
     order: np.ndarray
+    """The rows one after another, as batches are cut from them."""
     edges: np.ndarray
-    turn: np.ndarray
+    """Where the batches begin and end in `order`."""
+    batch_order: np.ndarray
+    """Which of these batches comes at each step of the epoch."""
 
 
 class Loader:
@@ -36,7 +43,7 @@ class Loader:
     def __init__(
         self,
         store: Store,
-        segments: Segments,
+        segments: MakeSegments,
         *,
         by: Literal["tokens", "rows"],
         size: int,
@@ -63,8 +70,8 @@ class Loader:
         """One shard of global batch k (from 0, over all epochs)."""
         epoch, index = divmod(k, self.steps_per_epoch)
         plan = self._plan(epoch)
-        place = plan.turn[index]
-        rows = plan.order[plan.edges[place] : plan.edges[place + 1]]
+        at = plan.batch_order[index]
+        rows = plan.order[plan.edges[at] : plan.edges[at + 1]]
         whole = self._made(plan.rows.take(rows), k)
         if self.shards == 1:
             return whole
@@ -101,8 +108,8 @@ class Loader:
         edges = np.searchsorted(batch, np.arange(self.steps_per_epoch + 1))
         full = np.flatnonzero(np.diff(edges))
         # a share without rows (a long row crossed two edges) repeats another batch, so that the count stays fixed
-        turn = draw.permutation(np.resize(full, self.steps_per_epoch))
-        return _Epoch(Jagged(self.store.items, first + starts, first + ends), order, edges, turn)
+        batch_order = draw.permutation(np.resize(full, self.steps_per_epoch))
+        return _Epoch(Jagged(self.store.items, first + starts, first + ends), order, edges, batch_order)
 
     def _made(self, rows: Jagged, k: int) -> Batch:
         items, times = (rows.padded(), None) if self.times is None else rows.padded_with(self.times)

@@ -158,7 +158,7 @@ class Numbers(nn.Module):
         self.weight = nn.Parameter(torch.randn(numbers, width) * weight_std)
         self.missing = nn.Parameter(torch.randn(numbers, width) * std)
 
-    def forward(self, x: Float[Tensor, "B N"], missing: Tensor) -> Float[Tensor, "B N E"]:
+    def forward(self, x: Float[Tensor, "B X"], missing: Tensor) -> Float[Tensor, "B X D"]:
         return torch.where(missing[..., None], self.missing, x[..., None] * self.weight)
 
 

@@ -80,7 +80,7 @@ class FusedTable(nn.Module):
         ids = [self._ids(batch).flatten()] if self.places else []
         return torch.cat([*ids, *(flattened(batch.bags[number])[0] + start for number, _, start in self.bags)])
 
-    def _ids(self, batch: Impressions) -> Int[Tensor, "B C"]:
+    def _ids(self, batch: Impressions) -> Int[Tensor, "B F"]:
         ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]
         return ids + self.offsets
 

@@ -92,7 +92,8 @@ class RecommenderModel(nn.Module):
         self.weighting = spec.weighting.build() if spec.weighting else None
         penalties = {p.kind_of(): p.build() for p in spec.penalties}
         self.penalties = nn.ModuleDict(penalties)
-        self._penalties = tuple(penalties.values())  # the same modules by their own type
+        # the values of a ModuleDict are typed nn.Module; this tuple keeps Penalty for mypy
+        self._penalties = tuple(penalties.values())
         self.cosine, self.temperature = spec.scoring.similarity == "cosine", spec.scoring.temperature
         if self.task.causal is not None and self.encoder.causal != self.task.causal:
             wants = "a causal" if self.task.causal else "a bidirectional"
@@ -103,8 +104,8 @@ class RecommenderModel(nn.Module):
             )
         if spec.reasoner is not None and not self.task.reads_outputs:
             raise UserError(
-                f"the task {spec.task.kind_of()!r} asks with the encoder's own states, so the reasoner would not "
-                "learn; set model.task=last_item, or leave model.reasoner out",
+                f"the task {spec.task.kind_of()!r} builds its queries from the encoder's own states, so the "
+                "reasoner would not learn; set model.task=last_item, or leave model.reasoner out",
                 code="task-ignores-reasoner",
             )
         searching = [kind for kind, p in penalties.items() if p.searches_items]
@@ -133,6 +134,7 @@ class RecommenderModel(nn.Module):
             losses = step.records[q.name].losses
             if self.weighting is not None:
                 losses = losses * self.weighting(q, step)
+            # counts are of the rows as loaded, which is one view
             count = len(losses) if batch.counts is None else views * batch.counts[q.counted_as or q.name]
             terms[q.name] = q.weight * losses.sum() / max(1, count)
         return terms | {name: penalty(step) for name, penalty in self.penalties.items()}
@@ -146,11 +148,11 @@ class RecommenderModel(nn.Module):
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
         captures = self._needs.captures()
         states = self.encoder(x, replace(inputs, captures=captures))
-        asked = self.task.queries(states, inputs, batch, ItemIndex(items, normalise=self.cosine))
+        own = self.task.queries(states, inputs, batch, ItemIndex(items, normalise=self.cosine))
         if self._first_view_only:
-            asked = tuple(q.first(rows) for q in asked)
-        more = [q for p in self._penalties for q in p.extra_queries(asked, states)]
-        queries = tuple(self._scaled(q) for q in (*asked, *more))
+            own = tuple(q.first(rows) for q in own)
+        more = [q for p in self._penalties for q in p.extra_queries(own, states)]
+        queries = tuple(self._scaled(q) for q in (*own, *more))
         records = {q.name: self.loss(q, batch) for q in queries}
         return Step(self, batch, states, queries, records, captures, inputs, self._first_view_only)
 

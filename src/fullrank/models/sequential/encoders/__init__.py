@@ -23,7 +23,7 @@ from fullrank.ops.flop_count import by_part, forward_flops
 
 @dataclass(frozen=True)
 class Cache:
-    """What an encoder remembers of a history and of latent tokens behind it. Every tensor's first axis is the row."""
+    """What an encoder remembers of a history and of latent tokens after it. Every tensor's first axis is the row."""
 
     layers: tuple[tuple[Tensor, ...], ...]
     batch: Batch
@@ -73,7 +73,7 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
-        """One more token in each of P isolated streams behind every row's last valid event.
+        """One more token in each of P isolated streams after every row's last valid event.
 
         A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens and itself. The
         first step of a cache says how many streams there are.

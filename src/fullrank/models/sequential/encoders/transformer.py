@@ -115,18 +115,18 @@ class Block(nn.Module):
             self.feed_forward_norm = make_norm(spec, dim)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
-        return self._behind(x, self.attention(self._before(x), batch))
+        return self._after_mixing(x, self.attention(self._before(x), batch))
 
     def step(self, x: Float[Tensor, "B P D"], memory: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Memory]:
         """One more token in each stream: its state, and the keys and values of the streams."""
         own = (memory[2], memory[3]) if len(memory) > 2 else None
         y, own = self.attention.step(self._before(x), (memory[0], memory[1]), own, batch)
-        return self._behind(x, y), own
+        return self._after_mixing(x, y), own
 
     def _before(self, x: Tensor) -> Tensor:
         return self.attention_norm(x) if self.pre else x
 
-    def _behind(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def _after_mixing(self, x: Tensor, mixed: Tensor) -> Tensor:
         y = x + self.drop(mixed)
         return self._fed(y if self.pre else self.attention_norm(y))
 

@@ -113,13 +113,13 @@ class CachedItems(Items):
             self._ids, self._rows = wanted, torch.arange(len(wanted), device=wanted.device)
             self._vectors = self.items.embed(wanted)
             return self._rows, self._vectors
-        fresh = wanted[~torch.isin(wanted, self._ids, assume_unique=True)]
-        if len(fresh):
-            more = torch.arange(len(fresh), device=wanted.device) + len(self._vectors)
+        new = wanted[~torch.isin(wanted, self._ids, assume_unique=True)]
+        if len(new):
+            more = torch.arange(len(new), device=wanted.device) + len(self._vectors)
             # ids stay sorted, so that they are found by bisection; the vectors stay where they are
-            self._ids, order = torch.cat([self._ids, fresh]).sort()
+            self._ids, order = torch.cat([self._ids, new]).sort()
             self._rows = torch.cat([self._rows, more])[order]
-            self._vectors = torch.cat([self._vectors, self.items.embed(fresh)])
+            self._vectors = torch.cat([self._vectors, self.items.embed(new)])
         return self._rows[torch.searchsorted(self._ids, wanted)], self._vectors
 
 

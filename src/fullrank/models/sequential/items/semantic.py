@@ -150,30 +150,30 @@ class CodeLevel:
         return (counts / counts.sum()).log()[ids]
 
 
-def levels_of(catalogue: ItemIndex) -> tuple[CodeLevel, ...]:
+def levels_of(index: ItemIndex) -> tuple[CodeLevel, ...]:
     """Each level of the codes of an index, normalised where the index is."""
-    items = catalogue.items
+    items = index.items
     assert isinstance(items, SemanticItems)
-    table = unit(items.table) if catalogue.normalise else items.table
+    table = unit(items.table) if index.normalise else items.table
     return tuple(CodeLevel(items, k, vectors) for k, vectors in enumerate(table.split(items.sizes)))
 
 
-def score_by_codes(vectors: Float[Tensor, "B K D"], catalogue: ItemIndex) -> CodeScorer:
+def score_by_codes(vectors: Float[Tensor, "B K D"], index: ItemIndex) -> CodeScorer:
     """The items' mean log-probability of their codes, where vector k asks for the code of level k."""
-    items = catalogue.items
+    items = index.items
     assert isinstance(items, SemanticItems)
-    levels, rows = index_codes(catalogue)
+    levels, rows = index_codes(index)
     logits = [vectors[:, k] @ level.vectors.T for k, level in enumerate(levels)]
     return CodeScorer(log_probabilities(logits), items.sizes, rows)
 
 
-def index_codes(catalogue: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V K"]]:
+def index_codes(index: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V K"]]:
     """What `score_by_codes` reads of an index: the levels, and the rows of each item's codes; made once."""
-    items = catalogue.items
+    items = index.items
     assert isinstance(items, SemanticItems)
     return (
-        catalogue.once("levels", lambda: levels_of(catalogue)),
-        catalogue.once("rows", lambda: items.codes + items.offsets),
+        index.once("levels", lambda: levels_of(index)),
+        index.once("rows", lambda: items.codes + items.offsets),
     )
 
 

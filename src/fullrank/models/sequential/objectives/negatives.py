@@ -16,7 +16,7 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Catalogue, Queries
+from fullrank.data.batch import Batch, ItemVectors, Queries
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.picked_dots import picked_dots
@@ -54,10 +54,10 @@ def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
     u = uniform_draws(batch.seed, batch.step, place, 2 * spec.count)
     source, value = u[:, : spec.count], u[:, spec.count :]  # which source of the mixture, and which item of it
     weights = _weights(spec)  # uniform, popularity, in-batch: each source draws where `source` falls into its share
-    found = (value * q.catalogue.size).long().clamp_max(q.catalogue.size - 1)
+    found = (value * q.table.size).long().clamp_max(q.table.size - 1)
     if weights[1] > 0:
-        drawn = torch.searchsorted(_cumulative(q.catalogue, place.device), value.contiguous(), right=True)
-        drawn = drawn.clamp_max(q.catalogue.size - 1)
+        drawn = torch.searchsorted(_cumulative(q.table, place.device), value.contiguous(), right=True)
+        drawn = drawn.clamp_max(q.table.size - 1)
         found = torch.where(source >= weights[0], drawn, found)
     if weights[2] > 0 and len(q.targets):
         drawn = q.targets[(value * len(q.targets)).long().clamp_max(len(q.targets) - 1)]
@@ -68,11 +68,11 @@ def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
 def log_probability(spec: Negatives, q: Queries, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """Log probability that one draw of the mixture gives an item."""
     weights = _weights(spec)
-    p = torch.full(ids.shape, weights[0] / q.catalogue.size, device=ids.device, dtype=torch.float32)
+    p = torch.full(ids.shape, weights[0] / q.table.size, device=ids.device, dtype=torch.float32)
     if weights[1] > 0:
-        p = p + weights[1] * q.catalogue.log_q(ids).exp()
+        p = p + weights[1] * q.table.log_q(ids).exp()
     if weights[2] > 0:
-        share = torch.bincount(q.targets, minlength=q.catalogue.size) / max(1, len(q.targets))
+        share = torch.bincount(q.targets, minlength=q.table.size) / max(1, len(q.targets))
         p = p + weights[2] * share[ids]
     return p.clamp_min(1e-30).log()  # finite for items that no source draws
 
@@ -87,18 +87,17 @@ def per_query(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
 def scores(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tensor, "M N"]:
     """Score of every query's negatives, in fp32."""
     if spec.share == "query":
-        ids, place = distinct_and_places(drawn, q.catalogue.size)
-        return picked_dots(q.vectors, q.catalogue.embed(ids), place) / q.temperature
-    vectors = q.catalogue.embed(drawn)
+        ids, index = distinct_and_places(drawn, q.table.size)
+        return picked_dots(q.vectors, q.table.embed(ids), index) / q.temperature
+    vectors = q.table.embed(drawn)
     if spec.share == "batch":
         return (q.vectors @ vectors[0].T).float() / q.temperature
     # queries of one row share its negatives: one product per row, on rows padded to the longest
-    place = torch.zeros_like(q.rows)
     starts = torch.searchsorted(q.rows, q.rows)
-    place = torch.arange(len(q.rows), device=q.rows.device) - starts
-    room = q.vectors.new_zeros(len(drawn), int(place.max()) + 1 if len(place) else 0, q.vectors.shape[1])
-    padded = room.index_put((q.rows, place), q.vectors)
-    return (padded @ vectors.mT)[q.rows, place].float() / q.temperature
+    column = torch.arange(len(q.rows), device=q.rows.device) - starts
+    empty = q.vectors.new_zeros(len(drawn), int(column.max()) + 1 if len(column) else 0, q.vectors.shape[1])
+    padded = empty.index_put((q.rows, column), q.vectors)
+    return (padded @ vectors.mT)[q.rows, column].float() / q.temperature
 
 
 def counted_negatives(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> Bool[Tensor, "M N"]:
@@ -114,11 +113,11 @@ def counted_negatives(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batc
     return good
 
 
-def _cumulative(catalogue: Catalogue, device: torch.device) -> Float[Tensor, "V"]:
+def _cumulative(table: ItemVectors, device: torch.device) -> Float[Tensor, "V"]:
     """Share of the training events of the items up to each; the last is 1."""
-    if isinstance(catalogue, ItemIndex):  # it keeps the sum for as long as the counts stay
-        return catalogue.cumulative()
-    running = catalogue.log_q(torch.arange(catalogue.size, device=device)).double().exp().cumsum(0)
+    if isinstance(table, ItemIndex):  # it keeps the sum for as long as the counts stay
+        return table.cumulative()
+    running = table.log_q(torch.arange(table.size, device=device)).double().exp().cumsum(0)
     return running / running[-1]
 
 

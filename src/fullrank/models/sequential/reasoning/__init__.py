@@ -1,7 +1,7 @@
-"""Latent reasoning: steps behind the history, before the answer (ReaRec, arXiv:2503.22675; PLR).
+"""Latent reasoning: steps after the history, before the answer (ReaRec, arXiv:2503.22675; PLR).
 
 The room's contract: a `ReasonerSpec` that builds a `Reasoner` around an encoder. Called on a history, it reads that
-once, takes its steps behind the last event (the history never sees them), and returns States with the states of its
+once, takes its steps after the last event (the history never sees them), and returns States with the states of its
 steps (`States.reasoning`) and named `outputs`. The loss may read another output than the one that answers.
 
 Steps and streams are an argument: under a `Budget` a trained reasoner answers with fewer or more, and nothing of it
@@ -37,7 +37,7 @@ class ReasonerSpec(Spec):
 
     @abstractmethod
     def build(self, encoder: nn.Module, dim: int, max_length: int) -> Reasoner:
-        """The module around an encoder. Raises `UserError` where that cannot go on behind its history."""
+        """The module around an encoder. Raises `UserError` where that cannot go on after its history."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,26 @@ class ReasoningCache:
 
     states: ReasoningStates
     cache: Cache
-    """What the encoder remembers of the rows' histories and of the latent tokens behind them."""
+    """What the encoder remembers of the rows' histories and of the latent tokens after them."""
     taken: int = 0
     """Steps so far."""
 
 
 class Reasoner(nn.Module, ABC):
-    """Streams of latent tokens behind a history. A subclass says where they start, their gate, and what is read.
+    """Streams of latent tokens after a history. A subclass says where they start, their gate, and what is read.
 
-    Step t of stream p puts one token behind the row's last event, the stream's state before it plus the vector of step
+    Step t of stream p puts one token after the row's last event, the stream's state before it plus the vector of step
     t, and its state is what the encoder makes of that token. The token sees the history, the stream's own earlier
     tokens and itself; the history sees none of them (`Encoder.start` and `step`, which keep keys and values).
     """
 
-    uncounted = "a latent token's cost depends on how far each row is read behind it; its steps are not counted yet"
+    uncounted = "a latent token's cost depends on how far each row is read after it; its steps are not counted yet"
 
     def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int):
         super().__init__()
         if not isinstance(encoder, Encoder):
             raise UserError(
-                f"a reasoner needs an encoder that goes on behind its history, a fullrank Encoder with start and step, "
+                f"a reasoner needs an encoder that goes on after its history, a fullrank Encoder with start and step, "
                 f"and {type(encoder).__name__} is none; use transformer or gru, or leave model.reasoner out",
                 code="not-an-encoder",
             )

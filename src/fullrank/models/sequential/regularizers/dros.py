@@ -58,8 +58,8 @@ class DROSPenalty(Penalty):
         if positive is None or negative is None or ids is None:
             raise _no_negatives()
         counted = torch.ones_like(ids, dtype=torch.bool) if record.kept is None else record.kept
-        missed = self._worst((-positive).sigmoid().square(), q.catalogue.log_q(q.targets))
-        raised = self._worst(negative.sigmoid().square()[counted], q.catalogue.log_q(ids[counted]))
+        missed = self._worst((-positive).sigmoid().square(), q.table.log_q(q.targets))
+        raised = self._worst(negative.sigmoid().square()[counted], q.table.log_q(ids[counted]))
         return missed, raised
 
     def _worst(self, error: Float[Tensor, "n"], log_q: Float[Tensor, "n"]) -> Float[Tensor, ""]:

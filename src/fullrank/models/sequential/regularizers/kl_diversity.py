@@ -70,7 +70,7 @@ class KLDiversityPenalty(Penalty):
             states = states[: len(states) // step.batch.views]
         if self._cosine:
             states = unit(states)
-        table = q.catalogue.all() if spec.items is None else q.catalogue.embed(self._drawn(step, q.catalogue.size))
+        table = q.table.all() if spec.items is None else q.table.embed(self._drawn(step, q.table.size))
         value = pairwise_kl(
             states / (spec.temperature or q.temperature), table.float(),
             maximum=spec.maximum, attached=spec.reference == "attached",

@@ -44,7 +44,7 @@ class LogDetPenalty(Penalty):
         self.weight, self.user_weight, self.ridge = spec.weight, spec.user_weight, spec.ridge
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        value = self.weight * divergence(step.queries[0].catalogue.all(), self.ridge)
+        value = self.weight * divergence(step.queries[0].table.all(), self.ridge)
         if self.user_weight:
             value = value + self.user_weight * divergence(user_vectors(step), self.ridge)
         return value

@@ -55,7 +55,7 @@ class MutualInformationPenalty(Penalty):
         rows, targets = q.rows[ends], (q.targets if q.items is None else q.items)[ends]
         sequences = unit(self._sources(step)[rows].float())[None]
         model: Any = step.model
-        vectors = q.catalogue.embed(targets) if q.items is None else model.items.embed(targets)
+        vectors = q.table.embed(targets) if q.items is None else model.items.embed(targets)
         items = unit(vectors.float())[None]
         pair = (sequences, items) if spec.direction == "sequence_to_target" else (items, sequences)
         both = spec.direction == "both"

@@ -45,7 +45,7 @@ class ReSNPenalty(Penalty):
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         q = step.queries[0]
-        return self.weight * quotient(user_vectors(step) / q.temperature, q.catalogue.all())
+        return self.weight * quotient(user_vectors(step) / q.temperature, q.table.all())
 
 
 def quotient(u: Float[Tensor, "B D"], v: Float[Tensor, "V D"]) -> Float[Tensor, ""]:

@@ -150,7 +150,7 @@ class SprintPenalty(Penalty):
             terms = [_floored(torch.stack(self._norms("feed", i, m))).log().sum() for i, m in enumerate(feeds)]
             total = total + spec.feed_forward * self._over_layers(terms)
         if spec.item_table:
-            total = total + spec.item_table * _floored(self.sigmas["table"](step.queries[0].catalogue.all())).log()
+            total = total + spec.item_table * _floored(self.sigmas["table"](step.queries[0].table.all())).log()
         assert isinstance(total, Tensor)
         return total
 

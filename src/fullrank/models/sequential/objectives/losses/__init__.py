@@ -34,4 +34,4 @@ class LossSpec(Spec):
 
 def positive_scores(q: Queries) -> Float[Tensor, "M"]:
     """Score of each query's own target, in fp32."""
-    return (q.vectors * q.catalogue.embed(q.targets)).sum(-1).float() / q.temperature
+    return (q.vectors * q.table.embed(q.targets)).sum(-1).float() / q.temperature

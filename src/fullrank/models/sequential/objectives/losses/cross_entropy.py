@@ -31,7 +31,7 @@ class CrossEntropyLoss(Loss):
         self.spec = spec
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
-        table, smooth = queries.catalogue.all(), self.spec.label_smoothing
+        table, smooth = queries.table.all(), self.spec.label_smoothing
         scaled = queries.vectors / queries.temperature
         positive = positive_scores(queries)
         losses = log_sum_exp(scaled, table, chunk_elements=self.spec.chunk_elements) - (1 - smooth) * positive

@@ -35,7 +35,7 @@ class GBCELoss(Loss):
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         how = self.spec.negatives
-        alpha = min(1.0, how.count / max(1, queries.catalogue.size - 1))
+        alpha = min(1.0, how.count / max(1, queries.table.size - 1))
         beta = alpha * (self.spec.calibration * (1 - 1 / alpha) + 1 / alpha)
         drawn = draw(how, queries, batch)
         ids = per_query(how, drawn, queries)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Catalogue, Queries, States
+from fullrank.data.batch import Batch, ItemVectors, Queries, States
 from fullrank.models.sequential.items import Items
 
 Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -31,7 +31,7 @@ class Task(nn.Module):
     generates = False
     """Whether its readout scores codes, which decoders may search (`inference/search.py`)."""
 
-    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
         """(user, start, end) of an epoch's rows, from the number of training events of each user."""
         raise NotImplementedError
 
@@ -43,7 +43,7 @@ class Task(nn.Module):
         """What the encoder reads of a batch of rows in training: vectors, and the batch that they are of."""
         raise NotImplementedError
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         """What the loss compares with the catalogue, in named groups; the vectors are not normalised yet."""
         raise NotImplementedError
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.random import uniform_draws
-from fullrank.data.batch import Batch, Catalogue, Queries, States, last
+from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
 from fullrank.models.initial import STD
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
@@ -67,11 +67,11 @@ class ClozeTask(Task):
         inputs = replace(batch, hidden=hidden, times=times)
         return self._view(items, inputs), inputs
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         assert inputs.hidden is not None
         rows, positions = inputs.hidden.nonzero(as_tuple=True)
         targets = batch.items[rows, positions]
-        return (Queries("cloze", states.tokens[rows, positions], targets, catalogue, rows, positions),)
+        return (Queries("cloze", states.tokens[rows, positions], targets, table, rows, positions),)
 
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         # the history's oldest event makes way for the covered place where the row is full

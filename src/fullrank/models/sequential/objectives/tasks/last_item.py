@@ -14,7 +14,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.data.batch import Batch, Catalogue, Queries, States, last
+from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 
@@ -57,11 +57,11 @@ class LastItemTask(Task):
         inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
         return items.embed(inputs.items), inputs
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         targets = batch.items.gather(1, batch.lengths[:, None] - 1)[:, 0]
         rows = torch.arange(len(targets), device=targets.device)
         vectors = states.outputs.get("trained", last(states.tokens, inputs))
-        return (Queries("last", vectors, targets, catalogue, rows, inputs.lengths - 1),)
+        return (Queries("last", vectors, targets, table, rows, inputs.lengths - 1),)
 
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         return items.embed(batch.items), batch

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.data.batch import Batch, Catalogue, Queries, States, last
+from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
@@ -40,8 +40,9 @@ class NextItemTask(Task):
 
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
         users = np.flatnonzero(lengths >= 2)
-        room = np.maximum(lengths[users] - (self.max_length + 1), 0)
-        starts = draw.integers(0, room + 1) if self.window == "random" else room
+        # max_length inputs and one event more: the last event is a target only
+        surplus = np.maximum(lengths[users] - (self.max_length + 1), 0)
+        starts = draw.integers(0, surplus + 1) if self.window == "random" else surplus
         return users, starts, np.minimum(starts + self.max_length + 1, lengths[users])
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -52,7 +53,7 @@ class NextItemTask(Task):
         inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
         return items.embed(inputs.items), inputs
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         found = []
         for h in range(1, self.horizons + 1):
             known = batch.valid[:, h:]
@@ -61,7 +62,7 @@ class NextItemTask(Task):
             if h > 1:
                 vectors = self.heads[h - 2](vectors)
             targets = batch.items[rows, positions + h]
-            found.append(Queries(f"ahead_{h}", vectors, targets, catalogue, rows, positions))
+            found.append(Queries(f"ahead_{h}", vectors, targets, table, rows, positions))
         return tuple(found)
 
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:

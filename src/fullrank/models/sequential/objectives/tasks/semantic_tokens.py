@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, Catalogue, Queries, States, last
+from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
 from fullrank.models.sequential.objectives.tasks import TaskSpec
@@ -74,15 +74,15 @@ class SemanticTokensTask(NextItemTask):
         known = int((batch.lengths - 1).clamp_min(0).sum())
         return {f"code_{k}": known for k in range(1, self.levels + 1)}
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, catalogue: Catalogue) -> tuple[Queries, ...]:
-        assert isinstance(catalogue, ItemIndex) and isinstance(catalogue.items, SemanticItems)
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+        assert isinstance(table, ItemIndex) and isinstance(table.items, SemanticItems)
         rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
         items = batch.items[rows, positions + 1]
-        codes: Int[Tensor, "M K"] = catalogue.items.codes[items]
+        codes: Int[Tensor, "M K"] = table.items.codes[items]
         vectors = self.heads_of(states.tokens[rows, positions]).unbind(1)
         return tuple(
             Queries(f"code_{k + 1}", vectors[k], codes[:, k], level, rows, positions, weight=self.share, items=items)
-            for k, level in enumerate(levels_of(catalogue))
+            for k, level in enumerate(levels_of(table))
         )
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B K D"]:

@@ -57,8 +57,8 @@ class InversePopularityWeighting(Weighting):
         self.power = spec.power
 
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
-        every = torch.arange(queries.catalogue.size, device=queries.targets.device)
-        log_q = queries.catalogue.log_q(every)
+        every = torch.arange(queries.table.size, device=queries.targets.device)
+        log_q = queries.table.log_q(every)
         raw = (-self.power * log_q).exp()
         return raw[queries.targets] / (log_q.exp() * raw).sum()
 
@@ -83,15 +83,15 @@ class D2LRWeighting(Weighting):
         self.power, self.floor = spec.power, spec.floor
 
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
-        log_q = queries.catalogue.log_q(queries.targets)
+        log_q = queries.table.log_q(queries.targets)
         if self.floor:
             log_q = self._clipped(log_q, queries)
         raw = (-self.power * log_q).exp()
         return raw / raw.mean()
 
     def _clipped(self, log_q: Float[Tensor, "M"], queries: Queries) -> Float[Tensor, "M"]:
-        every = torch.arange(queries.catalogue.size, device=log_q.device)
-        most = float(queries.catalogue.log_q(every).max().exp())
+        every = torch.arange(queries.table.size, device=log_q.device)
+        most = float(queries.table.log_q(every).max().exp())
         if most <= self.floor:
             raise UserError(
                 f"the weighting d2lr with floor={self.floor:g} would weigh every item alike: the most popular one has "

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.data.batch import Catalogue, Queries, Step
+from fullrank.data.batch import ItemVectors, Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
 
@@ -46,12 +46,12 @@ class R2RecWeighting(Weighting):
         self.temperature, self.tail = spec.temperature, spec.tail
 
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
-        eta = tail_items(queries.catalogue, self.tail, queries.targets.device)[queries.targets].float()
+        eta = tail_items(queries.table, self.tail, queries.targets.device)[queries.targets].float()
         return len(eta) * torch.softmax(eta / self.temperature, 0)
 
 
-def tail_items(catalogue: Catalogue, share: float, device: torch.device) -> Bool[Tensor, "V"]:
+def tail_items(table: ItemVectors, share: float, device: torch.device) -> Bool[Tensor, "V"]:
     """Items with at most as many training events as the last of the floor(share V), at least one, least popular."""
-    size = max(int(Fraction(str(share)) * catalogue.size), 1)  # 0.29 * 100 is 28.99... in binary
-    log_q = catalogue.log_q(torch.arange(catalogue.size, device=device))
+    size = max(int(Fraction(str(share)) * table.size), 1)  # 0.29 * 100 is 28.99... in binary
+    log_q = table.log_q(torch.arange(table.size, device=device))
     return log_q <= log_q.sort().values[size - 1]
