@@ -51,17 +51,10 @@ class Diagnostic(Section):
     """Rows about one model. An instance lives for one diagnosis: it observes every batch, then `rows` is called once.
 
     The model is not changed, no random number is drawn without a generator of its own, and the same model and context
-<<<<<<< HEAD
     give the same rows. What does not apply to a model gives the one row that `diagnosis.not_measured(name, why)` makes
     (its name on disk is `left_out`), never an error; a diagnostic of a part that most models lack (a reasoner) may give
     no row at all. The figures read rows alone, so that a page can be drawn of a diagnosis.jsonl of another day; where
     the rows are absent they give `Missing`.
-=======
-    give the same rows. What does not apply to a model gives the one row that
-    `diagnosis.not_measured(name, why)` makes (its name on disk is `left_out`), never an error; a diagnostic of a part
-    that most models lack (a reasoner) may give no row at all. The figures read rows alone, so
-    that a page can be drawn of a diagnosis.jsonl of another day; where the rows are absent they give `Missing`.
->>>>>>> words
     """
 
     runs_model: ClassVar[bool] = False
