@@ -141,8 +141,8 @@ class ImpressionStore:
             least, most = ids.min(axis=0), ids.max(axis=0)
             wrong = (least < 0) | (most >= self._sizes)
             if wrong.any():
-                field = int(wrong.argmax())
-                reason = f"it holds ids {least[field]} .. {most[field]} of a field of 0 .. {self._sizes[field] - 1}"
+                column = int(wrong.argmax())
+                reason = f"it holds ids {least[column]} .. {most[column]} of a field of 0 .. {self._sizes[column] - 1}"
                 raise damaged_file(self.path / "categorical.npy", reason)
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
         bags = [self._bag(number, at) for number in range(len(self.encoder.multivalued))]
