@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import json
@@ -363,6 +364,11 @@ def test_a_proxy_of_the_environment_is_asked(shelf: Shelf, tmp_path: Path, monke
     shelf.files["http://publisher.invalid/a.bin"] = DATA
     download(Plain((RemoteFile("http://publisher.invalid/a.bin", "a.bin"),)), tmp_path, progress=False)
     assert (tmp_path / "a.bin").read_bytes() == DATA and shelf.asked[0]["Host"] == "publisher.invalid"
+    assert "Proxy-Authorization" not in shelf.asked[0]
+    monkeypatch.setenv("http_proxy", shelf.url.replace("://", "://user:p%40ss@"))
+    download(Plain((RemoteFile("http://publisher.invalid/a.bin", "a.bin"),)), tmp_path / "again", progress=False)
+    login = shelf.asked[1]["Proxy-Authorization"].removeprefix("Basic ")
+    assert base64.b64decode(login) == b"user:p@ss"
 
 
 def test_no_network(tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

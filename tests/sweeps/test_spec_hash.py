@@ -59,6 +59,25 @@ def test_a_field_that_is_a_spec_is_compared_without_what_joined_it_still_later()
     assert hash_of(grown()) == hash_of(Whole())
 
 
+class Inner(Part):
+    """A part that has gained settings of its own."""
+
+    pair: tuple[int, ...] = later((1, 2))
+    depth: int = later(3)
+
+
+def test_lists_specs_and_mappings_of_them_are_left_out_too() -> None:
+    assert hash_of(planted(pair=later((1, 2)))()) == hash_of(Whole())
+    assert hash_of(planted(inner=later(Inner()))()) == hash_of(Whole())
+    assert hash_of(
+        planted(inner=later(Inner())).parse({"parts": [{"inner": Inner(depth=4)}, {"width": 8}]})
+    ) != hash_of(Whole())
+    (tree,) = spec_tree(
+        type("Named", (Spec,), {"__annotations__": {"parts": dict[str, Inner]}, "parts": {"a": Inner()}})()
+    ).values()
+    assert tree == {"a": {"width": 4}}
+
+
 def test_a_row_of_an_earlier_version_counts_as_run() -> None:
     """The first committed row of results/sequence, run before five of today's settings existed."""
     row = {"cell": "sasrec", "seed": 0, "spec_hash": "b6d37e50ebf5f51a", "data_fingerprint": "x"}

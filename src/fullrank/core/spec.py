@@ -10,7 +10,7 @@ import json
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.overrides import put_setting, read_setting
@@ -113,9 +113,9 @@ def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:
     `before` (left out: the default) is the value with which everything is as it was without the setting. The hash of a
     spec leaves the setting out while it stands there (`sweeps.jobs.spec_tree`), so recorded rows still count as run.
     """
-    value = default if before is ... else before
-    extra = {BEFORE: value.dump() if isinstance(value, Spec) else value}
-    return Field(default, json_schema_extra=extra, **limits)
+    # as a dump has it: a tuple is a list there, a Spec a mapping
+    plain = TypeAdapter(Any).dump_python(default if before is ... else before, mode="json")
+    return Field(default, json_schema_extra={BEFORE: plain}, **limits)
 
 
 def error_sentence(error: ValidationError) -> str:

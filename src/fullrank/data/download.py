@@ -12,6 +12,7 @@ import os
 import shutil
 import ssl
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +22,7 @@ from typing import cast
 
 import urllib3
 from urllib3.exceptions import HTTPError, InvalidHeader, LocationValueError
-from urllib3.util import Retry, parse_url
+from urllib3.util import Retry, make_headers, parse_url
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import reason_of, write_json
@@ -254,7 +255,10 @@ def _pool(url: str) -> urllib3.PoolManager:
     proxy = urllib.request.getproxies().get(where.scheme or "")
     if proxy is None or urllib.request.proxy_bypass(where.netloc or ""):
         return urllib3.PoolManager()
-    return urllib3.ProxyManager(proxy if "://" in proxy else f"http://{proxy}")
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    login = parse_url(proxy).auth  # urllib3 does not send what stands in the address
+    headers = make_headers(proxy_basic_auth=urllib.parse.unquote(login)) if login else None
+    return urllib3.ProxyManager(proxy, proxy_headers=headers)
 
 
 def pause(seconds: float) -> None:

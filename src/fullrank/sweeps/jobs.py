@@ -204,6 +204,9 @@ def spec_tree(spec: Spec, without: Mapping[tuple[str, str], Any] | None = None) 
 def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) -> Any:
     if isinstance(value, list | tuple):
         return [_without(one, plain, without) for one, plain in zip(value, dumped, strict=True)]
+    if isinstance(value, Mapping):  # a dump keeps the order of a mapping, and has its keys as text
+        inside = zip(dumped, value.values(), dumped.values(), strict=True)
+        return {key: _without(one, plain, without) for key, one, plain in inside}
     if not isinstance(value, Spec):
         return dumped
     tree = {}
@@ -212,7 +215,7 @@ def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) ->
         if key in without and inner != without[key]:
             raise LookupError(name)
         extra = field.json_schema_extra
-        at_old_value = isinstance(extra, dict) and BEFORE in extra and inner == extra[BEFORE]
+        at_old_value = isinstance(extra, dict) and BEFORE in extra and dumped[name] == extra[BEFORE]
         if key not in without and not at_old_value:
             tree[name] = inner
     return tree
