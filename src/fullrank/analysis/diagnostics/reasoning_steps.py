@@ -1,7 +1,7 @@
 """What a reasoner's steps and its gate are worth, on a sample of users: three diagnostics that evaluate it again.
 
 `step_curve`: accuracy and seconds per 1,000 users after 0, 1, ... steps for everybody, two more than were trained, and
-with each user stopped when their list stays the same. `oracle_step`: the ceiling of choosing every user's step (it reads
+with each user stopped when their list stays. `oracle_step`: the ceiling of choosing every user's step (it reads
 the truth; PLR, Sec. 6.5.2). `gate_gain`: accuracy with the learned gate less that with equal weights, with its paired
 interval (what Theorem 4.6 promises of a gate that knows which stream is right).
 
