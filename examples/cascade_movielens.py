@@ -71,7 +71,7 @@ def main() -> None:
     found: dict[str, Any] = {"retriever": first, "rankers": {}}
     for name, impressions in (("ratings", rated), ("shown", shown)):
         ranker, facts = trained("dcnv2", impressions, given.out / "runs" / name, RANKER)
-        found["rankers"][name] = facts | judged(fr.Cascade(retriever, ranker), asked_at(store, impressions))
+        found["rankers"][name] = facts | evaluated(fr.Cascade(retriever, ranker), asked_at(store, impressions))
         print(json.dumps(found["rankers"][name], indent=1), flush=True)
     found |= {"settings": {"moments": MOMENTS, "drawn": DRAWN, "newest": NEWEST, "blends": BLENDS}}
     found |= {"command": "python -m examples.cascade_movielens downloads/ml-1m --out runs/cascade --results FILE"}
@@ -118,7 +118,7 @@ def trained(recipe: str, data: Any, out: Path, settings: tuple[str, ...]) -> tup
     }  # fmt: skip
 
 
-def judged(cascade: fr.Cascade, context: dict[str, pl.DataFrame | None]) -> dict[str, Any]:
+def evaluated(cascade: fr.Cascade, context: dict[str, pl.DataFrame | None]) -> dict[str, Any]:
     """Every blend on validation, then the test with the best one and with the ranker alone."""
     valid = {
         blend: cascade.evaluate("validation", context=context["validation"], blend=blend, set=["bootstrap=0"])

@@ -46,7 +46,7 @@ def main() -> None:
         folder = given.out / "runs" / f"sasrec-{name}"
         whole = (folder / "manifest.json").exists()
         runs[f"ids, {name}"] = fr.Run.open(folder) if whole else fr.fill_unseen(ids, folder, start=name, **how)  # type: ignore[arg-type]
-    rows = {name: judged(run) for name, run in runs.items()}
+    rows = {name: evaluated(run) for name, run in runs.items()}
     found = {
         "command": " ".join(["python -m examples.cold_start", *sys.argv[1:]]),
         "data": {"fingerprint": store.fingerprint, **store.manifest["subset"]},
@@ -73,7 +73,7 @@ def trained(recipe: str, store: fr.Store, out: Path) -> fr.Run:
     return fr.train(recipe, store, out, set=SETTINGS, resume=(out / "manifest.json").exists())
 
 
-def judged(run: fr.Run) -> dict[str, Any]:
+def evaluated(run: fr.Run) -> dict[str, Any]:
     """Validation and test, over all users and for those of trained and of hidden targets."""
     found: dict[str, Any] = {"recipe": run.spec.recipe, "seed": run.spec.seed}
     for split in ("validation", "test"):

@@ -76,7 +76,7 @@ def test_reading_leaves_the_model_as_it_was(run: Run, store: ImpressionStore) ->
     hooks = [module._forward_pre_hooks for module in model.modules()]
     for one in ranking_activations(model, store, sample_impressions(store, "test", 9)):
         assert list(one.feed_forward_inputs) == ["ffn_0", "ffn_1"] and not any(
-            tap.requires_grad for tap in one.taps.values()
+            tap.requires_grad for tap in one.layers.values()
         )
     assert model.training and not any(hooks)
 

@@ -1,7 +1,7 @@
 """Activations of a ranking model: the output of every layer, in one pass over sampled impressions.
 
-Layer outputs are the ranker's own taps (`models.ranking.RankerOutput`). Hooks add the inputs of its feed-forwards per
-token, which lie behind a mixing's last norm and are no taps.
+Layer outputs are the ranker's own (`models.ranking.RankerOutput`). Hooks add the inputs of its feed-forwards per
+token, which lie after a mixing's last norm and are no layer's output.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ ROWS = 2048
 class RankingActivations:
     """What passed through a ranking model for one batch of the sample."""
 
-    taps: Mapping[str, Tensor]
+    layers: Mapping[str, Tensor]
     """[B, T, D], each of its own T and D, in order of depth; none of width 0 (of a ranker that reads no vectors)."""
     feed_forward_inputs: Mapping[str, Tensor]
-    """[B, T, D], the input of the feed-forward whose tap has this name."""
+    """[B, T, D], the input of the feed-forward whose output has this name."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def ranking_activations(
             for low in range(0, len(rows), size):
                 with torch.inference_mode():
                     out = model.output(store.batch(rows[low : low + size]).to(device), EVERY)
-                taps = {name: tap for name, tap in out.captures.items() if tap.shape[-1]}
-                yield RankingActivations(taps, dict(inputs))
+                layers = {name: layer for name, layer in out.captures.items() if layer.shape[-1]}
+                yield RankingActivations(layers, dict(inputs))
                 inputs.clear()
                 if progress is not None:
                     progress(min(low + size, len(rows)), len(rows))

@@ -110,7 +110,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class WatchRanks:
-    """Mean stable and entropy rank at every tap (`diagnostics/token_ranks.py`), on a sample of impressions."""
+    """Mean stable and entropy rank after every layer (`diagnostics/token_ranks.py`), on a sample of impressions."""
 
     impressions: int = 1024
     """Impressions of the sample; of the validation split, or of the training one where the store has none."""
@@ -140,13 +140,13 @@ class WatchRanks:
             )
 
     def on_epoch(self, moment: TrainState) -> dict[str, Any]:
-        """`watch/stable_rank/TAP` and `watch/entropy_rank/TAP`, those of the last layer again, and the seconds."""
+        """`watch/stable_rank/LAYER` and `watch/entropy_rank/LAYER`, those of the last layer again, and the seconds."""
         begun = time.perf_counter()
         figures: dict[str, Any] = {}
         found = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)
-        for tap, both in found.items():
+        for label, both in found.items():
             for name, value in zip(FIGURES, both, strict=True):
-                figures[f"watch/{name}/{tap}"] = figures[f"watch/last_layer_{name}"] = value
+                figures[f"watch/{name}/{label}"] = figures[f"watch/last_layer_{name}"] = value
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
 
@@ -157,10 +157,10 @@ def _last_layer(rows: list[Row]) -> list[tuple[str, float | None]]:
 
 
 def _ranks(model: RankingModule, store: ImpressionStore, impressions: int) -> dict[str, list[float]]:
-    """Tap -> means of stable and entropy rank."""
+    """Label of a layer -> means of stable and entropy rank."""
     split = "validation" if len(store.split("validation")) else "train"
     context = RankingContext(model, store, split, sample_impressions(store, split, impressions))
     ranks = TokenRanks(context)
     for batch in ranking_activations(model, store, context.rows):
         ranks.observe(batch)
-    return {tap: both.mean(1).tolist() for tap, both in ranks.found().items()}
+    return {label: both.mean(1).tolist() for label, both in ranks.found().items()}

@@ -224,18 +224,18 @@ def _trajectory(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str
 
 def _feed_forwards(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
     names = ("ratio", "gain", "rose")
-    return ("feed-forward", *names), _by_tap(found, "feed_forward", names), FEED_FORWARD
+    return ("feed-forward", *names), _by_layer(found, "feed_forward", names), FEED_FORWARD
 
 
 def _transposes(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
     names = ("rank", "lower", "upper", "within", "overlap", "coherence")
-    return ("mixing", *names), _by_tap(found, "transpose", names), TRANSPOSE
+    return ("mixing", *names), _by_layer(found, "transpose", names), TRANSPOSE
 
 
-def _by_tap(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[Any]]:
+def _by_layer(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[Any]]:
     values = {(one["label"], one["name"]): one["value"] for one in found.of("rank_theorems")}
-    taps = dict.fromkeys(tap for tap, name in values if name.startswith(f"{kind}_"))
-    return [[tap, *(values[tap, f"{kind}_{name}"] for name in names)] for tap in taps]
+    labels = dict.fromkeys(label for label, name in values if name.startswith(f"{kind}_"))
+    return [[label, *(values[label, f"{kind}_{name}"] for name in names)] for label in labels]
 
 
 PRINT: Mapping[Problem, Callable[[Output, Diagnosis], None]] = {

@@ -103,7 +103,7 @@ def _print(output: Output, found: Report, out: Path, spent: float) -> None:
 
 
 def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
-    from fullrank.analysis.diagnostics.token_ranks import last_tap
+    from fullrank.analysis.diagnostics.token_ranks import last_layer_value
 
     rows: list[dict[str, Any]] = [
         {
@@ -111,8 +111,8 @@ def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
             "run": one.run.path,
             "recipe": one.run.spec.recipe,
             "metrics": one.evaluation.dump()["metrics"],
-            "stable_rank": last_tap(one, "stable_rank"),
-            "entropy_rank": last_tap(one, "entropy_rank"),
+            "stable_rank": last_layer_value(one, "stable_rank"),
+            "entropy_rank": last_layer_value(one, "entropy_rank"),
         }
         for one in found.results
     ]

@@ -34,8 +34,8 @@ from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 from fullrank.problem import Problem
 
 MAY_DIFFER = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
-"""Parts of a protocol of retrieval that may differ: what else was computed, how intervals were drawn, how long a model
-thought or how it searched."""
+"""Parts of a protocol of retrieval that may differ: what else was computed, how intervals were drawn, how many steps a
+model reasoned or how it searched."""
 MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out")
 """The same of ranking."""
 MAX_RESAMPLES = 1000

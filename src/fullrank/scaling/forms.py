@@ -41,7 +41,7 @@ class LawForm(ABC):
     lower: bool = False
     """Smaller values are better."""
     positive: frozenset[str] = frozenset()
-    """Parameters that are scales: an interval of theirs is judged by the ratio of its ends."""
+    """Parameters that are scales: an interval of theirs is evaluated by the ratio of its ends."""
 
     @abstractmethod
     def value(self, theta: Float[np.ndarray, "*r Q"], x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "*r P"]:

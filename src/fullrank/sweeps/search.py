@@ -32,7 +32,7 @@ class SearchCell(Cell):
 class Search(Spec):
     """What `tune` tries. Every cell gets the same number of trials, the first of them its own defaults.
 
-    Trials are judged on the validation split; there is no setting that would look at the test split.
+    Trials are evaluated on the validation split; there is no setting that would look at the test split.
     """
 
     name: str = "tune"

@@ -53,7 +53,7 @@ def test_distances_and_rate_are_the_diagnosis(found: list[RunResult]) -> None:
     rows = found[0].diagnosis.of("diversity", "distance")
     assert [row[1:3] for row in made.rows] == [(row["index"], row["value"]) for row in rows]
     assert {row[3] for row in made.rows} == {found[0].diagnosis.value("diversity", "gamma")}
-    assert made.absent == ("Run B (rearec) is not shown: it thinks in one stream, which has no other to differ from.",)
+    assert made.absent == ("Run B (rearec) is not shown: it reasons in one stream, which has no other to differ from.",)
 
 
 def test_the_curve_has_every_step_and_the_star(found: list[RunResult]) -> None:
@@ -122,4 +122,4 @@ def test_the_page_shows_them(whole: Report) -> None:
     assert {"streams-A", "looks-A", "looks-B", "oracle_step", "step_curve", "diversity"} <= {one.name for one in drawn}
     assert len(set(page.ids())) == len(page.ids())
     assert len(page.named("svg")) == sum(len(one.panels) for one in drawn)
-    assert "steps of thought" in page.said()
+    assert "reasoning steps" in page.said()

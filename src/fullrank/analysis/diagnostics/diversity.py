@@ -27,7 +27,7 @@ from fullrank.analysis.report.draw import integer_ticks, legend, logarithmic, lo
 from fullrank.analysis.report.results import RunResult, measured
 from fullrank.data.batch import ReasoningStates
 
-ALONE = "it thinks in one stream, which has no other to differ from"
+ALONE = "it reasons in one stream, which has no other to differ from"
 STILL = "not decaying: the streams do not come together, so Theorem 4.4 bounds nothing here"
 
 
@@ -110,7 +110,7 @@ class Diversity(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Squared distance of the streams by step, with the fitted contraction."""
-        name, title = "diversity", "Do the streams of thought stay apart?"
+        name, title = "diversity", "Do the streams stay apart?"
         if not any(reasons(one) for one in results):
             return None
         there, absent = reasoning_runs(results, "diversity")
@@ -129,9 +129,9 @@ class Diversity(Diagnostic):
             legend(axes)
 
         caption = (
-            "Before it answers, a model can think in several streams at once, a few steps each. The curve says how far "
+            "Before it answers, a model can reason in several streams, a few steps each. The curve says how far "
             "apart the streams are after each step (mean squared distance; step 0 is where they start). If it falls to "
-            "nothing, all streams end at the same thought and more than one was for nothing. The rate says how fast: "
+            "nothing, all streams end at the same state and more than one was for nothing. The rate says how fast: "
             "with every step the distance shrinks by that power of e; below 0 the streams move apart instead."
         )
         alt = "Distance of the streams by step: " + "; ".join(
@@ -141,7 +141,7 @@ class Diversity(Diagnostic):
             (one.label, step, value, gamma[one.key])
             for one in there for step, value in curves[one.key].items()
         )  # fmt: skip
-        drawn = panel(name, paint, alt, x="step of thought (0: start)", y="distance of the streams")
+        drawn = panel(name, paint, alt, x="reasoning step (0: start)", y="distance of the streams")
         return Figure(name, title, caption, (drawn,), ("run", "step", "distance", "rate (gamma)"), rows, absent)
 
 

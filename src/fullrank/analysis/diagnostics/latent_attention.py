@@ -78,7 +78,7 @@ class LatentAttention(Diagnostic):
         """Attention of every stream and step over the history, by how far back events lie."""
         if not reasons(result):
             return None
-        name, title = f"looks-{result.key}", f"Where run {result.key} looks while it thinks"
+        name, title = f"looks-{result.key}", f"Where run {result.key} looks while it reasons"
         mass = {
             (row["layer"], row["head"], row["index"], row["label"]): row["value"]
             for row in result.diagnosis.of("latent_attention", "mass")
@@ -115,10 +115,10 @@ class LatentAttention(Diagnostic):
                       y="percent of attention")
             )  # fmt: skip
         caption = (
-            "At each step a stream of thought reads the history again. Lines say how much it reads of the most recent "
+            "At each step a stream reads the history again. Lines say how much it reads of the most recent "
             "event, of the two before it, and so on back to the oldest; colours are streams, dashes are steps, the "
             "dotted line is reading everything alike. Streams with different lines look at different parts of the "
-            f"past. '{OWN}' is what a stream reads of its own thoughts."
+            f"past. '{OWN}' is what a stream reads of its own steps."
         )
         rows = tuple(
             (f"layer {layer + 1}, stream {stream + 1}, step {step}",

@@ -70,29 +70,29 @@ class RankTheorems(Diagnostic):
         self.transposes = [n for n, mixing in enumerate(mixings) if isinstance(mixing, BlockTransposeMixing)]
         self.mixes = len(mixings)
         self.sums: dict[tuple[int, str, str], list[Tensor]] = {}
-        """(block, tap, figure) -> values of each batch."""
+        """(block, label, figure) -> values of each batch."""
 
     def observe(self, batch: RankingActivations) -> None:
         for block in self.transposes:
-            given = batch.taps["tokens" if block == 0 else f"ffn_{block - 1}"]
+            given = batch.layers["tokens" if block == 0 else f"ffn_{block - 1}"]
             kept = given[given.flatten(1).any(1)]
             self._add(block, f"mixing_{block}", "transpose", transpose_figures(kept))
-        for tap, given in batch.feed_forward_inputs.items():
+        for label, given in batch.feed_forward_inputs.items():
             some = given.flatten(1).any(1)
-            figures = feed_forward_figures(given[some], batch.taps[tap][some])
-            self._add(int(tap.removeprefix("ffn_")), tap, "feed_forward", figures)
+            figures = feed_forward_figures(given[some], batch.layers[label][some])
+            self._add(int(label.removeprefix("ffn_")), label, "feed_forward", figures)
 
-    def _add(self, block: int, tap: str, kind: str, figures: dict[str, Tensor]) -> None:
+    def _add(self, block: int, label: str, kind: str, figures: dict[str, Tensor]) -> None:
         for name, values in figures.items():
-            self.sums.setdefault((block, tap, f"{kind}_{name}"), []).append(values)
+            self.sums.setdefault((block, label, f"{kind}_{name}"), []).append(values)
 
     def rows(self) -> list[Row]:
         if not self.mixes:
             return [not_measured(NAME, "it has no token mixing and no feed-forward per token")]
         rows = []
-        for (block, tap, name), parts in self.sums.items():
+        for (block, label, name), parts in self.sums.items():
             values = torch.cat(parts)
-            rows.append(row(NAME, name, float(values.mean()) if len(values) else None, layer=block, label=tap))
+            rows.append(row(NAME, name, float(values.mean()) if len(values) else None, layer=block, label=label))
         if not self.transposes:
             rows.append(not_measured(NAME, "Theorem 2.1 is of block transpose, and it mixes by another module"))
         return rows

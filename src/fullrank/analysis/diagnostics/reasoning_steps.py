@@ -1,7 +1,7 @@
 """What a reasoner's steps and its gate are worth, on a sample of users: three diagnostics that evaluate it again.
 
 `step_curve`: accuracy and seconds per 1,000 users after 0, 1, ... steps for everybody, two more than were trained, and
-with each user stopped when their list has settled. `oracle_step`: the ceiling of choosing every user's step (it reads
+with each user stopped when their list stays. `oracle_step`: the ceiling of choosing every user's step (it reads
 the truth; PLR, Sec. 6.5.2). `gate_gain`: accuracy with the learned gate less that with equal weights, with its paired
 interval (what Theorem 4.6 promises of a gate that knows which stream is right).
 
@@ -58,7 +58,7 @@ class StepCurve(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Accuracy by steps, and accuracy against seconds."""
-        name, title = "step_curve", "What another step of thought brings, and costs"
+        name, title = "step_curve", "What another reasoning step brings, and costs"
         if not any(reasons(one) for one in results):
             return None
         there, absent = reasoning_runs(results, "step_curve")
@@ -67,14 +67,14 @@ class StepCurve(Diagnostic):
         metrics = list(dict.fromkeys(one.accuracy for one in there))
         word = metrics[0] if len(metrics) == 1 else "accuracy"
         fixed = {one.key: _curve(one, "fixed") for one in there}
-        settled = {one.key: _curve(one, "adaptive") for one in there}
+        adaptive = {one.key: _curve(one, "adaptive") for one in there}
 
         def by_steps(axes: Any) -> None:
             for one in there:
                 style = look(results.index(one))
                 axes.plot([p["steps"] for p in fixed[one.key]], [p["accuracy"] for p in fixed[one.key]], label=one.key,
                           **style)  # fmt: skip
-                _stars(axes, settled[one.key], "steps", style, one.key)
+                _stars(axes, adaptive[one.key], "steps", style, one.key)
                 trained = one.diagnosis.value("step_curve", "trained")
                 if trained is not None:
                     axes.axvline(trained, color=style["color"], lw=0.8, ls=":")
@@ -89,11 +89,11 @@ class StepCurve(Diagnostic):
                 for p in points:
                     axes.annotate(f"{p['steps']:g}", (p["seconds"], p["accuracy"]), xytext=(4, 4), fontsize=7,
                                   textcoords="offset points", color=GREY)  # fmt: skip
-                _stars(axes, settled[one.key], "seconds", style, one.key)
+                _stars(axes, adaptive[one.key], "seconds", style, one.key)
             legend(axes)
 
         caption = (
-            "The same model, stopped after 0, 1, 2, ... steps of thought (0: it answers at once). Further up finds "
+            "The same model, stopped after 0, 1, 2, ... reasoning steps (0: it answers at once). Further up finds "
             "more of what people chose next; further right takes longer. The dotted line marks the steps it was "
             "trained with. The star stops every person by themselves, as soon as their list no longer changes. Seconds "
             "are of the machine that drew this page; compare them within the figure only."
@@ -105,10 +105,10 @@ class StepCurve(Diagnostic):
         rows = tuple(
             (one.label, label, p["steps"], p["accuracy"], p["seconds"])
             for one in there
-            for label, points in (("fixed", fixed[one.key]), ("adaptive", settled[one.key])) for p in points
+            for label, points in (("fixed", fixed[one.key]), ("adaptive", adaptive[one.key])) for p in points
         )  # fmt: skip
         panels = (
-            panel(f"{name}-steps", by_steps, alt, x="steps of thought", y=word),
+            panel(f"{name}-steps", by_steps, alt, x="reasoning steps", y=word),
             panel(f"{name}-seconds", by_seconds,
                   f"{word} against seconds per 1,000 people, for the same steps as beside.",
                   x="seconds per 1,000 people", y=word),
@@ -162,7 +162,7 @@ class OracleStep(Diagnostic):
 
         word = there[0].accuracy
         caption = (
-            "A ceiling, and no result of the model: for every person it takes the step of thought that happened to "
+            "A ceiling, and no result of the model: for every person it takes the reasoning step that happened to "
             "place what they really chose highest, which reads the truth. The hatched part is what perfect stopping "
             "would add. A small gap means that the model already uses what its steps know."
         )

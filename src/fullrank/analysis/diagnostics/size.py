@@ -16,7 +16,7 @@ import numpy as np
 
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.diagnostics.token_ranks import taps_of
+from fullrank.analysis.diagnostics.token_ranks import layer_values
 from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import integer_ticks, legend, look, panel, plain_powers
 from fullrank.analysis.report.results import RunResult, not_comparable, readable
@@ -37,7 +37,7 @@ SIZES = (
     "dim", *LAYERS, "encoder.hidden", "encoder.inner",
     "encoder.attention.heads", "encoder.attention.qk_width", "encoder.attention.value_width",
 )  # fmt: skip
-"""Settings of a recommender that make it larger. Not among them: what makes it read or think longer."""
+"""Settings of a recommender that make it larger. Not among them: what makes it read or reason longer."""
 RANKER_SIZES = tuple(
     f"ranker.{name}"
     for name in (
@@ -268,24 +268,24 @@ def _dense(one: RunResult) -> int:
     return found if type(found) is int else cast(RankingModule, one.run.model()).size().dense
 
 
-def _behind(one: RunResult) -> str | None:
-    """The tap that is measured: the last mixing, else the last one; None without vectors."""
-    taps = list(taps_of(one, "stable_rank"))
-    return next(reversed([tap for tap in taps if tap.startswith("mixing_")] or taps), None)
+def _measured_layer(one: RunResult) -> str | None:
+    """The layer that is measured: the last mixing, else the last one; None without vectors."""
+    labels = list(layer_values(one, "stable_rank"))
+    return next(reversed([label for label in labels if label.startswith("mixing_")] or labels), None)
 
 
 def _mixed(one: RunResult) -> float | None:
-    tap = _behind(one)
-    return None if tap is None else taps_of(one, "stable_rank")[tap]
+    label = _measured_layer(one)
+    return None if label is None else layer_values(one, "stable_rank")[label]
 
 
 def _measured(one: RunResult) -> tuple[float | None, str | None, int | None]:
-    """Entropy rank at the tap, the tap, and what no rank there exceeds."""
-    tap = _behind(one)
-    if tap is None:
+    """Entropy rank after the layer, its name, and what no rank there exceeds."""
+    label = _measured_layer(one)
+    if label is None:
         return None, None, None
     return (
-        taps_of(one, "entropy_rank").get(tap),
-        readable(tap),
-        int(min(taps_of(one, "tokens")[tap], taps_of(one, "width")[tap])),
+        layer_values(one, "entropy_rank").get(label),
+        readable(label),
+        int(min(layer_values(one, "tokens")[label], layer_values(one, "width")[label])),
     )

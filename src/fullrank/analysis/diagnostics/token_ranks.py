@@ -1,17 +1,17 @@
 """How many directions an impression's tokens use, layer by layer (RankElastor, KDD 2026, Eq. 1, Figures 1, 2, 5 and 6).
 
-Claim: in RankMixer a mixing raises the effective rank a little and the feed-forward behind it takes it back (a damped
+Claim: in RankMixer a mixing raises the effective rank a little and the feed-forward after it takes it back (a damped
 oscillation), in DCNv2 it only falls; RankElastor's modules raise it more and take less.
 
-Each tap of a ranker is one matrix [T, D] an impression: the field vectors (`embedding`), the tokens (`tokens`), each
+Each layer of a ranker gives a matrix [T, D] an impression: the field vectors (`embedding`), the tokens (`tokens`), each
 mixing before its last norm, each feed-forward; of other rankers each layer that still has one vector a field. Of each
 matrix `stable_rank` = |X|_F^2 / |X|_2^2 (the paper) and `entropy_rank` = exp of the entropy of sigma / sum sigma (the
-authors' code); a zero matrix has 0. Rows, by tap (`layer` is its place from 0, `label` its name; R either rank):
+authors' code); a zero matrix has 0. Rows, by layer (`layer` is its place from 0, `label` its name; R either rank):
 
     R                mean over the impressions               tokens, width   T and D: no rank is above the smaller
-    R_quantile       `index` is the percent                  R_change        mean change since the tap before
+    R_quantile       `index` is the percent                  R_change        mean change since the layer before
     R_bin            share of the impressions whose R is     R_rose          share of the impressions in which it rose
-                     in [index * BIN, (index + 1) * BIN)     R_ratio         mean of R over that of the tap before
+                     in [index * BIN, (index + 1) * BIN)     R_ratio         mean of R over that of the layer before
 
 Differs: the code measures one batch of the test split; here it is a sample of any split.
 """
@@ -38,7 +38,7 @@ from fullrank.core.errors import UserError
 NAME = "token_ranks"
 FIGURES = ("stable_rank", "entropy_rank")
 BIN = 0.1
-"""Width of a bar of the histogram: the same for all taps and runs, so that they can be laid over each other."""
+"""Width of a bar of the histogram: the same for all layers and runs, so that they can be laid over each other."""
 EDGE = 1e-4
 """Of a bar: what single precision puts this little left of an edge stands on it (n orthogonal tokens have rank n)."""
 WORDS = {"stable_rank": "stable rank", "entropy_rank": "entropy rank"}
@@ -60,7 +60,7 @@ def ranks(tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "2 B"]:
 
 
 class TokenRanks(Diagnostic):
-    """Ranks of every tap, impression by impression."""
+    """Ranks of every layer, impression by impression."""
 
     name = "token_ranks"
     problem = "ranking"
@@ -68,16 +68,16 @@ class TokenRanks(Diagnostic):
     def __init__(self, context: RankingContext):
         super().__init__(context)
         self.parts: dict[str, list[Tensor]] = {}
-        """Tap -> ranks [2, B] of each batch."""
+        """Label of a layer -> ranks [2, B] of each batch."""
         self.shapes: dict[str, tuple[int, int]] = {}
 
     def observe(self, batch: RankingActivations) -> None:
-        for name, tap in batch.taps.items():
-            self.parts.setdefault(name, []).append(ranks(tap))
-            self.shapes[name] = (tap.shape[1], tap.shape[2])
+        for label, layer in batch.layers.items():
+            self.parts.setdefault(label, []).append(ranks(layer))
+            self.shapes[label] = (layer.shape[1], layer.shape[2])
 
     def found(self) -> dict[str, Float[np.ndarray, "2 N"]]:
-        """Tap -> stable and entropy rank of every impression."""
+        """Label of a layer -> stable and entropy rank of every impression."""
         return {name: torch.cat(parts, 1).numpy() for name, parts in self.parts.items()}
 
     def rows(self) -> list[Row]:
@@ -86,24 +86,24 @@ class TokenRanks(Diagnostic):
             return [not_measured(NAME, NO_TOKENS)]
         rows: list[Row] = []
         before: np.ndarray | None = None
-        for layer, (tap, both) in enumerate(found.items()):
-            tokens, width = self.shapes[tap]
+        for layer, (label, both) in enumerate(found.items()):
+            tokens, width = self.shapes[label]
             rows += [
-                row(NAME, "tokens", tokens, layer=layer, label=tap),
-                row(NAME, "width", width, layer=layer, label=tap),
+                row(NAME, "tokens", tokens, layer=layer, label=label),
+                row(NAME, "width", width, layer=layer, label=label),
             ]
-            for place, figure in enumerate(FIGURES):
-                rows += _distribution(figure, both[place], layer, tap)
+            for at, figure in enumerate(FIGURES):
+                rows += _distribution(figure, both[at], layer, label)
                 if before is not None:
-                    rows += _moved(figure, before[place], both[place], layer, tap)
+                    rows += _moved(figure, before[at], both[at], layer, label)
             before = both
         return rows if len(found) > 1 else [*rows, not_measured(NAME, NO_LAYERS)]
 
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
-        """Figures 2 and 6 of RankElastor: the mean rank behind each layer, with its quartiles."""
+        """Figures 2 and 6 of RankElastor: the mean rank after each layer, with its quartiles."""
         name, title = "trajectory", "How many directions an impression's tokens use"
-        there = [one for one in results if taps_of(one, "stable_rank")]
+        there = [one for one in results if layer_values(one, "stable_rank")]
         absent = tuple(
             one.absent(NAME) for one in results if one not in there
         )  # fmt: skip
@@ -114,8 +114,10 @@ class TokenRanks(Diagnostic):
 
             def paint(axes: Any, figure: str = figure) -> None:
                 for one in there:
-                    means, style = taps_of(one, figure), look(results.index(one))
-                    low, high = (list(taps_of(one, f"{figure}_quantile", percent).values()) for percent in (25, 75))
+                    means, style = layer_values(one, figure), look(results.index(one))
+                    low, high = (
+                        list(layer_values(one, f"{figure}_quantile", percent).values()) for percent in (25, 75)
+                    )
                     axes.plot(range(len(means)), list(means.values()), label=one.key, **style)
                     axes.fill_between(range(len(means)), low, high, color=style["color"], alpha=0.12, linewidth=0)
                 _depth(axes, there)
@@ -123,7 +125,7 @@ class TokenRanks(Diagnostic):
 
             alt = f"mean {word} by layer: " + "; ".join(
                 f"{one.key} from {values[0]:.3g} to {values[-1]:.3g}" for one in there
-                if (values := list(taps_of(one, figure).values()))
+                if (values := list(layer_values(one, figure).values()))
             )  # fmt: skip
             panels.append(panel(f"{name}-{figure}", paint, alt, x="layer (0: field vectors)", y=word))
         caption = (
@@ -135,92 +137,92 @@ class TokenRanks(Diagnostic):
             "what would be the largest."
         )
         rows = tuple(
-            (one.label, layer, readable(tap), taps_of(one, "stable_rank")[tap],
-             taps_of(one, "stable_rank_rose").get(tap), taps_of(one, "entropy_rank")[tap],
-             int(min(taps_of(one, "tokens")[tap], taps_of(one, "width")[tap])))
-            for one in there for layer, tap in enumerate(taps_of(one, "stable_rank"))
+            (one.label, layer, readable(label), layer_values(one, "stable_rank")[label],
+             layer_values(one, "stable_rank_rose").get(label), layer_values(one, "entropy_rank")[label],
+             int(min(layer_values(one, "tokens")[label], layer_values(one, "width")[label])))
+            for one in there for layer, label in enumerate(layer_values(one, "stable_rank"))
         )  # fmt: skip
         headers = ("run", "layer", "behind", "stable rank", "share that rose", "entropy rank", "of")
         return Figure(name, title, caption, tuple(panels), headers, rows, absent)
 
     @classmethod
     def figure_of(cls, result: RunResult) -> Figure | Missing | None:
-        """Figures 1 and 5 of RankElastor: the stable ranks of single impressions before and behind each layer."""
+        """Figures 1 and 5 of RankElastor: the stable ranks of single impressions before and after each layer."""
         name, title = f"distribution-{result.key}", f"What each layer of run {result.key} does to single impressions"
         bars = _bars(result)
         if not bars:
             return Missing(name, title, f"{result.name}: {result.why_missing(NAME)}.")
-        taps = list(bars)
+        labels = list(bars)
         low, high = min(min(some) for some in bars.values()), max(max(some) for some in bars.values())
-        pairs: list[tuple[str, ...]] = list(zip(taps[:-1], taps[1:], strict=True)) or [(taps[0],)]
+        pairs: list[tuple[str, ...]] = list(zip(labels[:-1], labels[1:], strict=True)) or [(labels[0],)]
         panels = tuple(_shift(f"{name}-{place}", result, pair, bars, low, high) for place, pair in enumerate(pairs))
         caption = (
             "Each panel shows how the stable rank of single impressions is distributed before a layer (grey) and "
             "behind it (coloured). A shift to the left is a layer that makes tokens alike."
         )
-        quantiles = {percent: taps_of(result, "stable_rank_quantile", percent) for percent in (5, 25, 50, 75, 95)}
+        quantiles = {percent: layer_values(result, "stable_rank_quantile", percent) for percent in (5, 25, 50, 75, 95)}
         rows = tuple(
-            (readable(tap), *(quantiles[percent].get(tap) for percent in quantiles),
-             taps_of(result, "stable_rank_change").get(tap), taps_of(result, "stable_rank_rose").get(tap))
-            for tap in taps
+            (readable(label), *(quantiles[percent].get(label) for percent in quantiles),
+             layer_values(result, "stable_rank_change").get(label), layer_values(result, "stable_rank_rose").get(label))
+            for label in labels
         )  # fmt: skip
         headers = ("behind", *(f"{percent} %" for percent in quantiles), "mean change", "share that rose")
         return Figure(name, title, caption, panels, headers, rows)
 
 
-def _distribution(figure: str, values: Float[np.ndarray, "N"], layer: int, tap: str) -> list[Row]:
+def _distribution(figure: str, values: Float[np.ndarray, "N"], layer: int, label: str) -> list[Row]:
     """Mean, quantiles and histogram."""
-    rows = [row(NAME, figure, float(values.mean()), layer=layer, label=tap)]
+    rows = [row(NAME, figure, float(values.mean()), layer=layer, label=label)]
     for percent, value in zip(PERCENTS, np.percentile(values, PERCENTS), strict=True):
-        rows.append(row(NAME, f"{figure}_quantile", float(value), layer=layer, index=percent, label=tap))
+        rows.append(row(NAME, f"{figure}_quantile", float(value), layer=layer, index=percent, label=label))
     bars, counts = np.unique(np.floor(values / BIN + EDGE).astype(np.int64), return_counts=True)
     for bar, count in zip(bars, counts, strict=True):
-        rows.append(row(NAME, f"{figure}_bin", float(count) / len(values), layer=layer, index=int(bar), label=tap))
+        rows.append(row(NAME, f"{figure}_bin", float(count) / len(values), layer=layer, index=int(bar), label=label))
     return rows
 
 
-def _moved(figure: str, old: np.ndarray, new: np.ndarray, layer: int, tap: str) -> list[Row]:
-    """Against the tap before, impression by impression; the ratio is over those whose rank was not 0."""
+def _moved(figure: str, old: np.ndarray, new: np.ndarray, layer: int, label: str) -> list[Row]:
+    """Against the layer before, impression by impression; the ratio is over those whose rank was not 0."""
     some = old > 0
     ratio = float((new[some] / old[some]).mean()) if some.any() else None
     figures = {"change": float((new - old).mean()), "rose": float((new > old).mean()), "ratio": ratio}
-    return [row(NAME, f"{figure}_{name}", value, layer=layer, label=tap) for name, value in figures.items()]
+    return [row(NAME, f"{figure}_{name}", value, layer=layer, label=label) for name, value in figures.items()]
 
 
-def taps_of(result: RunResult, name: str, index: int | None = None) -> dict[str, float]:
-    """Tap -> a figure of these rows, in order of depth."""
+def layer_values(result: RunResult, name: str, index: int | None = None) -> dict[str, float]:
+    """Label of a layer -> a figure of these rows, in order of depth."""
     rows = [one for one in result.diagnosis.of(NAME, name) if one["index"] == index]
     return {str(one["label"]): one["value"] for one in rows if one["value"] is not None}
 
 
-def last_tap(result: RunResult, name: str) -> float | None:
-    """A figure behind the last layer."""
-    return next(reversed(taps_of(result, name).values()), None)
+def last_layer_value(result: RunResult, name: str) -> float | None:
+    """A figure after the last layer."""
+    return next(reversed(layer_values(result, name).values()), None)
 
 
 def _shift(
     name: str, one: RunResult, pair: tuple[str, ...], bars: dict[str, dict[int, float]], low: int, high: int
 ) -> Panel:
-    """Histograms of one tap, or of two over each other."""
-    edges = [place * BIN for place in range(low, high + 2)]
-    words = [readable(tap).replace("_", " ") for tap in pair]
+    """Histograms of one layer, or of two over each other."""
+    edges = [bar * BIN for bar in range(low, high + 2)]
+    words = [readable(label).replace("_", " ") for label in pair]
 
     def paint(axes: Any) -> None:
-        for place, tap in enumerate(pair):
-            heights = [bars[tap].get(bar, 0.0) for bar in range(low, high + 1)]
-            colour = look(0)["color"] if place == len(pair) - 1 else GREY
-            axes.stairs(heights, edges, fill=True, alpha=0.45, color=colour, label=words[place])
+        for column, label in enumerate(pair):
+            heights = [bars[label].get(bar, 0.0) for bar in range(low, high + 1)]
+            colour = look(0)["color"] if column == len(pair) - 1 else GREY
+            axes.stairs(heights, edges, fill=True, alpha=0.45, color=colour, label=words[column])
         legend(axes)
 
-    means = taps_of(one, "stable_rank")
+    means = layer_values(one, "stable_rank")
     alt = "Shares of impressions by stable rank; means: " + "; ".join(
-        f"{word} {means[tap]:.3g}" for word, tap in zip(words, pair, strict=True)
+        f"{word} {means[label]:.3g}" for word, label in zip(words, pair, strict=True)
     )
     return panel(name, paint, alt, x="stable rank", y="share of impressions", height=2.4)
 
 
 def _bars(one: RunResult) -> dict[str, dict[int, float]]:
-    """Tap -> bar of the histogram -> share."""
+    """Label of a layer -> bar of the histogram -> share."""
     found: dict[str, dict[int, float]] = {}
     for bar in one.diagnosis.of(NAME, "stable_rank_bin"):
         found.setdefault(str(bar["label"]), {})[bar["index"]] = bar["value"]
@@ -229,9 +231,9 @@ def _bars(one: RunResult) -> dict[str, dict[int, float]]:
 
 def _depth(axes: Any, there: Sequence[RunResult]) -> None:
     """Names of the layers along x where all runs have the same, else whole numbers."""
-    names = {tuple(taps_of(one, "stable_rank")) for one in there}
+    names = {tuple(layer_values(one, "stable_rank")) for one in there}
     if len(names) > 1:
         integer_ticks(axes)
         return
-    words = [readable(tap).replace("_", " ") for tap in names.pop()]
+    words = [readable(label).replace("_", " ") for label in names.pop()]
     axes.set_xticks(range(len(words)), words, rotation=30, ha="right", fontsize=8)

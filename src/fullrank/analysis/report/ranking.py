@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fullrank.analysis.diagnostics.token_ranks import last_tap, taps_of
+from fullrank.analysis.diagnostics.token_ranks import last_layer_value, layer_values
 from fullrank.analysis.report import join_words, plural
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable
@@ -71,7 +71,7 @@ def _sentences(results: Sequence[RunResult]) -> Iterator[str]:
             best = max(have, key=lambda one: selection_sign(results[0].run.spec.evaluation) * (one.metric(name) or 0.0))
             yield f"Most accurate: {best.key} ({best.name}), {name} {best.metric(name):.4f}."
     for one in results:
-        means = list(taps_of(one, "stable_rank").values())
+        means = list(layer_values(one, "stable_rank").values())
         if len(means) > 1:
             word = "falls" if means[-1] < means[0] else "rises"
             yield (
@@ -85,7 +85,7 @@ def _summary(results: Sequence[RunResult]) -> SummaryTable:
     rows = tuple(
         SummaryRow(one.key, one.name, look(place)["color"], (
             one.run.spec.recipe, one.run.manifest["parameters"], *(metric_cell(one, name) for name in metrics),
-            last_tap(one, "stable_rank"), last_tap(one, "entropy_rank"),
+            last_layer_value(one, "stable_rank"), last_layer_value(one, "entropy_rank"),
         ))
         for place, one in enumerate(results)
     )  # fmt: skip

@@ -36,7 +36,7 @@ WORDS = (
     ("directions in use", "How many patterns matter, counted softly (entropy rank of Roy and Vetterli)."),
     ("layer", "A transformer is a stack of layers; each mixes what a person did before (attention), then reworks it."),
     (
-        "steps of thought",
+        "reasoning steps",
         "Some models do not answer at once: they feed their own conclusion back a few times (steps), perhaps in "
         "several ways at the same time (streams), and a gate mixes what comes out.",
     ),

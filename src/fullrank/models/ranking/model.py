@@ -28,7 +28,7 @@ from fullrank.models.ranking.embedding import Embedding
 class RankingModel(Spec):
     """A ranking model trained by gradient descent on impressions."""
 
-    kind: Literal["click"] = "click"
+    kind: Literal["click"] = "click"  # what spec.json has always called it; the problem is `ranking`
     embedding: Embedding = Embedding()
     """Fields -> vectors."""
     ranker: Annotated[RankerSpec, Room("rankers")] = DCNv2()

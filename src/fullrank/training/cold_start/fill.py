@@ -92,8 +92,8 @@ def fill_unseen(
             f"{int(unseen.sum()):,} of {len(unseen):,} items have no training events: nothing to fill",
             code="nothing-to-fill",
         )
-    alike = LikeItems(run.catalog, np.flatnonzero(~unseen), np.flatnonzero(unseen), like)
-    if like is not None and alike.alone.all():
+    like_items = LikeItems(run.catalog, np.flatnonzero(~unseen), np.flatnonzero(unseen), like)
+    if like is not None and like_items.alone.all():
         raise UserError(
             f"none of the {int(unseen.sum()):,} items without training events shares its {like!r} with a trained one: "
             "name a column with fewer values, or take start='mean'",
@@ -101,9 +101,14 @@ def fill_unseen(
         )
     tensors = read_tensors(run.path / "weights.safetensors")
     filled = tensors[TABLE].clone()
-    filled[unseen] = alike.mean(filled)
+    filled[unseen] = like_items.mean(filled)
     tensors[TABLE] = filled
-    facts = {"start": start, "like": like, "items": int(unseen.sum()), "without_neighbours": int(alike.alone.sum())}
+    facts = {
+        "start": start,
+        "like": like,
+        "items": int(unseen.sum()),
+        "without_neighbours": int(like_items.alone.sum()),
+    }
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / "weights.safetensors", tensors)
     manifest = read_json(run.path / "manifest.json") | {"filled_from": str(run.path), "filled": facts}

@@ -73,14 +73,14 @@ def grow_catalog(
     folder = Path(out)
     if foreign_files(folder):
         raise UserError(f"{folder} is not empty; choose a new folder for the grown run", code="folder-not-empty")
-    fresh = _grown(
+    new = _grown(
         model,
         read_tensors(run.path / "weights.safetensors"),
         LikeItems(grown, np.arange(old.size), np.arange(old.size, grown.size), like),
     )
     manifest = read_json(run.path / "manifest.json") | {"grown_from": str(run.path), "id_map_version": grown.version}
     write_run(folder, run.spec, grown, manifest)
-    write_tensors(folder / "weights.safetensors", fresh)
+    write_tensors(folder / "weights.safetensors", new)
     if (run.path / "metrics.jsonl").exists():
         copy_file(run.path / "metrics.jsonl", folder / "metrics.jsonl")
     return Run.open(folder)
@@ -111,18 +111,18 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
     return whole
 
 
-def _grown(model: nn.Module, tensors: dict[str, Tensor], alike: LikeItems) -> dict[str, Tensor]:
+def _grown(model: nn.Module, tensors: dict[str, Tensor], like_items: LikeItems) -> dict[str, Tensor]:
     """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
     learned = dict(model.named_parameters())
-    fresh = {}
+    new = {}
     for name, value in model.state_dict().items():
         given = tensors[name]
         if given.shape == value.shape:
-            fresh[name] = given
+            new[name] = given
         elif name in learned:
-            fresh[name] = torch.cat([given, alike.mean(given)])
+            new[name] = torch.cat([given, like_items.mean(given)])
         elif name.startswith("items."):
-            fresh[name] = value
+            new[name] = value
         else:
-            fresh[name] = torch.cat([given, value[len(given) :]])
-    return fresh
+            new[name] = torch.cat([given, value[len(given) :]])
+    return new

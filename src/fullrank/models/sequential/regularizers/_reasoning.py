@@ -25,7 +25,7 @@ def require_reasoner(model: Any, penalty: str) -> Any:
 
 
 def reasoning_states(step: Step) -> ReasoningStates:
-    """What the step's reasoner thought."""
+    """The states of the step's reasoner."""
     found = step.states.reasoning
     assert found is not None  # `require_reasoner` ran when the model was built
     return found

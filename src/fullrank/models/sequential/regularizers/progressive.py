@@ -84,12 +84,12 @@ class ProgressivePenalty(Penalty):
             reasoner.input_noise = self.spec.noise
 
     def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
-        thoughts, spec = states.reasoning, self.spec
-        if not spec.step_weight or thoughts is None:
+        reasoning, spec = states.reasoning, self.spec
+        if not spec.step_weight or reasoning is None:
             return ()
-        found, count = [], thoughts.steps.shape[1]
-        gated = (thoughts.gate[:, None, :, None] * thoughts.steps).sum(2)
-        for t, state in enumerate((thoughts.start, *gated.unbind(1)[:-1])):
+        found, count = [], reasoning.steps.shape[1]
+        gated = (reasoning.gate[:, None, :, None] * reasoning.steps).sum(2)
+        for t, state in enumerate((reasoning.start, *gated.unbind(1)[:-1])):
             flatter = spec.sharpening ** (count - t)
             found += [
                 replace(q, name=f"{q.name}_step_{t}", vectors=state[q.rows], temperature=q.temperature * flatter,
