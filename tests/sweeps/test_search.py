@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fullrank.sweeps.samplers import Range, halton, tpe
+from fullrank.sweeps.samplers import KNOWN_POINT, Range, halton, tpe
 from fullrank.sweeps.search import Search
 from refusals import refused
 
@@ -70,6 +70,7 @@ def test_points_are_a_function_of_seed_and_place_to_the_last_bit(dimensions: int
     points = list(itertools.islice(halton(dimensions, seed), 60))
     assert points == [halton_reference(dimensions, seed, n) for n in range(60)]
     assert [point[0] for point in points] == [point[0] for point in itertools.islice(halton(1, seed), 60)]
+    assert halton_reference(3, 3, 5) == list(KNOWN_POINT)
 
 
 TUNED = sorted((Path(__file__).resolve().parents[2] / "results").glob("*/*tuned*.json"))

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy
+from scipy.stats import qmc
 
 from fullrank.data.events.store import Store
-from fullrank.sweeps import engine, runner
+from fullrank.sweeps import engine, runner, samplers
 from fullrank.sweeps.cost import JobCost
+from fullrank.sweeps.engine import Work, failed_row
 from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.records import Row
 from fullrank.sweeps.search import Search
 from fullrank.sweeps.sweep import sweep
 from fullrank.sweeps.tune import tune
@@ -186,6 +192,124 @@ def test_a_time_limit_ends_a_search_by_tpe(store: Store, out: Path, monkeypatch:
     found = tune(search("[sasrec]", trials=8), store, out, max_hours=0.5, progress=False, sampler="tpe")
     assert found["budget"]["trials_counted"] == 6 and [e["cell"] for e in found["not_run"]] == ["sasrec-trial6"]
     assert len(found["estimate"]) == 7, "every trial was priced when it was asked for"
+
+
+class Flaky:
+    """Runs everything but the cells named, which fail; counts what was started."""
+
+    def __init__(self, *failing: str):
+        self.failing, self.started = failing, Counter[str]()
+
+    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
+        for one in work:
+            self.started[one.job.cell] += 1
+            if one.job.cell in self.failing:
+                yield one, failed_row(one.job, one.store, RuntimeError("out of memory"), 1.0)
+            else:
+                yield one, one.run("cpu")
+
+
+def settings_of(found: dict[str, Any], cell: str = "sasrec") -> list[dict[str, Any]]:
+    return [trial["set"] for trial in found["trials"][cell]]
+
+
+def by_tpe(space: Search, store: Store, out: Path, *failing: str) -> tuple[dict[str, Any], Counter[str]]:
+    flaky = Flaky(*failing)
+    return tune(space, store, out, progress=False, sampler="tpe", engine=flaky), flaky.started
+
+
+def test_trials_that_tpe_asked_for_stay_when_a_failed_one_ends_well_later(store: Store, out: Path, cheap: None) -> None:
+    """Its score comes too late for the trials behind it: they keep their settings, and the next one is told of it."""
+    first, _ = by_tpe(search("[sasrec]", trials=8), store, out, "sasrec-trial2")
+    assert [trial["score"] is None for trial in first["trials"]["sasrec"]] == [n == 2 for n in range(8)]
+    again, started = by_tpe(search("[sasrec]", trials=8), store, out)
+    assert started == {"sasrec-trial2": 1} and settings_of(again) == settings_of(first)
+    assert again["trials"]["sasrec"][2]["score"] is not None and again["budget"]["trials_counted"] == 8
+    more, started = by_tpe(search("[sasrec]", trials=9, seeds=(0, 1)), store, out)
+    assert settings_of(more)[:8] == settings_of(first), "nor do they change with more trials and seeds"
+    assert started == {f"sasrec-trial{n}": 1 if n < 8 else 2 for n in range(9)}
+
+
+def test_a_failed_trial_is_tried_again_once_in_a_call(store: Store, out: Path, cheap: None) -> None:
+    space = search("[sasrec]", trials=8)
+    for trials in (7, 8):
+        found, started = by_tpe(space.model_copy(update={"trials": trials}), store, out, "sasrec-trial2")
+        tried = {f"sasrec-trial{n}" for n in range(7)} if trials == 7 else {"sasrec-trial2", "sasrec-trial7"}
+        assert started == dict.fromkeys(tried, 1)
+        assert found["trials"]["sasrec"][2]["error"] and found["budget"]["trials_counted"] == trials
+
+
+def test_a_cell_that_joins_a_search_by_tpe_leaves_the_trials_of_the_others(
+    store: Store, out: Path, cheap: None
+) -> None:
+    alone, _ = by_tpe(search("[sasrec]", trials=7), store, out, "sasrec-trial5")
+    both, started = by_tpe(search(trials=7), store, out)
+    assert settings_of(both) == settings_of(alone) and len(settings_of(both, "gru")) == 7
+    assert started == {"sasrec-trial5": 1, **{f"gru-trial{n}": 1 for n in range(7)}}
+
+
+def test_a_kept_choice_is_the_one_of_the_space(store: Store, out: Path, tmp_path: Path, cheap: None) -> None:
+    """JSON gives a tuple back as a list; the search goes on with it as an unbroken one."""
+    ks = "{evaluation.ks: {choice: [[10], [10, 5], [10, 20]]}, training.lr: {log: [1e-3, 1e-1]}}"
+    plain = search("[sasrec]").model_dump()
+    plain["space"] = Search.from_text(f"{{cells: [sasrec], space: {ks}}}").model_dump()["space"]
+    plain["space"]["evaluation.ks"]["choice"] = ((10,), (10, 5), (10, 20))
+    space = Search.model_validate(plain)
+    whole, _ = by_tpe(space.model_copy(update={"trials": 8}), store, tmp_path / "whole")
+    by_tpe(space.model_copy(update={"trials": 7}), store, out)
+    rest, started = by_tpe(space.model_copy(update={"trials": 8}), store, out)
+    assert started == {"sasrec-trial7": 1} and settings_of(rest) == settings_of(whole)
+
+
+@pytest.mark.parametrize("damage", ["[]", '{"sasrec": 1}', '{"sasrec": {KEY: [1]}}', '{"sasrec": {KEY: [{"a": 1}]}}'])
+def test_a_damaged_plan_is_refused(store: Store, out: Path, cheap: None, damage: str) -> None:
+    by_tpe(search("[sasrec]", trials=6), store, out)
+    (key,) = json.loads((out / "plan.json").read_text())["sasrec"]
+    (out / "plan.json").write_text(damage.replace("KEY", f'"{key}"'))
+    with refused("file-damaged", out / "plan.json"):
+        by_tpe(search("[sasrec]", trials=6), store, out)
+
+
+def test_a_dry_run_by_tpe_writes_no_plan(store: Store, out: Path, cheap: None) -> None:
+    found = tune(search("[sasrec]", trials=8), store, out, dry_run=True, progress=False, sampler="tpe")
+    assert len(found["estimate"]) == 5 and not (out / "plan.json").exists()
+
+
+def test_the_next_point_is_taken_where_tpe_asks_for_nothing_new(
+    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
+) -> None:
+    """Every width of the space is tried, whatever TPE prefers."""
+    monkeypatch.setattr(samplers, "ATTEMPTS", 0)
+    widths = Search.from_text("{cells: [sasrec], space: {model.dim: {choice: [2, 4, 6, 8, 10, 12, 14]}}}").space
+    space = search("[sasrec]", trials=8, space=widths)
+    found, _ = by_tpe(space, store, out)
+    assert settings_of(found) == space.trial_settings(space.cells[0])
+    with refused("space-exhausted", 9, 8):
+        by_tpe(space.model_copy(update={"trials": 9}), store, out)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Nothing is known of this scipy, before and after."""
+    samplers._check_scipy.cache_clear()
+    yield
+    samplers._check_scipy.cache_clear()
+
+
+def test_a_scipy_that_reads_other_permutations_is_refused(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
+    """It still calls the method by which ours come in, and takes its own all the same."""
+    plain = qmc.Halton
+
+    class Deaf(plain):
+        def __init__(self, d: int, scramble: bool = True):
+            super().__init__(d, scramble=scramble)
+            plain._initialize_permutations(self)
+
+    next(samplers.halton(2, 0))
+    samplers._check_scipy.cache_clear()
+    monkeypatch.setattr(qmc, "Halton", Deaf)
+    with refused("unsupported-scipy", scipy.__version__, np.__version__):
+        next(samplers.halton(2, 0))
 
 
 def test_another_sampler_is_refused(store: Store, out: Path) -> None:

@@ -48,12 +48,16 @@ class Display:
 
     def begin(self, left: Sequence[Job]) -> None:
         """Says what is there already."""
-        waiting = {job.folder for job in left}
+        waiting, done = {job.folder for job in left}, 0
         for job in self.jobs:
-            if job.folder not in waiting:
-                row = self.outcome.rows.finished(job, self.outcome.fingerprint)
+            if job.folder in waiting:
+                continue
+            row = self.outcome.rows.last(job, self.outcome.fingerprint)
+            if self.outcome.rows.finished(job, self.outcome.fingerprint) is not None:
                 self.shown[job.folder] = _Line("finished before", row=row)
-        done = len(self.jobs) - len(left)
+                done += 1
+            else:
+                self.shown[job.folder] = _Line("failed" if row is not None and row.get("error") else "not run", row=row)
         if done:
             self.say(f"{done} of {len(self.jobs)} runs are finished already and are not repeated")
         if left:

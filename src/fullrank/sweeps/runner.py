@@ -35,9 +35,11 @@ def run_jobs(
     kept: Callable[[Outcome], None] | None = None,
     engine: Engine = Local(),
     measure_seconds: float = 3.0,
+    start: Callable[[Job], bool] = lambda job: True,
 ) -> Outcome:
     """Hand the jobs to the engine in order. `kept` is called after every new row, and once when all is over.
 
+    `start`: which of the unfinished jobs are run; of the others the outcome has the rows that are there.
     Jobs of one group that together do not fit the rest of `max_hours` are not started and listed in `not_run`.
     Raises `UserError` for what is wrong before the first job runs: a model that cannot be built, a run folder of
     another spec, a folder in use. A job that fails later leaves a row with its error and the others go on.
@@ -50,7 +52,7 @@ def run_jobs(
     _make(folder)
     with locked(folder):
         outcome = Outcome(jobs, store.fingerprint, RowsFile(folder))
-        left = [job for job in jobs if outcome.rows.finished(job, store.fingerprint) is None]
+        left = [job for job in jobs if outcome.rows.finished(job, store.fingerprint) is None and start(job)]
         for job in left:
             check_job_folder(job, store, folder)
         display = Display(jobs, folder, outcome, enabled=progress)

@@ -9,8 +9,10 @@ search that is cut off and goes on asks for the same trials as an unbroken one.
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ SAMPLERS = ("halton", "tpe")
 STARTUP = 5
 """Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few scores say nothing."""
 ATTEMPTS = 100
-"""How often TPE is asked for settings that were not tried yet."""
+"""How often TPE is asked for settings that were not tried yet, before a spare point is taken."""
 
 
 class Range(Spec):
@@ -81,16 +83,50 @@ class Range(Spec):
         return min(max(float(f"{value:.3g}"), low), high)
 
     def place_of(self, value: Any) -> Any:
-        """The inverse of `tidy`: of a choice its place, else the value."""
-        return value if self.choice is None else self.choice.index(value)
+        """The inverse of `tidy`: of a choice its place, else the value.
+
+        Raises `ValueError` for what is none of the choices. They are compared as JSON, which a kept value has been:
+        there a tuple is a list, and True is not 1.
+        """
+        return value if self.choice is None else [json.dumps(one) for one in self.choice].index(json.dumps(value))
 
 
 def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
     """Points in the unit cube that fill it evenly; point n does not depend on how many follow.
 
     Halton's sequence with each base's digits passed through random permutations (Owen 2017, arXiv:1706.02808), so that
-    few points in many dimensions are not on a line.
+    few points in many dimensions are not on a line. Raises `UserError` where this scipy gives other points.
     """
+    _check_scipy()
+    engine = _halton_engine(dimensions, seed)
+    while True:
+        yield [min(float(value), 1 - 2.0**-53) for value in engine.random(1)[0]]  # a sum of digits may round up to 1
+
+
+KNOWN_POINT = (0.6599202709073042, 0.27875379254107896, 0.17019453998976836)
+"""Point 5 of seed 3 in three dimensions: 101, 12 and 10 in bases 2, 3 and 5, so that later digits count too."""
+
+
+@cache
+def _check_scipy() -> None:
+    """Raise `UserError` where scipy and numpy give other points than those of recorded searches.
+
+    The permutations get into scipy's engine by a method that is private to it, and numpy does not promise that its
+    draws stay the same: neither would say so.
+    """
+    import scipy
+
+    point = _halton_engine(3, 3).random(6)[5]
+    if not np.allclose(point, KNOWN_POINT, rtol=0, atol=1e-12):  # compilers may differ in the last bit
+        raise UserError(
+            f"scipy {scipy.__version__} with numpy {np.__version__} gives other Halton points than recorded searches "
+            "have; install versions like scipy 1.17 and numpy 2",
+            code="unsupported-scipy",
+        )
+
+
+def _halton_engine(dimensions: int, seed: int) -> Any:
+    """scipy's engine of Halton points, with permutations of ours."""
     from scipy.stats import qmc
 
     class Seeded(qmc.Halton):
@@ -102,13 +138,8 @@ def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
                 np.array([draw.permutation(base) for _ in range(int(count))])
                 for base, count, draw in zip(self.base, digits, draws, strict=True)
             ]
-            self.seeded = True
 
-    engine = Seeded(dimensions, scramble=True)
-    if not hasattr(engine, "seeded"):  # its own permutations would give other points than recorded searches have
-        raise RuntimeError("this scipy draws Halton's permutations in another place; install one like 1.17")
-    while True:
-        yield [min(float(value), 1 - 2.0**-53) for value in engine.random(1)[0]]  # a sum of digits may round up to 1
+    return Seeded(dimensions, scramble=True)
 
 
 def tpe(
@@ -116,10 +147,12 @@ def tpe(
     tried: Sequence[Mapping[str, Any]],
     scores: Sequence[float | None],
     seed: int,
+    spare: Iterable[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Settings for the trial after those `tried`, whose scores are given (larger is better, None where one failed).
 
-    Needs the extra `tune`. Raises `UserError` where the space holds nothing that was not tried.
+    TPE prefers what did well: where few settings are left, all that it asks for may have been tried. The first of
+    `spare` that was not is taken then. Needs the extra `tune`. Raises `UserError` where there is none in `spare`.
     """
     try:
         import optuna
@@ -146,6 +179,9 @@ def tpe(
                 return settings
     finally:
         optuna.logging.set_verbosity(before)
+    for settings in spare:
+        if settings not in tried:
+            return settings
     raise UserError(
         f"TPE found nothing in the space that was not among the {len(tried)} trials so far: ask for fewer trials, or "
         "widen the space",

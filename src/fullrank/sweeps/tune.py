@@ -1,8 +1,8 @@
 """tune: the best settings on validation, every cell with the same number of trials and share of its epochs.
 
 By Halton's points every trial is known before the first one runs. TPE is asked trial by trial, for all cells at a time,
-and told the scores of the trials before: folders, costs, the time limit and going on after a stop are the runner's in
-both.
+and told the scores of the trials before; what it asked for once is kept in plan.json and not asked again. Folders,
+costs, the time limit and going on after a stop are the runner's in both.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fullrank.core.errors import unknown
-from fullrank.core.files import write_text
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import write_json, write_text
+from fullrank.core.readers import read_json
 from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.jobs import Cell
+from fullrank.sweeps.jobs import Cell, Job, parse_exponents, tree_hash
 from fullrank.sweeps.records import Outcome, code_version, environment, write_results
 from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
-from fullrank.sweeps.search import Plan, Search, trial_name
+from fullrank.sweeps.search import Plan, Search, SearchCell, trial_name
 from fullrank.sweeps.sweep import describe_data
 
 
@@ -50,7 +51,9 @@ def tune(
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
     folder, begun = Path(out), time.perf_counter()
-    plan = space.plan() if sampler == "halton" else space.plan(min(STARTUP, space.trials))
+    points = space.plan()
+    asked = AskedTrials(folder, space, store.fingerprint) if sampler == "tpe" else None
+    plan = points if asked is None else asked.begin(points)
 
     def state(outcome: Outcome) -> dict[str, Any]:
         return {"sampler": sampler, **tuned(space, plan, store, outcome, command)}
@@ -60,36 +63,109 @@ def tune(
         write_results(folder / "tuned.json", found)
         write_text(folder / "grid.yaml", best_grid(space, found).to_yaml())
 
-    def run(hours: float | None) -> Outcome:
+    def run(hours: float | None, start: Callable[[Job], bool]) -> Outcome:
         return run_jobs(
             space.jobs(plan), store, folder, max_hours=hours, dry_run=dry_run, progress=progress, kept=keep,
-            engine=engine,
+            engine=engine, start=start,
         )  # fmt: skip
 
-    outcome = run(max_hours)
-    if sampler == "tpe" and not dry_run:
-        outcome = _by_tpe(space, plan, outcome, run, begun, max_hours)
+    outcome = run(max_hours, lambda job: True)
+    if asked is not None and not dry_run:
+        outcome = _by_tpe(space, plan, points, asked, outcome, run, begun, max_hours)
     return state(outcome)
+
+
+class AskedTrials:
+    """plan.json in the folder of a search by TPE: the settings of every trial that was asked for.
+
+    A trial that failed is run again by the next call. Its new score would change what TPE asks for as the later trials,
+    whose folders hold runs already, so those are taken from here. Cell -> hash of what its trials depend on -> settings
+    of its trials, the first ones included. Neither the number of trials nor the seeds are in the hash: more of either
+    keep the trials that there are.
+    """
+
+    def __init__(self, folder: Path, space: Search, fingerprint: str):
+        self.path, self.space, self.fingerprint = folder / "plan.json", space, fingerprint
+        self.tree: dict[str, Any] = read_json(self.path) if self.path.exists() else {}
+        self.kept = {cell.name: self._of(cell) for cell in space.cells}
+
+    def begin(self, points: Plan) -> Plan:
+        """The trials of the first round of a call: the first points, and what all cells were asked for before."""
+        rounds = max(min(map(len, self.kept.values())), STARTUP)
+        return {
+            name: [*self.kept[name][:rounds], *some[len(self.kept[name]) : rounds]][: self.space.trials]
+            for name, some in points.items()
+        }
+
+    def write(self, plan: Plan) -> None:
+        """Keep the plan, as far as it is longer than what is kept."""
+        for cell in self.space.cells:
+            if len(plan[cell.name]) > len(self.kept[cell.name]):
+                self.kept[cell.name] = list(plan[cell.name])
+                self.tree.setdefault(cell.name, {})[self._key(cell)] = self.kept[cell.name]
+        write_json(self.path, self.tree)
+
+    def _of(self, cell: SearchCell) -> list[dict[str, Any]]:
+        ranges = self.space.space_of(cell)
+        try:
+            kept = self.tree.get(cell.name, {}).get(self._key(cell), [])
+            # a choice is given back as it stands in the space, where JSON may have made a list of a tuple
+            return [
+                {p: v if (some := ranges[p]).choice is None else some.tidy(some.place_of(v)) for p, v in trial.items()}
+                for trial in kept
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise UserError(
+                f"{self.path} does not hold the trials of a search; the file is damaged or not ours",
+                code="file-damaged",
+            ) from None
+
+    def _key(self, cell: SearchCell) -> str:
+        ranges = self.space.space_of(cell).items()
+        return tree_hash(
+            {
+                "data": self.fingerprint,
+                "recipe": cell.recipe,
+                "set": parse_exponents({**self.space.set, **cell.set}),
+                # their order decides which base of Halton's points a setting has
+                "space": [[path, {k: v for k, v in some.dump().items() if v is not None}] for path, some in ranges],
+                "epochs_share": self.space.epochs_share,
+                "seed": self.space.seed,
+            }
+        )
 
 
 def _by_tpe(
     space: Search,
     plan: Plan,
+    points: Plan,
+    asked: AskedTrials,
     outcome: Outcome,
-    run: Callable[[float | None], Outcome],
+    run: Callable[[float | None, Callable[[Job], bool]], Outcome],
     begun: float,
     max_hours: float | None,
 ) -> Outcome:
-    """Ask for one trial of every cell, run them, tell their scores; `plan` grows. Ends where the time allowed does."""
+    """Ask for one trial of every cell, run them, tell their scores; `plan` grows. Ends where the time allowed does.
+
+    A round runs its own trials alone: what failed before was tried again by the first round of the call.
+    """
     estimate, hours = list(outcome.estimate), outcome.hours
     while not outcome.not_run and len(plan[space.cells[0].name]) < space.trials:
+        trial = len(plan[space.cells[0].name])
+        new = {trial_name(cell.name, trial) for cell in space.cells}
         for number, cell in enumerate(space.cells):
+            tried, kept = plan[cell.name], asked.kept[cell.name]
+            if trial < len(kept):  # where a cell joined the search later, the others are ahead of it
+                tried.append(kept[trial])
+                continue
             told = _trials(space, plan, number, outcome)
             better = -1.0 if told[0]["better"] == "smaller" else 1.0
-            scores = [None if trial["score"] is None else better * trial["score"] for trial in told]
-            plan[cell.name].append(tpe(space.space_of(cell), plan[cell.name], scores, space.seed))
+            scores = [None if one["score"] is None else better * one["score"] for one in told]
+            # of all points, as many as there are trials, one is left: fewer were tried
+            tried.append(tpe(space.space_of(cell), tried, scores, space.seed, points[cell.name]))
+        asked.write(plan)  # before a run folder is made of it
         left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        outcome = run(left)
+        outcome = run(left, lambda job, new=new: job.cell in new)
         estimate, hours = estimate + outcome.estimate, hours + outcome.hours
     outcome.estimate, outcome.hours = estimate, hours
     return outcome
