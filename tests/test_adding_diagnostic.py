@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -73,22 +74,13 @@ def test_the_pages_diagnostic_passes_the_checks(site: Path) -> None:
     python(site, "-c", block("python", 1))
 
 
-class _Point:
-    """An entry point of an installed package."""
-
-    def __init__(self, name: str, found: object):
-        self.name, self.value, self.found, self.dist = name, "elsewhere:Thing", found, None
-
-    def load(self) -> object:
-        return self.found
-
-
 class _Mine(room.Section):
     name = "mine"
 
 
 def test_sections_come_in_the_order_asked_for_then_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room.importlib.metadata, "entry_points", lambda group: [_Point("mine", _Mine)])
+    point = EntryPoint("mine", f"{__name__}:_Mine", room.GROUP)
+    monkeypatch.setattr(room.importlib.metadata, "entry_points", lambda group: [point])
     names = [one.name for one in find_sections("retrieval", ("norms", "bands"))]
     assert names[:2] == ["norms", "bands"] and names[2:] == sorted(names[2:]) and "mine" in names
     assert "mine" not in [one.name for one in find_sections("ranking")]
