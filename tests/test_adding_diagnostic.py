@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from fullrank.analysis import diagnostics as room
 from fullrank.analysis.diagnostics import find_sections
 from fullrank.data.events.prepare import prepare
 from fullrank.data.sources.planted import Planted
-from refusals import refused
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding.md"
 SECTION = PAGE.read_text(encoding="utf-8").partition("\n## A diagnostic\n")[2].partition("\n## ")[0]
@@ -74,36 +74,13 @@ def test_the_pages_diagnostic_passes_the_checks(site: Path) -> None:
     python(site, "-c", block("python", 1))
 
 
-class _Point:
-    """An entry point of an installed package."""
-
-    def __init__(self, name: str, found: object):
-        self.name, self.value, self.found = name, "elsewhere:Thing", found
-
-    def load(self) -> object:
-        return self.found
-
-
-class _Twice(room.Section):
-    name = "curves"
-
-
-class _Renamed(room.Section):
+class _Mine(room.Section):
     name = "mine"
 
 
-@pytest.mark.parametrize(
-    ("name", "found", "code"),
-    [("a", int, "not-a-diagnostic"), ("yours", _Renamed, "entry-point-name"), ("curves", _Twice, "declared-twice")],
-)
-def test_an_entry_point_that_cannot_be(name: str, found: object, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room.importlib.metadata, "entry_points", lambda group: [_Point(name, found)])
-    with refused(code, name):
-        find_sections("retrieval")
-
-
 def test_sections_come_in_the_order_asked_for_then_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room.importlib.metadata, "entry_points", lambda group: [_Point("mine", _Renamed)])
+    point = EntryPoint("mine", f"{__name__}:_Mine", room.GROUP)
+    monkeypatch.setattr(room.importlib.metadata, "entry_points", lambda group: [point])
     names = [one.name for one in find_sections("retrieval", ("norms", "bands"))]
     assert names[:2] == ["norms", "bands"] and names[2:] == sorted(names[2:]) and "mine" in names
     assert "mine" not in [one.name for one in find_sections("ranking")]

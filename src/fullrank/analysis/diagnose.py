@@ -5,18 +5,18 @@ The size of a sample has the name of what is counted; the other problem's name i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from fullrank.analysis.activations import RetrievalContext, activations, sample_protocol, sample_users
-from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, row
-from fullrank.analysis.diagnostics import Diagnostic, find_diagnostics
+from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, is_row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics, is_own
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Model
@@ -26,6 +26,8 @@ from fullrank.evaluation import Evaluation
 from fullrank.models.ranking.model import RankingModule
 from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash
+
+Result = TypeVar("Result")
 
 USERS = 4096
 """Users of the sample; enough for a few digits, and some seconds on two cores."""
@@ -75,7 +77,7 @@ def diagnose_retrieval(
     spec = sample_protocol(evaluation or Evaluation())
     context = RetrievalContext(model, store, split, sample, spec, vectors)
     classes = find_diagnostics("retrieval", ORDER["retrieval"])
-    observers = [diagnostic(context) for diagnostic in classes if not diagnostic.runs_model]
+    observers = [_Measurement(diagnostic, context) for diagnostic in classes if not diagnostic.runs_model]
     for batch in activations(model, sample, _part(progress, 0.0, PASS)):
         for observer in observers:
             observer.observe(batch)
@@ -84,11 +86,10 @@ def diagnose_retrieval(
         found += observer.rows()
     if split != "train":
         found += [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
-        runners = [diagnostic(context) for diagnostic in classes if diagnostic.runs_model]
+        runners = [_Measurement(diagnostic, context) for diagnostic in classes if diagnostic.runs_model]
         for place, runner in enumerate(runners):
             low, high = (PASS + (1 - PASS) * (place + step) / len(runners) for step in (0, 1))
-            runner.progress = _part(progress, low, high)
-            found += runner.rows()
+            found += runner.rows(_part(progress, low, high))
     _part(progress, 0.0, 1.0)(1, 1)
     return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
@@ -115,17 +116,15 @@ def diagnose_ranking(
         )
     rows = sample_impressions(store, split, impressions, seed=seed)
     context = RankingContext(model, store, split, rows)
-    diagnostics: list[Diagnostic] = [
-        diagnostic(context) for diagnostic in find_diagnostics("ranking", ORDER["ranking"])
-    ]
+    measurements = [_Measurement(diagnostic, context) for diagnostic in find_diagnostics("ranking", ORDER["ranking"])]
     for batch in ranking_activations(model, store, rows, progress):
-        for diagnostic in diagnostics:
-            if not diagnostic.runs_model:
-                diagnostic.observe(batch)
+        for one in measurements:
+            if not one.diagnostic.runs_model:
+                one.observe(batch)
     found = list(about_rows("impressions", split, len(rows), seed, store.fingerprint, weights))
-    for diagnostic in diagnostics:
-        if split != "train" or not diagnostic.runs_model:
-            found += diagnostic.rows()
+    for one in measurements:
+        if split != "train" or not one.diagnostic.runs_model:
+            found += one.rows()
     return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 
@@ -211,6 +210,55 @@ def _of_ranking(
 
 
 DIAGNOSE: Mapping[Problem, Diagnose] = {"retrieval": _of_retrieval, "ranking": _of_ranking}
+
+
+class _Measurement:
+    """One diagnostic of one diagnosis. An error of ours is raised; one of another package's ends that diagnostic
+    alone, and a row that says so stands in place of its rows.
+    """
+
+    def __init__(self, diagnostic: type[Diagnostic], context: Any):
+        self.diagnostic = diagnostic
+        self.failed: Row | None = None
+        self.instance: Any = self._try(lambda: diagnostic(context))
+
+    def observe(self, batch: Any) -> None:
+        self._try(lambda: self.instance.observe(batch))
+
+    def rows(self, progress: Progress | None = None) -> list[Row]:
+        """The diagnostic's rows, told of to `progress` where that is given; or the one that says why there are none."""
+
+        def measure() -> list[Row]:
+            if progress is not None:
+                self.instance.progress = progress
+            found: list[Row] = self.instance.rows()
+            return found if is_own(self.diagnostic) else _checked(found, self.diagnostic.name)
+
+        found = self._try(measure)
+        return [self.failed] if self.failed is not None else cast(list[Row], found)
+
+    def _try(self, step: Callable[[], Result]) -> Result | None:
+        """What a step gives; None where it or one before it failed."""
+        if self.failed is not None:
+            return None
+        try:
+            return step()
+        except Exception as error:
+            if is_own(self.diagnostic):
+                raise
+            self.failed = not_measured(self.diagnostic.name, failure(self.diagnostic, error))
+            return None
+
+
+def _checked(rows: Any, name: str) -> list[Row]:
+    """Rows of another package, as they are written. Raises for one that would make the file unreadable, or that is
+    under another diagnostic's name.
+    """
+    found = cast(list[Row], jsonable(list(rows)))
+    for one in found:
+        if not is_row(one) or one["diagnostic"] != name:
+            raise TypeError(f"{brief(one)} is no row of {name!r}: make it by diagnosis.row")
+    return found
 
 
 def _part(progress: Progress | None, low: float, high: float) -> Progress:

@@ -3,13 +3,17 @@
 A file of this folder is found by looking: each class that derives from `Section` and has a `name`. Another package
 joins by an entry point of the group `fullrank.diagnostics` that names such a class under its own `name`; docs/adding.md
 adds one. `fullrank.testing` checks that a diagnostic keeps what `Diagnostic` promises.
+
+A fault of another package's section costs that section alone: an entry point that is of no use is skipped with a
+warning, and an error becomes the reason why its rows, figure or table are missing. Errors of ours are raised.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,8 +21,11 @@ from fullrank.analysis.diagnosis import Row
 from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import UserError
+from fullrank.core.log import logger
 from fullrank.core.progress import Progress
 from fullrank.problem import Problem
+
+log = logger(__name__)
 
 GROUP = "fullrank.diagnostics"
 
@@ -76,10 +83,11 @@ class Diagnostic(Section):
 
 def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Section]]:
     """Every section of a problem, ours and those of installed packages: those named in `first` in that order, then
-    the others by name. Raises `UserError` where two have one name, or an entry point names something else.
+    the others by name. Raises `UserError` where two of ours have one name; another package's that has the name of one
+    found before it is skipped with a warning.
     """
     found: dict[str, type[Section]] = {}
-    for section in [*_own(), *_installed()]:
+    for section in _own():
         if section.problem == problem:
             if section.name in found:
                 raise UserError(
@@ -88,12 +96,29 @@ def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Sect
                     code="declared-twice",
                 )
             found[section.name] = section
+    for point, section in _installed():
+        if section.problem == problem:
+            if section.name in found:
+                _skip(point, f"the name is taken by {found[section.name].__module__}")
+            else:
+                found[section.name] = section
     return [found[name] for name in (*(n for n in first if n in found), *sorted(set(found) - set(first)))]
 
 
 def find_diagnostics(problem: Problem, first: Sequence[str] = ()) -> list[type[Diagnostic]]:
     """The sections that measure something, in the same order."""
     return [one for one in find_sections(problem, first) if issubclass(one, Diagnostic)]
+
+
+def is_own(section: type[Section]) -> bool:
+    """Whether a section is of this folder; an error of any other must not end a diagnosis or a page."""
+    return section.__module__.startswith(f"{__name__}.")
+
+
+def failure(section: type[Section], error: Exception) -> str:
+    """Why a section of another package is missing: it raised this error, whose traceback is logged at DEBUG."""
+    log.debug("the diagnostic %r of %s failed", section.name, section.__module__, exc_info=error)
+    return f"it failed: {_told(error)}"
 
 
 def _own() -> list[type[Section]]:
@@ -107,21 +132,37 @@ def _own() -> list[type[Section]]:
     ]  # fmt: skip
 
 
-def _installed() -> list[type[Section]]:
-    found = []
-    for point in importlib.metadata.entry_points(group=GROUP):
-        section = point.load()
+def _installed() -> Iterator[tuple[importlib.metadata.EntryPoint, type[Section]]]:
+    """Of other packages, by the entry point's name and then the package's, whatever the order of sys.path."""
+    for point in sorted(
+        importlib.metadata.entry_points(group=GROUP), key=lambda p: (p.name, _distribution(p), p.value)
+    ):
+        try:
+            section = point.load()
+        except Exception as error:  # importing a module can raise anything
+            _skip(point, f"it cannot be loaded: {_told(error)}")
+            continue
         if not (isinstance(section, type) and issubclass(section, Section)):
-            raise UserError(
-                f"the entry point {point.name!r} of {GROUP} must name a class that derives from "
-                f"fullrank.analysis.diagnostics.Diagnostic, not {point.value}",
-                code="not-a-diagnostic",
-            )
-        if getattr(section, "name", None) != point.name:
-            raise UserError(
-                f"the entry point {point.name!r} of {GROUP} must have the name of its diagnostic: {point.value} is "
-                f"called {getattr(section, 'name', None)!r}",
-                code="entry-point-name",
-            )
-        found.append(section)
-    return found
+            _skip(point, f"{point.value} is no class that derives from fullrank.analysis.diagnostics.Diagnostic")
+        elif getattr(section, "name", None) != point.name:
+            _skip(point, f"the diagnostic is called {getattr(section, 'name', None)!r}: give both the same name")
+        else:
+            yield point, section
+
+
+def _skip(point: importlib.metadata.EntryPoint, why: str) -> None:
+    _warn_once(f"the entry point {point.name!r} of {GROUP}, in the package {_distribution(point)}, is skipped: {why}")
+
+
+@functools.cache
+def _warn_once(sentence: str) -> None:
+    """A warning, once in a process: a page looks for its sections several times."""
+    log.warning(sentence)
+
+
+def _distribution(point: importlib.metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "(unknown)"
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
