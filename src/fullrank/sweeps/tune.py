@@ -165,10 +165,14 @@ def _by_tpe(
             tried.append(tpe(space.space_of(cell), tried, scores, space.seed, points[cell.name]))
         asked.write(plan)  # before a run folder is made of it
         left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        outcome = run(left, lambda job, new=new: job.cell in new)
+        outcome = run(left, _of_cells(new))
         estimate, hours = estimate + outcome.estimate, hours + outcome.hours
     outcome.estimate, outcome.hours = estimate, hours
     return outcome
+
+
+def _of_cells(names: set[str]) -> Callable[[Job], bool]:
+    return lambda job: job.cell in names
 
 
 def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
