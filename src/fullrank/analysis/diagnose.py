@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from fullrank.analysis.activations import RetrievalContext, activations, sample_protocol, sample_users
 from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, is_row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics, is_own
+from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics, is_built_in
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
@@ -232,7 +232,7 @@ class _Measurement:
             if progress is not None:
                 self.instance.progress = progress
             found: list[Row] = self.instance.rows()
-            return found if is_own(self.diagnostic) else _checked(found, self.diagnostic.name)
+            return found if is_built_in(self.diagnostic) else _checked(found, self.diagnostic.name)
 
         found = self._try(measure)
         return [self.failed] if self.failed is not None else cast(list[Row], found)
@@ -244,7 +244,7 @@ class _Measurement:
         try:
             return step()
         except Exception as error:
-            if is_own(self.diagnostic):
+            if is_built_in(self.diagnostic):
                 raise
             self.failed = not_measured(self.diagnostic.name, failure(self.diagnostic, error))
             return None

@@ -110,7 +110,7 @@ def find_diagnostics(problem: Problem, first: Sequence[str] = ()) -> list[type[D
     return [one for one in find_sections(problem, first) if issubclass(one, Diagnostic)]
 
 
-def is_own(section: type[Section]) -> bool:
+def is_built_in(section: type[Section]) -> bool:
     """Whether a section is of this folder; an error of any other must not end a diagnosis or a page."""
     return section.__module__.startswith(f"{__name__}.")
 

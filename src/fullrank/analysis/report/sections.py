@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from fullrank.analysis.diagnostics import Section, failure, find_sections, is_own
+from fullrank.analysis.diagnostics import Section, failure, find_sections, is_built_in
 from fullrank.analysis.report import Figure, Missing, RunTable, plural
 from fullrank.analysis.report.page import RunBlock
 from fullrank.analysis.report.results import RunResult
@@ -60,7 +60,7 @@ def _drawn(
         if not isinstance(found, (kind, Missing, type(None))):
             raise TypeError(f"{brief(found)} is no {kind.__name__}")
     except Exception as error:
-        if is_own(section):
+        if is_built_in(section):
             raise
         return Missing(name, section.name, failure(section, error))
     return found
