@@ -101,5 +101,9 @@ def test_a_store_of_impressions(call: Call, refuses: Refuses, tmp_path: Path) ->
     make = ("prepare-impressions", "planted_clicks", "--set", "source.rows=200", "--out", tmp_path / "clicks")
     assert call(*make).code == 0
     refuses(
-        "", ["scale", "growth", tmp_path / "clicks"], tmp_path / "clicks", "store of impressions", "fullrank prepare"
+        "store-of-other-problem",
+        ["scale", "growth", tmp_path / "clicks"],
+        tmp_path / "clicks",
+        "store of impressions",
+        "fullrank prepare",
     )
