@@ -20,7 +20,7 @@ from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.jobs import Cell, Job, parse_exponents, tree_hash
+from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
 from fullrank.sweeps.records import Outcome, code_version, environment, write_results
 from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
@@ -63,13 +63,13 @@ def tune(
         write_results(folder / "tuned.json", found)
         write_text(folder / "grid.yaml", best_grid(space, found).to_yaml())
 
-    def run(hours: float | None, start: Callable[[Job], bool]) -> Outcome:
+    def run(hours: float | None, trials: set[str] | None = None) -> Outcome:
         return run_jobs(
             space.jobs(plan), store, folder, max_hours=hours, dry_run=dry_run, progress=progress, kept=keep,
-            engine=engine, start=start,
+            engine=engine, start=lambda job: trials is None or job.cell in trials,
         )  # fmt: skip
 
-    outcome = run(max_hours, lambda job: True)
+    outcome = run(max_hours)
     if asked is not None and not dry_run:
         outcome = _by_tpe(space, plan, points, asked, outcome, run, begun, max_hours)
     return state(outcome)
@@ -141,7 +141,7 @@ def _by_tpe(
     points: Plan,
     asked: AskedTrials,
     outcome: Outcome,
-    run: Callable[[float | None, Callable[[Job], bool]], Outcome],
+    run: Callable[[float | None, set[str]], Outcome],
     begun: float,
     max_hours: float | None,
 ) -> Outcome:
@@ -165,7 +165,7 @@ def _by_tpe(
             tried.append(tpe(space.space_of(cell), tried, scores, space.seed, points[cell.name]))
         asked.write(plan)  # before a run folder is made of it
         left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        outcome = run(left, _of_cells(new))
+        outcome = run(left, new)
         estimate, hours = estimate + outcome.estimate, hours + outcome.hours
     outcome.estimate, outcome.hours = estimate, hours
     return outcome
