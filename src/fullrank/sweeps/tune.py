@@ -171,10 +171,6 @@ def _by_tpe(
     return outcome
 
 
-def _of_cells(names: set[str]) -> Callable[[Job], bool]:
-    return lambda job: job.cell in names
-
-
 def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
     """The state of a search: best settings and scores per cell, the budget, and every trial."""
     trials = {cell.name: _trials(space, plan, number, outcome) for number, cell in enumerate(space.cells)}
