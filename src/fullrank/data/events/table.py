@@ -114,12 +114,9 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
         events = replace(events, rating=values.finite_numbers(*column(columns.rating)))
     if columns.time is None:
         return events
-    time, key = values.seconds(*column(columns.time), columns.time_unit, typed=source.typed)
-    notes = _milliseconds_note(time, columns)
-    events = replace(events, time=time, notes=notes)
-    if bool((key[1:] >= key[:-1]).all()):
-        return events
-    return events.take(np.argsort(key, kind="stable"))
+    time, order = values.in_time(*column(columns.time), columns.time_unit, typed=source.typed)
+    events = replace(events, time=time, notes=_milliseconds_note(time, columns))
+    return events if order is None else events.take(order)
 
 
 def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
@@ -130,7 +127,7 @@ def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
 
 def _milliseconds_note(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
     """A note where numbers taken as seconds reach past the year 5000: they are probably milliseconds."""
-    if columns.time_unit == "s" and int(time.max()) > 10**11:
+    if columns.time_unit == "s" and int(time.max()) > values.YEAR_5000:
         return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "
                 "then set columns.time_unit=ms",)  # fmt: skip
     return ()
