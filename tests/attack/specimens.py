@@ -99,7 +99,13 @@ SPECIMENS: tuple[Specimen, ...] = (
     Specimen("tuned", "sweep", "", _below_cells(UNTRAINED)),
     Specimen("vectors", "vectors"),
     Specimen("golden_sasrec", "run", "sasrec", LISTS, hashed=False),
-    Specimen("golden_dcnv2", "run", "dcnv2", ("items.parquet", "encoder.json", "vocabulary.parquet", "diagnosis.jsonl"), hashed=False),
+    Specimen(
+        "golden_dcnv2",
+        "run",
+        "dcnv2",
+        ("items.parquet", "encoder.json", "vocabulary.parquet", "diagnosis.jsonl"),
+        hashed=False,
+    ),
     Specimen("golden_cut_off", "run", "cut_off", LISTS, hashed=False),
     Specimen("golden_impressions", "impressions", "impressions", ("times.npy",), hashed=False),
     Specimen("golden_codes", "codes", "codes", hashed=False),
@@ -178,7 +184,9 @@ def _stores(fr: Any) -> None:
     tables.vectors(ITEMS + 3).write_parquet("more_vectors.parquet")
     tables.events(12, ITEMS, seed=2).write_parquet("histories.parquet")
     tables.impressions(30, seed=2).drop("label").write_parquet("new_impressions.parquet")
-    pl.DataFrame({"item_id": ["n1"], "title": ["red chair"], "category": ["red goods"]}).write_parquet("new_items.parquet")
+    pl.DataFrame({"item_id": ["n1"], "title": ["red chair"], "category": ["red goods"]}).write_parquet(
+        "new_items.parquet"
+    )
     tables.goods(ITEMS).write_parquet("goods.parquet")
     tables.people().write_parquet("people.parquet")
 

@@ -1,8 +1,8 @@
 """Damaged folders: one file of a folder is damaged (`mutations`), a verb reads it, its answer is compared.
 
-An answer is what the verb prints with --json and the files that it writes, less what no two calls share. Equal to that of
-the whole folder, or refused in a sentence: survived. Another answer with exit 0 is `silent`, unless one of the rules of
-`may_differ` says why it cannot be told. Whatever happens, the code that hostile files carry must not run.
+An answer is what the verb prints with --json and the files that it writes, less what no two calls share. Equal to that
+of the whole folder, or refused in a sentence: survived. Another answer with exit 0 is `silent`, unless one of the rules
+of `may_differ` says why it cannot be told. Whatever happens, the code that hostile files carry must not run.
 """
 
 from __future__ import annotations
@@ -14,179 +14,28 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.attack import specimens
-from tests.attack.frame import Case, Outcome, Said, call, captured, limited, outcome_of, shared
-from tests.attack.mutations import CANARY, Mutation, damage, mutations
-from tests.attack.specimens import LITTER, SPECIMENS, Specimen
+from tests.attack.damage import CANARY, Mutation
+from tests.attack.frame import Case, Outcome, Said, outcome_of, own_place, shared
+from tests.attack.mutations import damage, mutations, of_folder
+from tests.attack.specimens import SPECIMENS, Specimen
+from tests.attack.tamper_verbs import Verb, verbs_of
 
-Ask = Callable[[Path, Path, Path], Said]
-"""(whole folders, the damaged one, an empty folder to write into) -> what was said."""
-
-
-@dataclass(frozen=True)
-class Verb:
-    """Something that reads a folder."""
-
-    name: str
-    ask: Ask
-    slots: int = 9
-    """Mutations of each file that it meets; those of its neighbours are others."""
-    reads: tuple[str, ...] = ("*",)
-    """Patterns of the files that it may read."""
-    writes: bool = False
-    """Whether it writes into the folder that it reads."""
-
-
-def cli(name: str, *words: str, slots: int = 9, reads: tuple[str, ...] = ("*",)) -> Verb:
-    """A command line, in which {it}, {home} and {out} are folders."""
-    writes = name in ("resume", "sweep", "tune")
-
-    def ask(home: Path, it: Path, out: Path) -> Said:
-        return call(*(word.format(home=home, it=it, out=out) for word in words), "--json")
-
-    return Verb(name, ask, slots, reads, writes)
-
-
-def api(name: str, function: Callable[[Path, Path, Path], Any], slots: int = 9) -> Verb:
-    """A function of the library that no verb calls, told of as a verb would."""
-
-    def ask(home: Path, it: Path, out: Path) -> Said:
-        from fullrank.cli.errors import explained
-        from fullrank.core.files import jsonable
-
-        begun, code = time.perf_counter(), 0
-        with captured() as streams, limited(20) as clock:
-            try:
-                answer = jsonable(function(home, it, out))
-            except BaseException as error:
-                told = explained(error)
-                code, answer = told.status, {"error": told.sentence, "code": told.code}
-        last = f"Error: {answer['error']}\n" if code else ""
-        return Said((name, "--json"), code, json.dumps(answer), streams.read()[1] + last, time.perf_counter() - begun, clock.rang)
-
-    return Verb(name, ask, slots)
-
-
-def _grown(home: Path, it: Path, out: Path) -> Any:
-    import fullrank as fr
-
-    run = fr.grow_catalog(fr.Run.open(it), home / "new_items.parquet", out / "grown", start="mean")
-    return fr.recommend(run, home / "histories.parquet", k=3).to_dicts()
-
-
-def _compared(home: Path, it: Path, out: Path) -> Any:
-    import fullrank as fr
-    from fullrank.evaluation.result import EvaluationResult
-
-    clicks = "clicks" in it.name
-    other = EvaluationResult.load(home / ("evaluation_of_clicks" if clicks else "evaluation_twin"))
-    found = EvaluationResult.load(it)
-    return [vars(fr.compare(found, other, "auc" if clicks else "ndcg@10")), found.dump()]
-
-
-def _encoded(home: Path, it: Path, out: Path) -> Any:
-    return specimens.encode_text(home / "events", it, out / "codes").codes.tolist()
-
-
-VECTORS = ("--set", "vectors={{kind: file, path: {home}/more_vectors.parquet}}", "--set", "limits.collisions=1")
-CODED = (*VECTORS[:2], "--learner", "rq_kmeans", "--levels", "2", "--size", "4", *VECTORS[2:])
-ASKED = ("--histories", "{home}/histories.parquet")
-VERBS: dict[str, tuple[Verb, ...]] = {
-    "events": (
-        cli("evaluate", "evaluate", "{home}/sasrec", "--data", "{it}"),
-        cli("train a baseline", "train", "item_to_item", "--data", "{it}", "--out", "{out}/run"),
-        cli("subset", "subset", "{it}", "--share", "0.5", "--out", "{out}/store"),
-        cli("encode", "encode", "{it}", *CODED, "--out", "{out}/codes", slots=4),
-        cli("train", "train", "sasrec", "--data", "{it}", "--out", "{out}/run", *(w for s in specimens.TINY for w in ("--set", s)), slots=2),
-        cli("diagnose", "diagnose", "{home}/sasrec", "--data", "{it}", "--users", "20", "--out", "{out}/d.jsonl", slots=2),
-        cli("attention", "attention", "{home}/sasrec", "--data", "{it}", slots=2),
-    ),
-    "impressions": (
-        cli("evaluate", "evaluate", "{home}/dcnv2", "--data", "{it}"),
-        cli("train", "train", "lr", "--data", "{it}", "--out", "{out}/run", "--set", "training.max_epochs=1", "--set", "training.batch_size=128", slots=4),
-        cli("diagnose", "diagnose", "{home}/dcnv2", "--data", "{it}", "--impressions", "50", "--out", "{out}/d.jsonl", slots=2),
-        cli("cascade", "cascade", "{home}/sasrec", "{home}/dcnv2", "--impressions", "{it}", "--items", "{home}/goods.parquet",
-            "--users", "{home}/people.parquet", "--context", "hour=20", "--user", "user", "--item", "item", "--out", "{out}/c", slots=2),
-    ),
-    "a recommender": (
-        cli("recommend", "recommend", "{it}", *ASKED, slots=14),
-        cli("evaluate", "evaluate", "{it}", "--data", "{home}/events", slots=7),
-    ),
-    "sasrec": (
-        cli("diagnose", "diagnose", "{it}", "--users", "20", "--out", "{out}/d.jsonl", slots=2),
-        cli("train --from", "train", "--from", "{it}", "--data", "{home}/events", "--out", "{out}/run", "--set", "seed=2", slots=4),
-        cli("resume", "train", "{home}/sasrec/spec.json", "--data", "{home}/events", "--out", "{it}", "--resume", slots=4),
-        cli("attention", "attention", "{it}", slots=2),
-        cli("report", "report", "{it}", "--users", "20", "--out", "{out}/r.html", slots=1),
-        api("grow", _grown, slots=4),
-    ),
-    "a ranking model": (
-        cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", "--out", "{out}/p.parquet", slots=14),
-        cli("evaluate", "evaluate", "{it}", "--data", "{home}/impressions", slots=7),
-    ),
-    "dcnv2": (
-        cli("train --from", "train", "--from", "{it}", "--data", "{home}/impressions", "--out", "{out}/run", "--set", "seed=2", slots=4),
-        cli("cascade", "cascade", "{home}/sasrec", "{it}", "--items", "{home}/goods.parquet",
-            "--users", "{home}/people.parquet", "--context", "hour=20", "--user", "user", "--item", "item", "--out", "{out}/c", slots=2),
-    ),
-    "cut_off": (
-        cli("resume", "train", "{home}/cut_off/spec.json", "--data", "{home}/events", "--out", "{it}", "--resume", slots=12),
-    ),
-    "codes": (
-        cli("encode --grow", "encode", "{home}/events", "--grow", "{it}", *VECTORS[:2], "--out", "{out}/codes", slots=18),
-        cli("train", "train", "rpg", "--data", "{home}/events", "--out", "{out}/run", "--set", "model.items.codes={it}",
-            *(w for s in specimens.TINY for w in ("--set", s)), slots=3),
-    ),
-    "evaluation": (api("compare", _compared, slots=24),),
-    "evaluation_of_clicks": (api("compare", _compared, slots=16),),
-    "sweep": (cli("sweep", "sweep", "{home}/grid.yaml", "--data", "{home}/events", "--out", "{it}", slots=5),),
-    "tuned": (
-        cli("tune", "tune", "{home}/space.yaml", "--data", "{home}/events", "--out", "{it}", "--sampler", "tpe", slots=20,
-            reads=("rows.jsonl", "plan.json")),
-    ),
-    "vectors": (api("encode", _encoded, slots=25),),
-    "golden_sasrec": (
-        cli("recommend", "recommend", "{it}", *ASKED, slots=20),
-        cli("evaluate", "evaluate", "{it}", "--data", "{home}/golden_events", slots=8),
-        cli("train --from", "train", "--from", "{it}", "--data", "{home}/golden_events", "--out", "{out}/run", slots=3),
-    ),
-    "golden_dcnv2": (
-        cli("predict", "predict", "{it}", "{home}/golden_new.parquet", "--data", "{home}/golden_impressions", "--out", "{out}/p.parquet", slots=20),
-    ),
-    "golden_cut_off": (
-        cli("resume", "train", "{home}/golden_cut_off/spec.json", "--data", "{home}/golden_events", "--out", "{it}", "--resume", slots=8),
-    ),
-    "golden_impressions": (
-        cli("predict", "predict", "{home}/golden_dcnv2", "{home}/golden_new.parquet", "--data", "{it}", "--out", "{out}/p.parquet", slots=6),
-    ),
-    "golden_codes": (
-        cli("encode --grow", "encode", "{home}/golden_events", "--grow", "{it}", *VECTORS[:2], "--out", "{out}/codes", slots=12),
-    ),
-}  # fmt: skip
-"""Specimen -> what reads it; `a recommender` and `a ranking model` are read by all runs of the kind."""
-RANKING = ("dcnv2", "rankmixer")
-
-
-def verbs_of(specimen: Specimen) -> tuple[Verb, ...]:
-    own = VERBS.get(specimen.name, ())
-    if specimen.format != "run" or specimen.name.startswith("golden"):
-        return own
-    return (*VERBS["a ranking model" if specimen.name in RANKING else "a recommender"], *own)
+FOLDER = "."
+"""In the place of a file: the whole folder is damaged."""
 
 
 def cases() -> Iterator[Case]:
     """A case for each specimen, verb, kind of file and slot. Which damage a slot holds is known when the files are."""
     for specimen in SPECIMENS:
         for at, verb in enumerate(verbs_of(specimen)):
-            for pattern in specimen.patterns:
-                if not any(fnmatch.fnmatchcase(pattern, some) for some in verb.reads):
+            for pattern in (FOLDER, *specimen.patterns):
+                if pattern != FOLDER and not any(fnmatch.fnmatchcase(pattern, some) for some in verb.reads):
                     continue
                 for slot in range(verb.slots):
                     name = f"{specimen.name} {pattern} {slot:02d}"
@@ -206,14 +55,15 @@ def attack(specimen: Specimen, at: int, pattern: str, slot: int, place: Path) ->
     mutation = every[here * len(every) // (verbs[at].slots * len(verbs)) % len(every)]
     it = place / specimen.name
     shutil.copytree(home / specimen.name, it)
-    damage(it, file, mutation)
+    if file == FOLDER:
+        mutation.write(it)
+    else:
+        damage(it, file, mutation)
     found = judged(specimen, verbs[at], file, mutation, home, it, place)
     return Outcome(found.kind, f"[{file}: {mutation.name}] {found.detail}", found.code)
 
 
-def judged(
-    specimen: Specimen, verb: Verb, file: str, mutation: Mutation, home: Path, it: Path, place: Path
-) -> Outcome:
+def judged(specimen: Specimen, verb: Verb, file: str, mutation: Mutation, home: Path, it: Path, place: Path) -> Outcome:
     """What the verb makes of a folder that is damaged."""
     (place / "out").mkdir()
     before = inode(it / file)
@@ -248,7 +98,9 @@ def _is_log(verb: Verb, file: str, mutation: Mutation) -> str:
 
 def _is_row(verb: Verb, file: str, mutation: Mutation) -> str:
     rows = file.endswith("rows.jsonl")
-    return "rows are measurements: a row that was taken out is measured again, one that is there is told" if rows else ""
+    return (
+        "rows are measurements: a row that was taken out is measured again, one that is there is told" if rows else ""
+    )
 
 
 def _is_gone(verb: Verb, file: str, mutation: Mutation) -> str:
@@ -284,8 +136,6 @@ def written(folder: Path) -> dict[str, str]:
 @cache
 def whole_answer(specimen: Specimen, verb: Verb) -> Any:
     """The answer to the folder as it was made."""
-    from tests.attack.frame import own_place
-
     with own_place("whole") as place:
         it = place / specimen.name
         shutil.copytree(world() / specimen.name, it)
@@ -327,6 +177,7 @@ def canary(path: Path) -> Iterator[None]:
 
 # The world
 
+
 @cache
 def world() -> Path:
     return shared("tamper", specimens.make)
@@ -335,6 +186,8 @@ def world() -> Path:
 @cache
 def file_of(specimen: Specimen, pattern: str) -> str:
     """The first file of a specimen that fits a pattern."""
+    if pattern == FOLDER:
+        return FOLDER
     return next(name for name in specimens.files(specimen, world()) if specimens.fits(name, pattern))
 
 
@@ -342,5 +195,8 @@ def file_of(specimen: Specimen, pattern: str) -> str:
 def damages(specimen: Specimen, file: str) -> list[Mutation]:
     """Every damage of a file, in an order in which neighbours are of different ways."""
     home = world()
-    twin = home / specimen.twin / file if specimen.twin else None
-    return list(mutations(specimens.files(specimen, home)[file], home / specimen.name / file, twin if twin and twin.is_file() else None))
+    whole, twin = home / specimen.name, home / specimen.twin if specimen.twin else None
+    if file == FOLDER:
+        return list(of_folder(whole, twin))
+    other = None if twin is None or not (twin / file).is_file() else twin / file
+    return list(mutations(specimens.files(specimen, home)[file], whole / file, other))
