@@ -247,7 +247,7 @@ def iso_seconds(text: str) -> int:
 
 def with_date(seconds: int) -> str:
     """Seconds since 1970 as a person reads them: with the date, where it is one of a calendar."""
-    day = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if abs(seconds) < 1e11 else None
+    day = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if -6e10 < seconds < 1e11 else None
     return f"{seconds}" + (f" ({day:%Y-%m-%d})" if day else "")
 
 
