@@ -53,13 +53,15 @@ def worlds(home: Path) -> dict[str, Any]:
     })  # fmt: skip
     store = fr.prepare(events, home / "data", items=items)
     shown = fr.prepare_impressions(clicks, home / "clicks", schema=SCHEMA)
+    part = fr.subset(store, home / "part", hide_items=0.3)
+    cold = fr.train("sasrec", part, home / "cold", set=TINY, device="cpu", progress=False)
     run = fr.train("sasrec", store, home / "sasrec", set=TINY, device="cpu", progress=False)
     ranker = fr.train("fm", shown, home / "fm", set=["training.max_epochs=1"], device="cpu", progress=False)
     pl.DataFrame({"item_id": items["item_id"], "vector": rng.normal(size=(15, 8)).tolist()}).write_parquet(
         home / "vectors.parquet"
     )
     return {"events": events, "items": items, "clicks": clicks, "store": store, "shown": shown, "run": run,
-            "ranker": ranker, "home": home}  # fmt: skip
+            "ranker": ranker, "home": home, "cold": cold}  # fmt: skip
 
 
 def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
@@ -77,8 +79,10 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "Predictor.user_vectors": (predictor.user_vectors, asked),
         "Predictor.predict": (ranking.predict, {"impressions": w["clicks"][:5]}),
         "Predictor.predict_file": (ranking.predict_file, {"impressions": w["clicks"][:5], "out": "new.parquet"}),
-        "Cascade.recommend": (cascade.recommend, asked),
-        "Cascade.evaluate": (cascade.evaluate, {"set": ["bootstrap=0"], "candidates": 5}),
+        "Cascade.recommend": (cascade.recommend, {**asked, "context": {"hour": 20}}),
+        "Cascade.evaluate": (
+            cascade.evaluate, {"set": ["bootstrap=0", "ks=[5]"], "candidates": 5, "context": {"hour": 20}},
+        ),
         "Cascade": (fr.Cascade, {"retriever": w["run"], "ranker": w["ranker"], "device": "cpu"}),
         "load": (fr.load, {"run": w["run"], "device": "cpu"}),
         "recommend": (fr.recommend, {"run": w["run"], **asked, "device": "cpu"}),
@@ -89,7 +93,7 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "evaluate": (fr.evaluate, {"run": w["run"], "set": ["bootstrap=0"], **quick}),
         "diagnose": (fr.diagnose, {"run": w["run"], "users": 10, **quick}),
         "explain": (fr.explain, {"run": w["run"], **quick}),
-        "compare": (fr.compare, {"a": evaluation, "b": evaluation}),
+        "compare": (fr.compare, {"a": evaluation, "b": evaluation, "metric": "ndcg@10"}),
         "prepare": (fr.prepare, {"events": w["events"], "out": "new"}),
         "prepare_impressions": (fr.prepare_impressions, {"impressions": w["clicks"], "out": "new", "schema": SCHEMA}),
         "subset": (fr.subset, {"store": w["store"], "out": "new", "share": 0.5}),
@@ -97,8 +101,8 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "encode": (
             fr.encode,
             {"items": w["store"], "out": "new",
-             "set": ["vectors=file", f"vectors.path={w['home'] / 'vectors.parquet'}", "learner=rq_kmeans",
-                     "learner.levels=2", "learner.size=4"]},
+             "set": [f"vectors={{kind: file, path: {w['home'] / 'vectors.parquet'}}}", "learner=rq_kmeans",
+                     "limits.collisions=1", "learner.levels=2", "learner.size=4"]},
         ),
         "train": (
             fr.train,
@@ -108,7 +112,7 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
             fr.grow_catalog,
             {"run": w["run"], "new_items": pl.DataFrame({"item_id": ["x"]}), "out": "new", "start": "mean"},
         ),
-        "fill_unseen": (fr.fill_unseen, {"run": w["run"], "out": "new", "start": "mean"}),
+        "fill_unseen": (fr.fill_unseen, {"run": w["cold"], "out": "new", "start": "mean"}),
         "catalogue_growth": (fr.catalogue_growth, {"store": w["store"]}),
     }  # fmt: skip
 
@@ -117,10 +121,24 @@ SKIPPED = {"progress", "tell", "callbacks", "loggers"}
 """Arguments that are called or handed on: objects of the caller's own, whose errors are the caller's."""
 
 
+LONGEST = 2000
+"""Characters of a sentence."""
+
+
+def shown(value: Any) -> str:
+    """A value on one short line."""
+    return " ".join(repr(value).split())[:60]
+
+
 def attack(function: Callable[..., Any], valid: dict[str, Any]) -> dict[str, Any]:
     """One function with a wrong value for each argument."""
     answered = refused = 0
-    escaped = []
+    escaped: list[str] = []
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            function(**valid)
+    except Exception as error:  # the table of calls is wrong then, and nothing below would show anything
+        escaped.append(f"the valid call: {type(error).__name__}: {error}")
     for name, given in inspect.signature(function).parameters.items():
         values = wrong_values() if given.kind is not given.VAR_POSITIONAL else iter(())
         for value in () if name in SKIPPED else values:
@@ -131,15 +149,13 @@ def attack(function: Callable[..., Any], valid: dict[str, Any]) -> dict[str, Any
                 answered += 1
             except fr.UserError as error:
                 refused += 1
-                if "\n" in str(error) or len(str(error)) > 2000:
-                    escaped.append(
-                        f"{name}={value!r:.60}: a sentence of several lines, or too long: {str(error)[:200]!r}"
-                    )
+                if "\n" in str(error) or len(str(error)) > LONGEST:
+                    escaped.append(f"{name}={shown(value)}: no short sentence: {str(error)[:200]!r}")
             except (Exception, SystemExit) as error:
                 at = traceback.extract_tb(error.__traceback__)
                 ours = [one for one in at if "/fullrank/" in one.filename] or at
                 where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
-                escaped.append(f"{name}={value!r:.60}: {type(error).__name__} at {where}: {str(error)[:120]!r}")
+                escaped.append(f"{name}={shown(value)}: {type(error).__name__} at {where}: {str(error)[:120]!r}")
     return {"answered": answered, "refused": refused, "escaped": escaped}
 
 

@@ -15,6 +15,7 @@ import polars as pl
 from pydantic import Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
+from fullrank.core.checks import check_path, check_texts, check_type
 from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.log import logger, shown_at
 from fullrank.core.spec import Spec
@@ -99,7 +100,9 @@ def prepare(
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
-    place = Path(out)
+    place = check_path("out", out)
+    check_type("spec", spec, Prepare, "fr.Prepare(...)")
+    check_texts("notes", notes, '["what is known of the data"]')
     require_replaceable_store(place)
     level = shown_at(progress)
 
