@@ -137,7 +137,8 @@ class Pending:
         if self.folder is None:
             return self.path
         remove_leftovers(self.path)
-        self.folder.mkdir(parents=True)  # a folder, since some writers make temporary files of their own beside what they write
+        # a folder, since some writers make temporary files of their own beside what they write
+        self.folder.mkdir(parents=True)
         return self.folder / "whole"  # a name that no reader of the folder around it takes for data
 
     def commit(self) -> None:

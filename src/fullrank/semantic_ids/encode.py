@@ -13,6 +13,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.files import without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Tell, quiet
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
@@ -44,10 +46,15 @@ def encode(
     fingerprint. An item of which nothing is known is described by the mean of all vectors, is not learned from, and is
     counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
     """
-    place, spec = Path(out), spec.override(*set)
+    place, spec = without_dots(out), spec.override(*set)
+    with folder_lock(place, "encode"):
+        return _encode_locked(items, place, spec, Path(cache), tell)
+
+
+def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encode, cache: Path, tell: Tell) -> Codes:
     folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
-    found = spec.vectors.read(catalog, Path(cache), tell)
+    found = spec.vectors.read(catalog, cache, tell)
     raw = fill_unknown(found)
     learned = _learned(found, catalog, spec)
     reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)

@@ -31,9 +31,15 @@ def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], 
     """Write a checkpoint and forget the one before it. `state["step"]` is the number of optimizer steps done."""
     root = out / "checkpoints"
     folder = root / f"step-{state['step']:09d}"
-    write_tensors(folder / "weights.safetensors", dict(model.state_dict()))
-    write_tensors(folder / "optimizer.safetensors", optimizer)
-    write_json(folder / "state.json", state)
+    began = not folder.exists()
+    try:
+        write_tensors(folder / "weights.safetensors", dict(model.state_dict()))
+        write_tensors(folder / "optimizer.safetensors", optimizer)
+        write_json(folder / "state.json", state)
+    except BaseException:
+        if began:  # half a checkpoint is of no use, and may be what fills the disk
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     write_json(root / "last.json", {"folder": folder.name}, indent=None)
     for old in root.glob("step-*"):
         if old.name != folder.name:
@@ -61,6 +67,10 @@ RUN_FILES = (
 )  # fmt: skip
 
 
+LEARNED = ("checkpoints", "weights.safetensors")
+"""What is written when the manifest is there already: without it, somebody has lost it."""
+
+
 def check_folder(
     folder: Path, experiment: Experiment, store: AnyStore, *, resume: bool, overwrite: bool, init_from: Run | None
 ) -> None:
@@ -77,6 +87,11 @@ def check_folder(
             raise UserError(
                 f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder",
                 code="foreign-files",
+            )
+        if not overwrite and any((folder / name).exists() for name in LEARNED):
+            raise UserError(
+                f"{folder} holds a run that has lost its manifest.json; replace it with --overwrite, or choose another",
+                code="folder-holds-a-run",
             )
         return
     if resume:

@@ -15,6 +15,8 @@ import polars as pl
 from pydantic import Field, field_validator, model_validator
 
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.spec import Spec
 from fullrank.data.events import splits, write
@@ -91,9 +93,15 @@ def prepare(
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
-    place = Path(out)
+    place = without_dots(out)
+    with folder_lock(place, "prepare"):
+        return _prepare_locked(events, place, items, users, spec, shown_at(progress), notes)
+
+
+def _prepare_locked(
+    events: Any, place: Path, items: Any, users: Any, spec: Prepare, level: int, notes: Sequence[str]
+) -> Store:
     require_replaceable_store(place)
-    level = shown_at(progress)
 
     def say(step: str, facts: dict[str, Any]) -> None:
         counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)
