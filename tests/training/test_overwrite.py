@@ -26,7 +26,7 @@ from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines.popularity import PopularityModel
 from fullrank.run import Run
-from fullrank.training import TrainState, state
+from fullrank.training import TrainState, checkpoint
 from refusals import refused
 from tests.training.conftest import tiny
 
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk(
     market: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one before stays, half of the new one does not, and the run goes on from there."""
-    write = state.write_tensors
+    write = checkpoint.write_tensors
 
     def full(path: Path, tensors: dict[str, torch.Tensor]) -> None:
         if path.name == "optimizer.safetensors" and any(path.parents[1].glob("last.json")):
@@ -193,7 +193,7 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk(
         write(path, tensors)
 
     with monkeypatch.context() as patched, refused("not-written", "No space left on device"):
-        patched.setattr(state, "write_tensors", full)
+        patched.setattr(checkpoint, "write_tensors", full)
         train(NEW, market, tmp_path / "run", progress=False)
     kept = json.loads((tmp_path / "run" / "checkpoints" / "last.json").read_text())["folder"]
     assert left(tmp_path / "run" / "checkpoints") == ["last.json", kept]
