@@ -21,11 +21,14 @@ def available_bytes() -> int | None:
     return max(0, min(found)) if found else None
 
 
-def require_memory(needed: int, what: str, remedy: str, *, code: str = "too-large-for-memory") -> None:
+def require_memory(needed: int, what: str, remedy: str) -> None:
     """Raise `UserError` where `needed` bytes are more than there are: `what` takes them, `remedy` says what to do."""
     free = available_bytes()
     if free is not None and needed > free:
-        raise UserError(f"{what} takes {gibibytes(needed)} of memory and {gibibytes(free)} are free: {remedy}", code=code)
+        raise UserError(
+            f"{what} takes {gibibytes(needed)} of memory and {gibibytes(free)} are free: {remedy}",
+            code="too-large-for-memory",
+        )
 
 
 def gibibytes(count: int) -> str:
