@@ -503,7 +503,9 @@ def test_17_a_model_that_no_hub_has(home: Path) -> None:
 def test_18_an_output_by_way_of_a_missing_folder(home: Path) -> None:
     out = home / "missing" / ".." / "z"
     said = call("prepare", world()["events.csv"], "--out", out, "--json")
-    assert outcome_of(said, as_json=False).kind == "ok" or not (home / "z").exists(), "refused, and written all the same"
+    assert outcome_of(said, as_json=False).kind == "ok" or not (home / "z").exists(), (
+        "refused, and written all the same"
+    )
     assert outcome_of(said, as_json=False).kind in ("ok", "refused"), outcome_of(said)
 
 
