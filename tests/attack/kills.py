@@ -75,7 +75,7 @@ def killed_at(verb: Verb, nth: int, home: Path) -> Outcome:
     places = len(unkilled(verb.name).places)
     at = 1 + nth * places // verb.kills if places > verb.kills else 1 + nth % places
     with server_for(verb) as (asked, _):
-        done = forks().run(asked.begin(home) and asked.line(), home, kill_at=at)
+        done = forks().run(asked.begin(home) and asked.line(), home, at=at)
         last = done.places[-1] if done.places else "?"
         return _judged(asked, done, home, f"killed before {last} ({at} of {places})")
 
