@@ -21,7 +21,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.run import Run, is_run
-from fullrank.training.state import read_checkpoint
+from fullrank.training.checkpoint import read_checkpoint
 from tests.attack.forks import Done, Forks
 from tests.attack.frame import Outcome, own_place, shared
 from tests.attack.verbs import BY_NAME, VERBS, Verb, listing, served, snapshot, world
