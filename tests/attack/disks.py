@@ -7,7 +7,7 @@ a small tmpfs is full for real, where this process may mount one.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -122,12 +122,16 @@ def _tried(verb: Verb, home: Path, what: str, *, begun: bool = False, more: Path
         return again if again.kind != "ok" or done.code == 0 else Outcome("refused", done.err[-200:])
 
 
-def _told(verb: Verb, done: Done, what: str) -> Outcome | None:
+def sentence_fault(done: Done) -> Outcome | None:
     """What is wrong with how it ended, or None: it has to succeed, or to be refused in one sentence."""
-    words: Sequence[str] = [str(word) for word in verb.words]
-    said = Said(tuple(words), done.code or 0, done.out, done.err, done.seconds, "HANG" in done.err)
+    said = Said((), done.code or 0, done.out, done.err, done.seconds, "HANG" in done.err)
     outcome = outcome_of(said, as_json=False)
-    if outcome.kind in ("ok", "refused") or (verb.kind == "rows" and done.code == 1 and "Traceback" not in done.err):
+    return None if outcome.kind in ("ok", "refused") else outcome
+
+
+def _told(verb: Verb, done: Done, what: str) -> Outcome | None:
+    outcome = sentence_fault(done)
+    if outcome is None or (verb.kind == "rows" and done.code == 1 and "Traceback" not in done.err):
         return None  # a sweep goes on with its other runs, and leaves with 1 where one of them failed
     return Outcome(outcome.kind, f"{what}: {outcome.detail or done.err[-300:]}")
 
