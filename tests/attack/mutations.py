@@ -89,6 +89,8 @@ def of_folder(folder: Path, twin: Path | None) -> Iterator[Mutation]:
     if twin is not None:
         shared = [name for name in names if (twin / name).is_file()]
         for name in shared:
+            if (twin / name).read_bytes() == (folder / name).read_bytes():
+                continue  # what came out would be the other folder, whole
             others = [other for other in shared if other != name]
             yield Mutation(f"all but {name} of another folder", _taken(twin, others))
     for one, other in zip(names, names[1:], strict=False):

@@ -104,13 +104,14 @@ def _is_row(verb: Verb, file: str, mutation: Mutation) -> str:
 
 
 def _is_gone(verb: Verb, file: str, mutation: Mutation) -> str:
-    pointer = file == "checkpoints/last.json" and mutation.name in ("missing", "a link to nowhere")
-    return "without a checkpoint training begins anew" if pointer and verb.name == "resume" else ""
+    gone = mutation.name in ("missing", "a link to nowhere", "nothing in it")
+    begins = verb.writes and file in ("checkpoints/last.json", FOLDER)
+    return "what is not there is begun anew, as the answer says" if gone and begins else ""
 
 
 # Answers
 
-VOLATILE = re.compile(r"seconds|_per_s$|_ms$|memory|hours|^date$|^when$|^taken$|created|^code$|environment")
+VOLATILE = re.compile(r"seconds|_per_s$|_ms$|memory|hours|^date$|^when$|^taken$|created|^code$|environment|^load_average$")
 """Keys of figures that no two calls share."""
 
 

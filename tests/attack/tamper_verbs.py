@@ -144,7 +144,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         cli("resume", "train", "{home}/cut_off/spec.json", *ON_EVENTS, "--out", "{it}", "--resume", slots=12),
     ),
     "codes": (
-        cli("encode --grow", "encode", "{home}/events", "--grow", "{it}", *VECTORS[:2], *INTO, slots=18),
+        cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *VECTORS[:2], *INTO, slots=18),
         cli("train", "train", "rpg", *ON_EVENTS, *INTO, "--set", "model.items.codes={it}",
             *SETTINGS, slots=3),
     ),
@@ -173,7 +173,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
             slots=6),
     ),
     "golden_codes": (
-        cli("encode --grow", "encode", "{home}/golden_events", "--grow", "{it}", *VECTORS[:2], *INTO, slots=12),
+        cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *VECTORS[:2], *INTO, slots=12),
     ),
 }  # fmt: skip
 """Specimen -> what reads it; `a recommender` and `a ranking model` are read by all runs of the kind."""
