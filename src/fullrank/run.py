@@ -303,6 +303,11 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path
                 f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, the spec asks for {tuple(tensor.shape)}",
                 code="weights-differ-from-spec",
             )
+        if tensors[name].dtype != tensor.dtype:  # loading would round in silence
+            raise UserError(
+                f"{where}: {name!r} holds {tensors[name].dtype}, the spec asks for {tensor.dtype}",
+                code="weights-differ-from-spec",
+            )
     extra = sorted(set(tensors) - set(own))
     if extra:
         raise UserError(

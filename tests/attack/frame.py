@@ -146,15 +146,20 @@ def own_place(name: str) -> Iterator[Path]:
 
 
 def shared(name: str, make: Callable[[Path], None]) -> Path:
-    """A folder that `make` fills once for all processes of a test run. Cases copy it or leave it as it is."""
+    """A folder that `make` fills once for all processes of a test run. Cases copy it or leave it as it is.
+
+    It is made in its place, since a run names its store's folder; a mark beside it says that it is whole.
+    """
     root = _root()
+    folder, mark = root / name, root / f"{name}.whole"
     with open(root / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (root / name).exists():
-            part = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root))
-            make(part)
-            part.rename(root / name)
-    return root / name
+        if not mark.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            mark.touch()
+    return folder
 
 
 def copied(source: Path, target: Path) -> Path:
@@ -215,8 +220,9 @@ def call(*words: object, seconds: float = SECONDS) -> Said:
 def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
     """The kind of what a command line left behind. `ok` says nothing about its answer."""
     wants_json = "--json" in said.words if as_json is None else as_json
-    last = (said.err.splitlines() or [""])[-1]
-    errors = [line for line in said.err.splitlines() if line.startswith("Error: ")]
+    told = said.err.rstrip("\n").split("\n")  # a separator such as U+2028 ends no line here
+    last = told[-1]
+    errors = [line for line in told if line.startswith("Error: ")]
     if said.hung:
         return Outcome("hang", f"{said.seconds:.0f} s: {last}")
     if said.code < 0:
@@ -229,7 +235,7 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
         return Outcome("noise", f"a traceback: {said.err[-500:]}")
     if wants_json:
         try:
-            (line,) = said.out.splitlines()
+            (line,) = said.out.removesuffix("\n").split("\n")
             answer = json.loads(line)
         except ValueError as error:
             return Outcome("noise", f"stdout is not one line of JSON ({error}): {said.out[:300]}")
@@ -251,13 +257,19 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
     return Outcome("refused", last, code)
 
 
-def command(*words: object, keep: Sequence[Path] = (), seconds: float = SECONDS) -> Outcome:
-    """Run a command line and judge it; `loss` where a file below the folders `keep` is not what it was."""
-    before = digest(*keep)
+def command(
+    *words: object, keep: Sequence[Path] = (), may_grow: Sequence[Path] = (), seconds: float = SECONDS
+) -> Outcome:
+    """Run a command line and judge it; `loss` where a file below the folders `keep` is not what it was.
+
+    Below the folders `may_grow` files may be added, none changed or removed.
+    """
+    before, grown = digest(*keep), digest(*may_grow)
     outcome = outcome_of(call(*words, seconds=seconds))
-    after = digest(*keep)
-    if after != before:
-        changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    after, kept = digest(*keep), digest(*may_grow)
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    changed += [path for path in grown if grown[path] != kept.get(path)]
+    if changed:
         return Outcome("loss", f"after {outcome.kind}, touched: {', '.join(changed[:5])}")
     return outcome
 

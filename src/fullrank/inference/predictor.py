@@ -32,6 +32,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.predict import PredictionFile, predict, predict_file
 from fullrank.inference.recommend import check_settings, long_frame, rank_requests
 from fullrank.inference.requests import (
+    COLUMNS,
     HistoryInput,
     ItemLists,
     RequestBatch,
@@ -112,7 +113,7 @@ class Predictor:
         unknown: str = "skip",
         empty: str = "popular",
         untimed: str = "error",
-        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        columns: Sequence[str] = COLUMNS,
         time_unit: Unit = "s",
         titles: bool = False,
     ) -> Any:
@@ -170,7 +171,7 @@ class Predictor:
         budget: Budget | Mapping[str, Any] | None = None,
         unknown: str = "skip",
         untimed: str = "error",
-        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        columns: Sequence[str] = COLUMNS,
         time_unit: Unit = "s",
     ) -> Any:
         """The score of each candidate for each history: user, item, score, in the order given.
@@ -274,7 +275,7 @@ class Predictor:
         Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
         # Any history does: all scorers share these vectors.
-        one = self._read([[self.catalog.ids[0]]], "error", "even", (), "s")
+        one = self._read([[self.catalog.ids[0]]], "error", "even", COLUMNS, "s")
         return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def user_vectors(
@@ -284,7 +285,7 @@ class Predictor:
         budget: Budget | Mapping[str, Any] | None = None,
         unknown: str = "skip",
         untimed: str = "error",
-        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        columns: Sequence[str] = COLUMNS,
         time_unit: Unit = "s",
     ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
         """Users, and a vector for each of their histories: its inner product with an item's vector is the score.

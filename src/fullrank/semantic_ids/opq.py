@@ -23,6 +23,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import CodesSpec
@@ -42,11 +43,11 @@ class Opq(CodesSpec):
     """K, codes of an item; the width of the vectors must divide by it."""
     size: int = Field(256, ge=1, le=65536)
     """Codes of a level; not more than there are vectors to learn from."""
-    rounds: int = Field(20, ge=0)
+    rounds: int = Field(20, ge=0, le=MOST_ROUNDS)
     """Improvements of the rotation; 0 keeps the principal components."""
-    iterations: int = Field(25, ge=1)
+    iterations: int = Field(25, ge=1, le=MOST_ROUNDS)
     """Rounds of k-means for the last codebooks."""
-    points: int = Field(65536, ge=1)
+    points: int = Field(65536, ge=1, le=MOST_COUNT)
     """Vectors to learn from; more are sampled."""
     engine: Literal["auto", "faiss", "torch"] = "auto"
     """Who learns; auto: faiss where it is installed and the size is a power of two."""

@@ -22,11 +22,12 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
+from fullrank.training.checkpoint import Checkpoint, CheckpointState, read_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
 from fullrank.training.distributed import launched, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
-from fullrank.training.state import Checkpoint, check_folder, clear_run, initial_run, read_checkpoint
+from fullrank.training.state import check_folder, clear_run, initial_run
 
 WARM = 2
 """Steps that are not timed: the first ones allocate."""
@@ -104,15 +105,16 @@ def _fit(
 ) -> None:
     training = experiment.training
     total = loader.steps_per_epoch * training.max_epochs
-    state: dict[str, Any] = {}
+    state = CheckpointState()
     if kept is not None:
-        load_weights(model, kept[0], out)
-        state = kept[2]
-        if state.get("finished"):
+        kept.check_total(total)
+        load_weights(model, kept.weights, kept.folder)
+        state = kept.state
+        if state.finished:
             return
-    first = state.get("step", 0)
-    module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.get("cuts", 0))
-    module.optimizer_state = None if kept is None else kept[1]
+    first = state.step
+    module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.cuts)
+    module.kept = kept
     if launched().rank == 0:
         log.keep_until(first)
     progress_bar = TrainingProgress(progress and launched().rank == 0, total, first)

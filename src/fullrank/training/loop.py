@@ -23,12 +23,12 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import write_weights
 from fullrank.training import Callback, TrainState
+from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
 from fullrank.training.distributed import ProcessRank, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress
 from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimizer, make_optimizer
 from fullrank.training.schedule import lr_factor, plateau_factor
-from fullrank.training.state import write_checkpoint
 
 _STRIDE = 1_000_003
 """Between two seeds: in a run of fewer micro-batches no step of one seed has the place of a step of another."""
@@ -52,7 +52,8 @@ class FitModule(lightning.LightningModule):
         self.first, self.total, self.penalties = first, total, set(model.penalties)
         self.cuts = cuts
         """How often the learning rate was cut (schedule `plateau`)."""
-        self.optimizer_state: dict[str, Tensor] | None = None
+        self.kept: Checkpoint | None = None
+        """The checkpoint that training goes on from."""
         self.terms: dict[str, Tensor] = {}
         self.micro_batch = 0
 
@@ -83,8 +84,8 @@ class FitModule(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.model, self.training_spec)
-        if self.optimizer_state is not None:
-            load_optimizer(optimizer, self.optimizer_state)
+        if self.kept is not None:
+            load_optimizer(optimizer, self.kept.optimizer, self.kept.folder / "optimizer.safetensors")
         rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._factor(self.first + step))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
@@ -125,16 +126,14 @@ class TrainingLoop(lightning.Callback):
         log: MetricsLog,
         progress: TrainingProgress,
         callbacks: tuple[Callback, ...],
-        state: dict[str, Any],
+        state: CheckpointState,
     ):
         self.experiment, self.data, self.loader, self.out = experiment, data, loader, out
         self.metrics_log, self.progress, self.callbacks = log, progress, callbacks
         self.validates = data.validates
-        self.best: float | None = state.get("best")
-        self.best_epoch: int | None = state.get("best_epoch")
-        self.validations_without_gain: int = state.get("stale", 0)
-        self.epoch_sums: dict[str, float] = dict(state.get("sums", {}))
-        self.tokens, self.positions, self.seconds = state.get("pace", (0, 0, 0.0))
+        self.best, self.best_epoch, self.validations_without_gain = state.best, state.best_epoch, state.stale
+        self.epoch_sums = dict(state.sums)
+        self.tokens, self.positions, self.seconds = state.pace
         self.saved_at = self.resumed_at = time.perf_counter()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
@@ -233,14 +232,16 @@ class TrainingLoop(lightning.Callback):
         return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
-        state: dict[str, Any] = {
-            "step": step,
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "stale": self.validations_without_gain,
-        }
-        state |= {"sums": self.epoch_sums, "pace": [self.tokens, self.positions, self.seconds], "finished": finished}
-        state["cuts"] = module.cuts
+        state = CheckpointState(
+            step=step,
+            best=self.best,
+            best_epoch=self.best_epoch,
+            stale=self.validations_without_gain,
+            sums=self.epoch_sums,
+            pace=(self.tokens, self.positions, self.seconds),
+            finished=finished,
+            cuts=module.cuts,
+        )
         if trainer.is_global_zero:
             write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)
         self.saved_at = time.perf_counter()

@@ -9,13 +9,16 @@ A step costs what the batch holds, not what the table holds. Decoupled weight de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fullrank.core.errors import brief
 from fullrank.experiment import Training
 from fullrank.models.ranking.model import RankingModule
+from fullrank.training.checkpoint import damaged_checkpoint
 
 EPS = 1e-8
 
@@ -44,13 +47,38 @@ def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """The inverse of `dump_optimizer`."""
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], where: Path) -> None:
+    """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file `where`, are not its moments."""
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    owners = [(parameter, group.get("rows")) for group in groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, _, name = key.partition(".")
+        if not (number.isascii() and number.isdigit() and len(number) < 10 and int(number) < len(owners)):
+            raise damaged_checkpoint(where, f"{brief(key, 80)} belongs to none of the {len(owners)} parameters")
         state.setdefault(int(number), {})[name] = value
+    if not state:
+        raise damaged_checkpoint(where, "it holds no moments")
+    for number, entry in state.items():
+        expected = _moments(*owners[number])
+        for name in sorted(expected.keys() ^ entry.keys()):
+            told = f"lacks {number}.{name}" if name in expected else f"holds {brief(f'{number}.{name}', 80)}"
+            raise damaged_checkpoint(where, f"it {told} (moments of this optimizer: {', '.join(expected)})")
+        for name, shape in expected.items():
+            value = entry[name]
+            if value.dtype != torch.float32 or value.shape != shape or not bool(value.isfinite().all()):
+                given = f"{value.dtype} {tuple(value.shape)}"
+                raise damaged_checkpoint(
+                    where, f"{number}.{name} is {given}, expected finite torch.float32 {tuple(shape)}"
+                )
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _moments(parameter: nn.Parameter, rows: str | None) -> dict[str, torch.Size]:
+    """The tensors that an update keeps for a parameter, with their shapes."""
+    if rows == "rowwise_adagrad":
+        return {"sum": torch.Size([len(parameter)])}
+    return {"step": torch.Size([]), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
 
 
 class RowOptimizer(torch.optim.Optimizer):

@@ -1,0 +1,155 @@
+"""Checkpoints: the state of training on disk, from which a run that was cut off goes on.
+
+checkpoints/last.json names the newest folder, which holds weights.safetensors, optimizer.safetensors and state.json.
+The pointer is replaced once that folder is whole: a process killed at any time leaves a pointer to a whole checkpoint.
+
+The hashes form a chain. state.json holds those of the two tensor files and the pointer that of state.json, so one
+flipped bit in any of them is found. Hashes find damage and mix-ups, not malice. A checkpoint of version 0.1 has none.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError, brief
+from fullrank.core.files import write_json
+from fullrank.core.readers import read_json
+from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.data.manifest import damaged_file, sha256_file
+
+TENSOR_FILES = ("weights.safetensors", "optimizer.safetensors")
+MOST_STEPS = 10**12
+"""Optimizer steps, and whatever is counted in them; far above any training, and within every integer type."""
+
+Count = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+Events = Annotated[int, Field(ge=0, le=2**62)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class CheckpointState(BaseModel):
+    """Where a run stands: what the training loop knows beside the weights and the optimizer's moments."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    step: Count = 0
+    """Optimizer steps done."""
+    best: float | None = None
+    """The best validation score so far; NaN where the metric was not defined on the validation split."""
+    best_epoch: Count | None = None
+    stale: Count = 0
+    """Validations without gain since."""
+    sums: dict[str, Finite] = {}
+    """The terms of the loss, summed over the steps of the epoch so far."""
+    pace: Annotated[tuple[Events, Events, Annotated[Finite, Field(ge=0)]], Field(strict=False)] = (0, 0, 0.0)
+    """Events and places computed, and seconds, of the epoch so far."""
+    finished: bool = False
+    cuts: Count = 0
+    """How often the learning rate was cut (schedule `plateau`)."""
+    files: dict[str, str] = {}
+    """SHA-256 of each tensor file; none in a checkpoint of version 0.1."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read."""
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    state: CheckpointState
+    folder: Path
+
+    def check_total(self, total: int) -> None:
+        """Raise `UserError` where the step is none of a run of `total` optimizer steps."""
+        step, finished = self.state.step, self.state.finished
+        if step > total or (step == total and not finished):
+            told = "finished" if finished else "not finished"
+            raise damaged_checkpoint(
+                self.folder / "state.json", f"step {step:,}, {told}, is none of a run of {total:,} steps"
+            )
+
+
+def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], state: CheckpointState) -> None:
+    """Write a checkpoint into the run folder `out` and forget the one before it."""
+    root = out / "checkpoints"
+    folder = root / f"step-{state.step:09d}"
+    for name, tensors in zip(TENSOR_FILES, (dict(model.state_dict()), optimizer), strict=True):
+        write_tensors(folder / name, tensors)
+    hashes = {name: sha256_file(folder / name) for name in TENSOR_FILES}
+    write_json(folder / "state.json", state.model_dump() | {"files": hashes})
+    write_json(
+        root / "last.json", {"folder": folder.name, "state_sha256": sha256_file(folder / "state.json")}, indent=None
+    )
+    for old in root.glob("step-*"):
+        if old.name != folder.name:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def read_checkpoint(out: Path) -> Checkpoint | None:
+    """The newest whole checkpoint of the run folder `out`, or None where there is none yet.
+
+    Raises `UserError` where it is damaged or incomplete: of the wrong types, out of bounds, or not of its hashes.
+    """
+    pointer = out / "checkpoints" / "last.json"
+    if not pointer.exists():
+        return None
+    named = _json(pointer)
+    name, hashed = named.get("folder"), named.get("state_sha256")
+    if not isinstance(name, str) or re.fullmatch(r"step-[0-9]{1,13}", name) is None:
+        raise damaged_checkpoint(pointer, f"it names the folder {brief(name, 80)}, which is no checkpoint")
+    folder = pointer.parent / name
+    state = _state(folder / "state.json", hashed)
+    if state.step != int(name.removeprefix("step-")):
+        raise damaged_checkpoint(folder / "state.json", f"it is of step {state.step:,}")
+    if set(state.files) not in (set(), set(TENSOR_FILES)) or (hashed is not None and not state.files):
+        raise damaged_checkpoint(
+            folder / "state.json", f"it lists the files {brief(sorted(state.files), 80)}, not {', '.join(TENSOR_FILES)}"
+        )
+    weights, optimizer = (_tensors(folder / one, state.files.get(one)) for one in TENSOR_FILES)
+    return Checkpoint(weights, optimizer, state, folder)
+
+
+def damaged_checkpoint(path: Path, reason: str) -> UserError:
+    """The error for a file of a checkpoint that is not what it should be; the folder `checkpoints` is around it."""
+    return damaged_file(path, reason, _advice(path))
+
+
+def _advice(path: Path) -> str:
+    root = path.parents[1] if path.parent.name.startswith("step-") else path.parent
+    return f"delete {str(root)!r} and resume again, which trains the run from its beginning"
+
+
+def _state(path: Path, hashed: object) -> CheckpointState:
+    tree = _json(path)
+    if hashed is not None and sha256_file(path) != hashed:
+        raise damaged_checkpoint(path, "its hash is not the one in last.json")
+    try:
+        return CheckpointState.model_validate(tree)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in wrong["loc"])
+        raise damaged_checkpoint(path, f"{where}: {wrong['msg']}, not {brief(wrong['input'], 80)}") from None
+
+
+def _json(path: Path) -> dict[str, object]:
+    try:
+        return read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {_advice(path)}", code=error.code) from None
+
+
+def _tensors(path: Path, hashed: str | None) -> dict[str, Tensor]:
+    try:
+        if hashed is not None and path.is_file() and sha256_file(path) != hashed:
+            raise UserError(
+                f"the hash of {path} is not the one in state.json; the folder is damaged", code="file-damaged"
+            )
+        return read_tensors(path)
+    except UserError as error:
+        raise UserError(f"{error}; {_advice(path)}", code=error.code) from None
