@@ -131,7 +131,7 @@ def make(home: Path) -> None:
     """Fill a folder with all specimens, their twins, and the tables that verbs are given."""
     import fullrank as fr
 
-    before = os.getcwd()
+    before = Path.cwd()
     os.chdir(home)
     try:
         _stores(fr)
