@@ -29,6 +29,7 @@ from fullrank.data.impressions.fields import FieldInfo
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_store, open_store
 from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
+from fullrank.ops.model_memory import build_to_train, build_within
 
 FORMAT = 2
 """Version of the run folder. A reader refuses what is newer than itself and reads all that is older.
@@ -149,7 +150,9 @@ class Run:
             known = self.fields if encoder is None else encoder.fields
             _check_rows(known, tensors, self.path)
         try:
-            model: nn.Module = self.spec.model.build(known)  # type: ignore[attr-defined]
+            held = sum(tensor.nbytes for tensor in tensors.values())
+            build = self.spec.model.build  # type: ignore[attr-defined]
+            model: nn.Module = build_within(lambda: build(known), 4 * held + 2**30, f"the spec of {self.path}")
         except (RuntimeError, MemoryError) as error:
             reason = str(error).splitlines()[0] if str(error) else "out of memory"
             raise UserError(
@@ -175,9 +178,14 @@ class Run:
         return encoder
 
 
-def build_model(experiment: Experiment, known: CatalogOrEncoder) -> Any:
-    """The untrained model of an experiment, built on the items of its catalogue or on the fields of its encoder."""
-    return experiment.model.build(known.fields if isinstance(known, FieldEncoder) else known)  # type: ignore[attr-defined]
+def build_model(experiment: Experiment, known: CatalogOrEncoder, device: torch.device | str = "cpu") -> Any:
+    """The untrained model of an experiment, built on the items of its catalogue or on the fields of its encoder.
+
+    Raises `UserError` where training it takes more memory than `device` has free.
+    """
+    what = known.fields if isinstance(known, FieldEncoder) else known
+    build = experiment.model.build  # type: ignore[attr-defined]
+    return build_to_train(lambda: build(what), device, lambda model: getattr(model, "row_parameters", list)())
 
 
 def store_path(run: Run, *, how: str = "with --data") -> Path:

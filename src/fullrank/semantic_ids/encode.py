@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fullrank.core.checks import check_overrides, check_path, check_type
 from fullrank.core.errors import UserError
+from fullrank.core.files import without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Tell, quiet
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
@@ -46,10 +48,16 @@ def encode(
     counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
     """
     check_type("spec", spec, Encode, "fr.Encode(...)")
-    place, spec = check_path("out", out), spec.override(*check_overrides(set))
+    place, spec = without_dots(check_path("out", out)), spec.override(*check_overrides(set))
+    cache = check_path("cache", cache)
+    with folder_lock(place, "encode"):
+        return _encode_locked(items, place, spec, cache, tell)
+
+
+def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encode, cache: Path, tell: Tell) -> Codes:
     folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
-    found = spec.vectors.read(catalog, check_path("cache", cache), tell)
+    found = spec.vectors.read(catalog, cache, tell)
     raw = fill_unknown(found)
     learned = _learned(found, catalog, spec)
     reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)

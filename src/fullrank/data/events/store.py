@@ -208,7 +208,11 @@ def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
 
 
 def require_replaceable_store(out: Path) -> None:
-    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store."""
+    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store.
+
+    Inside another store none may.
+    """
+    manifests.require_outside_stores(out)
     own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
     require_replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)
 
