@@ -87,7 +87,7 @@ def _fit_locked(
     if not data.validates:
         _without_validation(experiment.training)
     torch.manual_seed(experiment.seed)
-    model: Any = build_model(experiment, data.known)
+    model: Any = build_model(experiment, data.known, where)
     gradient = isinstance(model, RecommenderModel | RankingModule)
     if not gradient and (loggers or callbacks or init_from is not None):
         raise UserError(
