@@ -71,12 +71,13 @@ def damage(folder: Path, file: str, mutation: Mutation) -> None:
 def of_folder(folder: Path, twin: Path | None) -> Iterator[Mutation]:
     """Every damage of a whole folder; `write` is given the folder itself."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    first = names[0] if names else "manifest.json"
     yield Mutation("a stranger's file", lambda it: (it / "notes.txt").write_text("mine"))
     yield Mutation("a stranger's folder", lambda it: (it / "old" / "older").mkdir(parents=True))
     yield Mutation(
-        "a file that a killed writer left", lambda it: (it / f".{names[0]}.4194999.part").write_bytes(b"half")
+        "a file that a killed writer left", lambda it: (it / f".{first}.4194999.part").write_bytes(b"half")
     )
-    yield Mutation("a folder that a killed writer left", lambda it: (it / f".{names[0]}.4194999-1.part").mkdir())
+    yield Mutation("a folder that a killed writer left", lambda it: (it / f".{first}.4194999-1.part").mkdir())
     yield Mutation("a link to itself inside", lambda it: (it / "loop").symlink_to("loop"))
     yield Mutation("a pipe inside", lambda it: os.mkfifo(it / "pipe"))
     yield Mutation("nothing in it", lambda it: _emptied(it))
@@ -89,6 +90,8 @@ def of_folder(folder: Path, twin: Path | None) -> Iterator[Mutation]:
     if twin is not None:
         shared = [name for name in names if (twin / name).is_file()]
         for name in shared:
+            if (twin / name).read_bytes() == (folder / name).read_bytes():
+                continue  # what came out would be the other folder, whole
             others = [other for other in shared if other != name]
             yield Mutation(f"all but {name} of another folder", _taken(twin, others))
     for one, other in zip(names, names[1:], strict=False):

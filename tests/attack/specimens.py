@@ -131,7 +131,7 @@ def make(home: Path) -> None:
     """Fill a folder with all specimens, their twins, and the tables that verbs are given."""
     import fullrank as fr
 
-    before = os.getcwd()
+    before = Path.cwd()
     os.chdir(home)
     try:
         _stores(fr)
@@ -175,6 +175,8 @@ def _stores(fr: Any) -> None:
         )
         spec = Prepare.parse({"columns": {"weight": "weight", "type": "what"}})
         fr.prepare(rows, name, items=tables.catalogue(ITEMS), users=people, spec=spec)
+    more = tables.events(USERS, ITEMS + 3)
+    fr.prepare(more, "more", items=tables.catalogue(ITEMS + 3))
     schema = tables.SCHEMA | {"time": "at"}
     for name, seed in (("impressions", 0), ("impressions_twin", 1)):
         rows = tables.impressions(ROWS, seed=seed)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.core.errors import UserError
-from fullrank.core.readers import read_bytes, read_json_text
+from fullrank.core.readers import read_bytes, read_json_text, refuse_special
 from fullrank.problem import PROBLEMS, Problem
 
 FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
@@ -159,6 +159,7 @@ def load_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of any store as JSON; nothing of it is checked."""
     path = folder / NAME
     try:
+        refuse_special(path)
         tree = read_json_text(read_bytes(path))
     except OSError as error:
         raise damaged_file(path, error.strerror or str(error)) from None

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
-from fullrank.core.readers import read_json
+from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import require_no_store, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
@@ -294,7 +294,8 @@ def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
         raise ValueError(f"{kind.file} is of another evaluation than evaluation.json: evaluate again")
     curve = () if kind.problem == "retrieval" else tuple(ctr.Bin(**one) for one in tree["curve"])
     try:
-        rows = kind.read(pl.read_parquet(folder / kind.file), tree["protocol"])
+        refuse_special(folder / kind.file)
+        rows = kind.read(pl.read_parquet(folder / kind.file, glob=False), tree["protocol"])
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise ValueError(f"{kind.file}: {error}") from None
     interval = {n: (_float_or_nan(low), _float_or_nan(high)) for n, (low, high) in tree["interval"].items()}

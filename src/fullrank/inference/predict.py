@@ -12,6 +12,7 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
+from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
 from fullrank.core.progress import Progress
@@ -81,7 +82,7 @@ def predict_file(
     Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does, and where the file
     cannot be written; one that was there stays then.
     """
-    place = Path(out)
+    place = check_path("out", out)
     writer = TableWriter(place)
     total = 0.0
     with scratch_folder() as scratch:
@@ -95,6 +96,7 @@ def predict_file(
 
 def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
     source = InputTable(impressions, "impressions")
+    check_type("column", column, str, "the name of a column")
     if column in source.columns:
         raise UserError(
             f"the impressions have a column {column!r} already: name another one for the probabilities",

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64
 
+from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
 from fullrank.core.files import require_replaceable
 from fullrank.core.jagged import Jagged
@@ -69,7 +70,7 @@ class Store:
 
         Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
         """
-        folder = Path(path)
+        folder = check_path("the store", path)
         manifest = _read_manifest(folder)
         if verify:
             manifests.verify_hashes(folder, manifest)

@@ -17,6 +17,7 @@ import polars as pl
 from jaxtyping import Bool, Int64
 
 from fullrank import __version__
+from fullrank.core.checks import check_flag, check_number, check_path, check_whole
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -48,8 +49,10 @@ def subset(
     Raises `UserError` for shares that are none, and where no users or training events would be left.
     """
     source = store if isinstance(store, Store) else Store.open(store)
-    place = without_dots(out)
-    _check(share, hide_items)
+    place = without_dots(check_path("out", out))
+    _check(check_number("share", share), check_number("hide_items", hide_items))
+    check_whole("seed", seed, 0)
+    keep_items = check_flag("keep_items", keep_items)
     if place.resolve() == source.path.resolve():
         raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
     with folder_lock(place, "subset"):

@@ -12,6 +12,7 @@ from typing import Any
 import narwhals as nw
 import polars as pl
 
+from fullrank.core.checks import check_path, check_texts
 from fullrank.core.errors import UserError
 from fullrank.core.files import require_replaceable, whole_folder, without_dots
 from fullrank.core.locks import folder_lock
@@ -49,7 +50,8 @@ def prepare_impressions(
     number of distinct values, not of rows. `notes` are kept in the manifest.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
-    place = without_dots(out)
+    place = without_dots(check_path("out", out))
+    check_texts("notes", notes, '["what is known of the data"]')
     with folder_lock(place, "prepare-impressions"):
         return _prepare_locked(impressions, place, schema, shown_at(progress), notes)
 
@@ -72,7 +74,7 @@ def _prepare_locked(
         spec = infer(source)
         log.info(summary(spec))
     else:
-        spec = Schema.read(schema) if isinstance(schema, str | Path) else Schema.parse(schema)
+        spec = Schema.read(check_path("schema", schema)) if isinstance(schema, str | Path) else Schema.parse(schema)
     for column in spec.columns:
         source.require(column, "correct the schema")
     facts = {"input": _name(impressions), "notes": list(notes)}
