@@ -14,7 +14,7 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import write_json
+from fullrank.core.files import NotWritten, whole_file, write_json
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import require_no_store, sha256_file
@@ -193,10 +193,16 @@ class EvaluationResult:
         """
         folder = Path(folder)
         require_no_store(folder, "evaluation")
-        table = folder / self.rows.file
-        write_table(self.rows.table(), table)
-        # the hash tells a table of this evaluation from that of a process that was killed before the line below
-        write_json(folder / "evaluation.json", self.dump() | {"rows_sha256": sha256_file(table)})
+        page = folder / "evaluation.json"
+        try:
+            with whole_file(page) as part:  # both are on the disk before either takes its place
+                table = part.with_name(self.rows.file)
+                write_table(self.rows.table(), table)
+                # the hash tells rows of this evaluation from those of a process that was killed between the two
+                write_json(part, self.dump() | {"rows_sha256": sha256_file(table)})
+                table.replace(folder / table.name)
+        except NotWritten as error:
+            raise NotWritten(page, error.reason) from error
 
     @staticmethod
     def load(folder: Path | str) -> EvaluationResult:
