@@ -74,9 +74,7 @@ def of_folder(folder: Path, twin: Path | None) -> Iterator[Mutation]:
     first = names[0] if names else "manifest.json"
     yield Mutation("a stranger's file", lambda it: (it / "notes.txt").write_text("mine"))
     yield Mutation("a stranger's folder", lambda it: (it / "old" / "older").mkdir(parents=True))
-    yield Mutation(
-        "a file that a killed writer left", lambda it: (it / f".{first}.4194999.part").write_bytes(b"half")
-    )
+    yield Mutation("a file that a killed writer left", lambda it: (it / f".{first}.4194999.part").write_bytes(b"half"))
     yield Mutation("a folder that a killed writer left", lambda it: (it / f".{first}.4194999-1.part").mkdir())
     yield Mutation("a link to itself inside", lambda it: (it / "loop").symlink_to("loop"))
     yield Mutation("a pipe inside", lambda it: os.mkfifo(it / "pipe"))
