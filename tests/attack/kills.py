@@ -21,7 +21,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.run import Run, is_run
-from fullrank.training.state import read_checkpoint
+from fullrank.training.checkpoint import read_checkpoint
 from tests.attack.forks import Done, Forks
 from tests.attack.frame import Outcome, own_place, shared
 from tests.attack.verbs import BY_NAME, VERBS, Verb, listing, served, snapshot, world
@@ -75,7 +75,7 @@ def killed_at(verb: Verb, nth: int, home: Path) -> Outcome:
     places = len(unkilled(verb.name).places)
     at = 1 + nth * places // verb.kills if places > verb.kills else 1 + nth % places
     with server_for(verb) as (asked, _):
-        done = forks().run(asked.begin(home) and asked.line(), home, kill_at=at)
+        done = forks().run(asked.begin(home) and asked.line(), home, at=at)
         last = done.places[-1] if done.places else "?"
         return _judged(asked, done, home, f"killed before {last} ({at} of {places})")
 

@@ -45,7 +45,7 @@ def cases() -> Iterator[Case]:
                 pool = {"int": INTEGERS, "float": FLOATS}.get(one.kind, WORDS)
                 for name, value in pool.items():
                     if not known or name in SHARP:
-                        yield Case("options", verb, f"{one.name}:{name}", partial(run, verb, one, value))
+                        yield Case("options", verb, f"{one.name}={name}", partial(run, verb, one, value))
             if one.place is None:
                 yield from forms(verb, one)
 

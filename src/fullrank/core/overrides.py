@@ -45,7 +45,8 @@ def _put(tree: Any, keys: list[str], value: Any, whole: str) -> None:
     if key not in tree:
         names = [n for n in tree if n != "kind"]
         raise UserError(
-            f"{middle_cut(whole)}: there is no setting {brief(key)}{did_you_mean(key, names)} (allowed: {', '.join(names)})",
+            f"{middle_cut(whole)}: there is no setting {brief(key)}{did_you_mean(key, names)} "
+            f"(allowed: {', '.join(names)})",
             code="unknown-setting",
         )
     if rest == ["kind"]:

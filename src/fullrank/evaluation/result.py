@@ -14,9 +14,10 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_text
+from fullrank.core.files import write_json
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
+from fullrank.data.manifest import require_no_store, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_columns, check_tree
 from fullrank.evaluation.slices import slice_means
@@ -191,10 +192,16 @@ class EvaluationResult:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str) -> None:
-        """Write `evaluation.json`, and the rows as `per_user.parquet` or `per_row.parquet` (see their `table`)."""
+        """Write the rows as `per_user.parquet` or `per_row.parquet` (see their `table`), and `evaluation.json`.
+
+        Raises `UserError` for a folder that is a store or codes, and where the disk refuses.
+        """
         folder = Path(folder)
-        write_table(self.rows.table(), folder / self.rows.file)
-        write_text(folder / "evaluation.json", self.to_json())
+        require_no_store(folder, "evaluation")
+        table = folder / self.rows.file
+        write_table(self.rows.table(), table)
+        # the hash tells a table of this evaluation from that of a process that was killed before the line below
+        write_json(folder / "evaluation.json", self.dump() | {"rows_sha256": sha256_file(table)})
 
     @staticmethod
     def load(folder: Path | str) -> EvaluationResult:
@@ -286,9 +293,11 @@ def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
     kind: type[Rows] = PerImpression if clicks else PerUser
     check_tree(tree, kind.problem)
     slices = tree["slices"] if kind.problem == "retrieval" else {}
+    refuse_special(folder / kind.file)
+    if "rows_sha256" in tree and sha256_file(folder / kind.file) != tree["rows_sha256"]:
+        raise ValueError(f"{kind.file} is of another evaluation than evaluation.json: evaluate again")
     curve = () if kind.problem == "retrieval" else tuple(ctr.Bin(**one) for one in tree["curve"])
     try:
-        refuse_special(folder / kind.file)
         rows = kind.read(pl.read_parquet(folder / kind.file, glob=False), tree["protocol"])
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError) as error:
         raise ValueError(f"{kind.file}: {error}") from None

@@ -16,6 +16,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_jsonl
+from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
@@ -150,14 +151,15 @@ def run_ladder(
         if place is not None:
             write_results(place, _results(grid, rungs, command))
 
-    for rung in rungs:
-        if on_store is not None:
-            on_store(rung.store)
-        left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        rung.outcome = run_sweep(
-            grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
-            engine=engine, kept=partial(keep, rung),
-        )  # fmt: skip
+    with folder_lock(folder, "sweep"):
+        for rung in rungs:
+            if on_store is not None:
+                on_store(rung.store)
+            left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
+            rung.outcome = run_sweep(
+                grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
+                engine=engine, kept=partial(keep, rung),
+            )  # fmt: skip
     return rungs
 
 

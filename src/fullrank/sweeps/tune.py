@@ -15,6 +15,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import write_json, write_text
+from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
 from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import selection_sign
@@ -50,7 +51,22 @@ def tune(
     """
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
-    folder, begun = Path(out), time.perf_counter()
+    with folder_lock(out, "tune"):  # plan.json is read, asked for more, and written between the rounds
+        return _tune_locked(space, store, Path(out), max_hours, dry_run, command, progress, engine, sampler)
+
+
+def _tune_locked(
+    space: Search,
+    store: AnyStore,
+    folder: Path,
+    max_hours: float | None,
+    dry_run: bool,
+    command: str | None,
+    progress: bool,
+    engine: Engine,
+    sampler: str,
+) -> dict[str, Any]:
+    begun = time.perf_counter()
     points = space.plan()
     asked = AskedTrials(folder, space, store.fingerprint) if sampler == "tpe" else None
     plan = points if asked is None else asked.begin(points)

@@ -79,10 +79,16 @@ def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], 
     """Write a checkpoint into the run folder `out` and forget the one before it."""
     root = out / "checkpoints"
     folder = root / f"step-{state.step:09d}"
-    for name, tensors in zip(TENSOR_FILES, (dict(model.state_dict()), optimizer), strict=True):
-        write_tensors(folder / name, tensors)
-    hashes = {name: sha256_file(folder / name) for name in TENSOR_FILES}
-    write_json(folder / "state.json", state.model_dump() | {"files": hashes})
+    began = not folder.exists()
+    try:
+        for name, tensors in zip(TENSOR_FILES, (dict(model.state_dict()), optimizer), strict=True):
+            write_tensors(folder / name, tensors)
+        hashes = {name: sha256_file(folder / name) for name in TENSOR_FILES}
+        write_json(folder / "state.json", state.model_dump() | {"files": hashes})
+    except BaseException:
+        if began:  # half a checkpoint is of no use, and may be what fills the disk
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     write_json(
         root / "last.json", {"folder": folder.name, "state_sha256": sha256_file(folder / "state.json")}, indent=None
     )

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float32
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
+from fullrank.core.files import sweep_folder, write_json
 from fullrank.core.progress import Progress
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.semantic_ids.vectors.sentences import Embed
@@ -99,6 +99,7 @@ def _describe(place: Path, options: Mapping[str, Any]) -> None:
             f"the cache {str(place)!r} cannot be made ({error.strerror}); name another folder",
             code="folder-not-writable",
         ) from None
+    sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
     write_json(place / "options.json", options, indent=1, sort_keys=True)
 
 
