@@ -29,6 +29,7 @@ import polars as pl
 import fullrank as fr
 
 TINY = ["model.dim=8", "model.encoder.layers=1", "training.max_epochs=1"]
+SEARCH = {"cells": [{"name": "a", "recipe": "sasrec"}], "space": {"training.lr": {"log": [0.001, 0.1]}}, "trials": 2}
 SCHEMA = {"label": "click", "fields": ["user", "item", "hour"], "split": "random"}
 
 
@@ -38,6 +39,12 @@ def wrong_values() -> Iterator[Any]:
     yield from ([], [5], [None], ["text"], [["text"]], (), {}, {"a": 1}, {5: None}, {"text"}, object(), len, int)
     yield from (np.array([1, 2]), np.float64("nan"), pl.Series([1]), pl.DataFrame(), pl.DataFrame({"a": [1]}))
     yield (one for one in [1])
+
+
+def encoding(home: Path) -> list[str]:
+    """Settings for codes of a few items."""
+    return [f"vectors={{kind: file, path: {home / 'vectors.parquet'}}}", "learner=rq_kmeans", "limits.collisions=1",
+            "learner.levels=2", "learner.size=4"]  # fmt: skip
 
 
 def worlds(home: Path) -> dict[str, Any]:
@@ -57,11 +64,15 @@ def worlds(home: Path) -> dict[str, Any]:
     cold = fr.train("sasrec", part, home / "cold", set=TINY, device="cpu", progress=False)
     run = fr.train("sasrec", store, home / "sasrec", set=TINY, device="cpu", progress=False)
     ranker = fr.train("fm", shown, home / "fm", set=["training.max_epochs=1"], device="cpu", progress=False)
-    pl.DataFrame({"item_id": items["item_id"], "vector": rng.normal(size=(15, 8)).tolist()}).write_parquet(
-        home / "vectors.parquet"
-    )
+    thinker = fr.train("plr", store, home / "plr", set=[*TINY, "model.reasoner.steps=1"], device="cpu", progress=False)
+    more = pl.concat([items, pl.DataFrame({"item_id": ["new"], "title": ["new"]})])
+    for name, some in (("vectors", items), ("more_vectors", more)):
+        rows = rng.normal(size=(len(some), 8)).tolist()
+        pl.DataFrame({"item_id": some["item_id"], "vector": rows}).write_parquet(home / f"{name}.parquet")
+    codes = fr.encode(store, home / "codes", set=encoding(home))
     return {"events": events, "items": items, "clicks": clicks, "store": store, "shown": shown, "run": run,
-            "ranker": ranker, "home": home, "cold": cold}  # fmt: skip
+            "ranker": ranker, "home": home, "cold": cold, "thinker": thinker, "codes": codes,
+            "more": store.catalog.extended(more[-1:]), "more_vectors": home / "more_vectors.parquet"}  # fmt: skip
 
 
 def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
@@ -98,15 +109,22 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "prepare_impressions": (fr.prepare_impressions, {"impressions": w["clicks"], "out": "new", "schema": SCHEMA}),
         "subset": (fr.subset, {"store": w["store"], "out": "new", "share": 0.5}),
         "recipe": (fr.recipe, {"name": "sasrec"}),
-        "encode": (
-            fr.encode,
-            {"items": w["store"], "out": "new",
-             "set": [f"vectors={{kind: file, path: {w['home'] / 'vectors.parquet'}}}", "learner=rq_kmeans",
-                     "limits.collisions=1", "learner.levels=2", "learner.size=4"]},
+        "encode": ( fr.encode, {"items": w["store"], "out": "new", "set": encoding(w["home"])},
         ),
         "train": (
             fr.train,
             {"what": "sasrec", "data": w["store"], "out": "new", "set": TINY, "device": "cpu", "progress": False},
+        ),
+        "oracle_step": (fr.oracle_step, {"run": w["thinker"], "set": ["bootstrap=0"], **quick}),
+        "step_curve": (fr.step_curve, {"run": w["thinker"], "set": ["bootstrap=0"], "rounds": 1, **quick}),
+        "grow_codes": (
+            fr.grow_codes, {"codes": w["codes"], "items": w["more"], "out": "new", "vectors": w["more_vectors"]},
+        ),
+        "sweep": (fr.sweep, {"grid": fr.Grid(base="popularity"), "store": w["store"], "out": "new", "progress": False}),
+        "tune": (
+            fr.tune,
+            {"space": fr.Search.parse(SEARCH),
+             "store": w["store"], "out": "new", "dry_run": True, "progress": False},
         ),
         "grow_catalog": (
             fr.grow_catalog,
@@ -117,7 +135,7 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
     }  # fmt: skip
 
 
-SKIPPED = {"progress", "tell", "callbacks", "loggers"}
+SKIPPED = {"progress", "tell", "callbacks", "loggers", "engine"}
 """Arguments that are called or handed on: objects of the caller's own, whose errors are the caller's."""
 
 

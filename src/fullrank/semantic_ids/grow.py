@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -45,10 +46,11 @@ def grow_codes(
     has the new (and any of the old, which the report is then about too). The manifest's `grown` says how many are new
     and how well they are described. Raises `UserError` where no item is new or none of the new has a vector.
     """
-    old = codes if isinstance(codes, Codes) else Codes.open(codes)
-    place, source = without_dots(out), _source(old, vectors)
+    old = codes if isinstance(codes, Codes) else Codes.open(check_path("codes", codes))
+    place, cache = without_dots(check_path("out", out)), check_path("cache", cache)
+    source = _source(old, vectors if vectors is None else check_path("vectors", vectors))
     with folder_lock(place, "encode --grow"):
-        return _grow_locked(old, items, place, source, Path(cache), tell)
+        return _grow_locked(old, items, place, source, cache, tell)
 
 
 def _grow_locked(
