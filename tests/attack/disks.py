@@ -61,7 +61,9 @@ def small_disk(verb: Verb, room: int, home: Path) -> Outcome:
     """A disk of its own with `room` pages of 4 KiB beside what is on it."""
     with _disk(home) as disk:
         verb.begin(disk)
-        used = int(subprocess.run(["df", "--output=used", "-k", disk], capture_output=True, text=True).stdout.split()[1])
+        used = int(
+            subprocess.run(["df", "--output=used", "-k", disk], capture_output=True, text=True).stdout.split()[1]
+        )
         _mounted(disk, f"remount,size={used + 4 * room}k")
         return _tried(verb, disk, f"a disk with {4 * room} KiB left", begun=True, more=disk)
 
@@ -95,7 +97,9 @@ def _disk(home: Path) -> Iterator[Path]:
 def _mounted(place: Path, options: str) -> str | None:
     """Mount a tmpfs, or say why not."""
     remount = options.startswith("remount")
-    command = ["mount", "-o", options, str(place)] if remount else ["mount", "-t", "tmpfs", "-o", options, "none", place]
+    command = (
+        ["mount", "-o", options, str(place)] if remount else ["mount", "-t", "tmpfs", "-o", options, "none", place]
+    )
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
@@ -107,7 +111,9 @@ def _unmount(place: Path) -> None:
     subprocess.run(["umount", "-l", str(place)], capture_output=True)
 
 
-def _tried(verb: Verb, home: Path, what: str, *, begun: bool = False, more: Path | None = None, **given: Any) -> Outcome:
+def _tried(
+    verb: Verb, home: Path, what: str, *, begun: bool = False, more: Path | None = None, **given: Any
+) -> Outcome:
     with server_for(verb) as (asked, _):
         if not begun:
             asked.begin(home)
@@ -144,5 +150,7 @@ def _kept(verb: Verb, done: Done, home: Path, before: set[str], what: str) -> Ou
     if fault is not None:
         return Outcome("loss", f"{what}: {fault}")
     new = [path for path in listing(home) if path not in before and path != "tmp"]
-    litter = [p for p in new if any(part.startswith(".") and part != ".lock" for part in Path(p).parts) or p[:4] == "tmp/"]
+    litter = [
+        p for p in new if any(part.startswith(".") and part != ".lock" for part in Path(p).parts) or p[:4] == "tmp/"
+    ]
     return Outcome("noise", f"{what}: litter {', '.join(litter[:6])}") if litter else None

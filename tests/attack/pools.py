@@ -122,7 +122,7 @@ def fifo(place: Path) -> Iterator[str]:
 
 PATHS: dict[str, Made] = {
     "missing": _just(lambda place: place / "none.csv"), "empty-word": _just(lambda place: ""),
-    "dot": _just(lambda place: "."), "root": _just(lambda place: "/"), "dash": _just(lambda place: "-"),
+    "dot": _just(lambda place: "."), "dash": _just(lambda place: "-"),
     "nul": _just(lambda place: "a\0b"), "line": _just(lambda place: f"a{SEPARATOR}b"),
     "surrogate": _just(lambda place: "a\ud800b"), "long-name": _just(lambda place: "x" * 300),
     "long-path": _just(lambda place: "x/" * 5000), "null-device": _just(lambda place: "/dev/null"),

@@ -22,7 +22,7 @@ from typing import Any
 from tests.attack import specimens
 from tests.attack.damage import CANARY, Mutation
 from tests.attack.frame import Case, Outcome, Said, outcome_of, own_place, shared
-from tests.attack.mutations import damage, mutations, of_folder
+from tests.attack.mutations import damage, mutations, of_folder, reseal
 from tests.attack.specimens import SPECIMENS, Specimen
 from tests.attack.tamper_verbs import Verb, verbs_of
 
@@ -59,6 +59,8 @@ def attack(specimen: Specimen, at: int, pattern: str, slot: int, place: Path) ->
         mutation.write(it)
     else:
         damage(it, file, mutation)
+        if specimen.resealed:
+            reseal(it, file)
     found = judged(specimen, verbs[at], file, mutation, home, it, place)
     return Outcome(found.kind, f"[{file}: {mutation.name}] {found.detail}", found.code)
 
@@ -93,6 +95,8 @@ def may_differ(specimen: Specimen, verb: Verb, file: str, mutation: Mutation) ->
     for rule in (_is_log, _is_row, _is_gone):
         if reason := rule(verb, file, mutation):
             return reason
+    if specimen.unfinished and file in ("weights.safetensors", FOLDER):
+        return "training has not ended: the weights are the best so far, nothing is hashed yet, and a note says so"
     return ""
 
 

@@ -180,9 +180,30 @@ VERBS: dict[str, tuple[Verb, ...]] = {
 }  # fmt: skip
 """Specimen -> what reads it; `a recommender` and `a ranking model` are read by all runs of the kind."""
 RANKING = ("dcnv2", "rankmixer")
+RECOMMEND = (cli("recommend", "recommend", "{it}", *ASKED, slots=20),)
+RESEALED: dict[str, tuple[Verb, ...]] = {
+    "events": (
+        cli("evaluate", "evaluate", "{home}/sasrec", "--data", "{it}", slots=12),
+        cli("train a baseline", "train", "item_to_item", "--data", "{it}", *INTO, slots=12),
+        cli("subset", "subset", "{it}", "--share", "0.5", *INTO, slots=6),
+    ),
+    "impressions": (
+        cli("evaluate", "evaluate", "{home}/dcnv2", "--data", "{it}", slots=10),
+        cli("train", "train", "lr", "--data", "{it}", *INTO, *ONE_EPOCH, slots=6),
+    ),
+    "sasrec": (
+        *RECOMMEND, cli("train --from", "train", "--from", "{it}", *ON_EVENTS, *INTO, "--set", "seed=2", slots=3),
+    ),
+    "rpg": RECOMMEND,
+    "dcnv2": (cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=20),),
+    "codes": (cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=16),),
+}  # fmt: skip
+"""What reads the specimens that are sealed again."""
 
 
 def verbs_of(specimen: Specimen) -> tuple[Verb, ...]:
+    if specimen.resealed:
+        return RESEALED[specimen.resealed]
     own = VERBS.get(specimen.name, ())
     if specimen.format != "run" or specimen.name.startswith("golden"):
         return own

@@ -28,7 +28,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from tests.attack.frame import Said, call, copied, outcome_of, shared
+from tests.attack.frame import Said, call, copied, outcome_of, patience, shared
 from tests.attack.pools import VALUES
 from tests.attack.spawn import environment, spawn
 from tests.attack.worlds import DIM, TINY, events, set_of, world
@@ -223,7 +223,7 @@ def training(run: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def waited(until: Callable[[], bool], seconds: float = 80) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * patience()
     while not until():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
@@ -254,7 +254,7 @@ def test_07_two_trainings_of_one_run(home: Path) -> None:
         said = call("train", "--resume", "sasrec", "--data", world()["store"], "--out", home / "run",
                     *set_of(*MANY), "--json")  # fmt: skip
         assert outcome_of(said, as_json=False).kind == "refused", outcome_of(said)
-        assert said.seconds < 15
+        assert said.seconds < 15 * patience()
     found = rows_of(home / "run")
     assert found == list(range(found[0], found[0] + len(found))), "an epoch has two rows, or none"
 
@@ -436,7 +436,7 @@ def server(status: int, headers: dict[str, str]) -> Iterator[str]:
 @pytest.mark.parametrize("address", ["http://[", "//x", "5", "http://a\u2028b", "ftp://127.0.0.1:1", "file:///etc"])
 def test_15_addresses_that_are_none(address: str, home: Path) -> None:
     said = refused("download", "amazon", "--out", home / "d", "--set", f"base_url={json.dumps(address)}")
-    assert said.seconds < 15
+    assert said.seconds < 15 * patience()
 
 
 @pytest.mark.parametrize(
@@ -548,7 +548,7 @@ def test_21_the_peer_of_a_killed_process(home: Path) -> None:
             ranks = [int(pid) for pid in _children(process.pid) if _rank(int(pid)) == "1"]
             assert len(ranks) == 1, (home / "told").read_text()[-500:]
             os.kill(ranks[0], signal.SIGKILL)
-            process.wait(40)
+            process.wait(40 * patience())
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -43,6 +43,8 @@ class Verb:
     """How it is started again when it was killed; by default as it was."""
     marker: str = ""
     """A folder of several files counts from the moment that it holds this one."""
+    pair: bool = False
+    """It writes an evaluation, two files that are checked against each other: a kill between them may cost both."""
     kind: str = "whole"
     """`whole`: its output is the old one or the new one at any time; `train`, `rows`, `part`: it grows."""
     kills: int = 20
@@ -113,8 +115,8 @@ VERBS = (
     Verb("recommend-jsonl", ("recommend", "@run", "--histories", "@events.csv", "--out", "r.jsonl"), "r.jsonl",
          kills=5),
     Verb("evaluate", ("evaluate", "@run", *SEEN, "--out", "ev"), "ev", (("ev-old", "ev"),),
-         marker="evaluation.json", kills=12),
-    Verb("evaluate-into-run", ("evaluate", "run", *SEEN, "--out", "run"), "run", (("run", "run"),), kills=12),
+         marker="evaluation.json", pair=True, kills=12),
+    Verb("evaluate-into-run", ("evaluate", "run", *SEEN, "--out", "run"), "run", (("run", "run"),), pair=True, kills=12),
     Verb("diagnose", ("diagnose", "run", "--data", "@shop"), "run", (("run", "run"),), kills=6),
     Verb("report", ("report", "@run", *SEEN, "--out", "page.html"), "page.html", (("p.csv", "page.html"),),
          kills=4),
@@ -228,7 +230,9 @@ def _cut(home: Path, server: Forks) -> None:
     assert server.run(words, home, at=second).code == -9
 
 
-VOLATILE = re.compile(r"seconds$|_per_s$|hours|^pace$|^seal$|^taken$|^estimate$|^since$|^created|^command$|^resumed_at_step$")
+VOLATILE = re.compile(
+    r"seconds$|_per_s$|hours|^pace$|^seal$|^taken$|^estimate$|^since$|^created|^command$|^resumed_at_step$|^load"
+)
 """Keys whose values no two runs have in common."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
 

@@ -241,6 +241,21 @@ def test_a_folder_in_use_and_a_damaged_record_are_refused(store: Store, tiny: Ti
         sweep(tiny("[popularity]"), store, store.path, progress=False)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"seconds": -1}, {"seconds": {"train": "1"}}, {"metrics": {"test": 1}}, {"seed": "0"}, {"cell": None},
+     {"error": 5}, {"metrics": {"test": {"ndcg@10": True}}}, {"epochs": -1}],
+)  # fmt: skip
+def test_a_row_with_a_value_of_another_type_is_refused(
+    wrong: dict[str, Any], store: Store, tiny: Tiny, out: Path
+) -> None:
+    sweep(tiny("[popularity]"), store, out, progress=False)
+    rows = out / "rows.jsonl"
+    rows.write_text(json.dumps(json.loads(rows.read_text()) | wrong) + "\n")
+    with refused("file-damaged", "line 1", rows):
+        sweep(tiny("[popularity]"), store, out, progress=False)
+
+
 def test_the_live_table_shows_a_row_per_run_and_fits_the_screen(store: Store, tiny: Tiny, out: Path) -> None:
     from rich.console import Console
 

@@ -92,9 +92,14 @@ def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], 
     write_json(
         root / "last.json", {"folder": folder.name, "state_sha256": sha256_file(folder / "state.json")}, indent=None
     )
-    for old in root.glob("step-*"):
-        if old.name != folder.name:
-            shutil.rmtree(old, ignore_errors=True)
+    forget_other_checkpoints(folder)
+
+
+def forget_other_checkpoints(kept: Path) -> None:
+    """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half written or removed."""
+    for other in kept.parent.glob("step-*"):
+        if other.name != kept.name:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def read_checkpoint(out: Path) -> Checkpoint | None:

@@ -25,7 +25,7 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
-from fullrank.training.checkpoint import Checkpoint, CheckpointState, read_checkpoint
+from fullrank.training.checkpoint import Checkpoint, CheckpointState, forget_other_checkpoints, read_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
 from fullrank.training.distributed import launched, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
@@ -144,6 +144,8 @@ def _fit(
     if kept is not None:
         kept.check_total(total)
         load_weights(model, kept.weights, kept.folder)
+        if launched().rank == 0:
+            forget_other_checkpoints(kept.folder)
         state = kept.state
         if state.finished:
             return

@@ -72,10 +72,10 @@ def _read(place: Path) -> Known:
             keys, vectors = tensors["keys"].numpy(), tensors["vectors"].numpy()
         except (UserError, KeyError, TypeError):
             continue
-        width = width or vectors.shape[-1]
         fits = keys.dtype == np.uint8 and vectors.dtype == np.float32 and keys.ndim == vectors.ndim == 2
-        if fits and keys.shape == (len(vectors), 32) and vectors.shape[1] == width:
-            if file.stem == _content(keys, vectors):
+        if fits and keys.shape == (len(vectors), 32) and file.stem == _content(keys, vectors):
+            width = width or vectors.shape[1]  # of a part that is whole: a damaged one must not decide it
+            if vectors.shape[1] == width:
                 known |= zip(map(bytes, keys), vectors, strict=True)
     return known
 
