@@ -123,8 +123,8 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         cli("cascade", "cascade", "{home}/sasrec", "{home}/dcnv2", "--impressions", "{it}", *CONTEXT, *INTO, slots=2),
     ),
     "a recommender": (
-        cli("recommend", "recommend", "{it}", *ASKED, slots=14),
-        cli("evaluate", "evaluate", "{it}", *ON_EVENTS, slots=7),
+        cli("recommend", "recommend", "{it}", *ASKED, slots=8),
+        cli("evaluate", "evaluate", "{it}", *ON_EVENTS, slots=4),
     ),
     "sasrec": (
         cli("diagnose", "diagnose", "{it}", "--users", "20", *ROWS, slots=2),
@@ -135,8 +135,8 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         api("grow", _grown, slots=4),
     ),
     "a ranking model": (
-        cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=14),
-        cli("evaluate", "evaluate", "{it}", *ON_IMPRESSIONS, slots=7),
+        cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=8),
+        cli("evaluate", "evaluate", "{it}", *ON_IMPRESSIONS, slots=4),
     ),
     "dcnv2": (
         cli("train --from", "train", "--from", "{it}", *ON_IMPRESSIONS, *INTO, "--set", "seed=2", slots=4),
@@ -180,11 +180,11 @@ VERBS: dict[str, tuple[Verb, ...]] = {
 }  # fmt: skip
 """Specimen -> what reads it; `a recommender` and `a ranking model` are read by all runs of the kind."""
 RANKING = ("dcnv2", "rankmixer")
-RECOMMEND = (cli("recommend", "recommend", "{it}", *ASKED, slots=20),)
+RECOMMEND = (cli("recommend", "recommend", "{it}", *ASKED, slots=10),)
 RESEALED: dict[str, tuple[Verb, ...]] = {
     "events": (
-        cli("evaluate", "evaluate", "{home}/sasrec", "--data", "{it}", slots=12),
-        cli("train a baseline", "train", "item_to_item", "--data", "{it}", *INTO, slots=12),
+        cli("evaluate", "evaluate", "{home}/sasrec", "--data", "{it}", slots=8),
+        cli("train a baseline", "train", "item_to_item", "--data", "{it}", *INTO, slots=8),
         cli("subset", "subset", "{it}", "--share", "0.5", *INTO, slots=6),
     ),
     "impressions": (
@@ -195,7 +195,7 @@ RESEALED: dict[str, tuple[Verb, ...]] = {
         *RECOMMEND, cli("train --from", "train", "--from", "{it}", *ON_EVENTS, *INTO, "--set", "seed=2", slots=3),
     ),
     "rpg": RECOMMEND,
-    "dcnv2": (cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=20),),
+    "dcnv2": (cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=10),),
     "codes": (cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=16),),
 }  # fmt: skip
 """What reads the specimens that are sealed again."""

@@ -19,7 +19,7 @@ from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import require_no_store, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
-from fullrank.evaluation.saved import check_columns, check_tree
+from fullrank.evaluation.saved import check_row_types, check_tree
 from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
@@ -75,7 +75,7 @@ class PerUser:
         """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
         optional = [name for name in frame.columns if name == "steps" or name.startswith("slice:")]
         accuracy = [str(name) for name in metric_names(protocol) if name.per_user]
-        check_columns(frame, ["user", *optional], accuracy)
+        check_row_types(frame, ["user", *optional], accuracy)
         return PerUser(
             frame["user"].to_numpy(),
             {str(n): frame[str(n)].to_numpy() for n in metric_names(protocol) if n.per_user},
@@ -113,7 +113,7 @@ class PerImpression:
     @staticmethod
     def read(frame: pl.DataFrame, protocol: dict[str, Any]) -> PerImpression:
         """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
-        check_columns(frame, [name for name in ("row", "group") if name in frame.columns], ["probability", "label"])
+        check_row_types(frame, [name for name in ("row", "group") if name in frame.columns], ["probability", "label"])
         row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))
         return PerImpression(row, probability, label, frame["group"].to_numpy() if "group" in frame.columns else None)
 

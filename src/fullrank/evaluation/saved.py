@@ -1,6 +1,6 @@
 """What a saved evaluation has to be before anything is made of it: the types of evaluation.json and of its rows.
 
-`check_tree` and `check_columns` raise `TypeError` or `ValueError` with the reason, of which `EvaluationResult.load`
+`check_tree` and `check_row_types` raise `TypeError` or `ValueError` with the reason, of which `EvaluationResult.load`
 makes a sentence.
 """
 
@@ -37,7 +37,7 @@ def check_tree(tree: Mapping[str, Any], problem: Problem) -> None:
     _protocol(tree["protocol"], problem)
 
 
-def check_columns(frame: pl.DataFrame, whole: Sequence[str], real: Sequence[str]) -> None:
+def check_row_types(frame: pl.DataFrame, whole: Sequence[str], real: Sequence[str]) -> None:
     """Refuse rows whose columns `whole` are no whole numbers, or whose columns `real` are no numbers."""
     for name, wanted in [*((name, True) for name in whole), *((name, False) for name in real)]:
         if name not in frame.columns:
