@@ -15,10 +15,10 @@ TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
 PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
 
-.PHONY: help install demo test test-slow check golden bench docs clean
+.PHONY: help install demo test test-slow test-attack check golden bench docs clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## .venv with fullrank (editable) and everything its tests need; again only when a version changed
 
@@ -49,8 +49,11 @@ demo: $(STAMP)  ## a generated marketplace end to end: prepare, train, compare f
 test: $(STAMP)  ## every test but the slow ones (one folder or file: make test TESTS=tests/metrics)
 	$(PYTEST) -m "not slow" $(TESTS)
 
-test-slow: $(STAMP)  ## the slow tests alone
-	$(PYTEST) -m slow $(TESTS)
+test-slow: $(STAMP)  ## the slow tests alone, without those of the attack
+	$(PYTEST) -m "slow and not attack" $(TESTS)
+
+test-attack: $(STAMP)  ## every case of tests/attack (under 30 minutes), a table of what came of them, and its record
+	$(BIN)/python -m tests.attack -n $(WORKERS) --out results/attack
 
 check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/ruff check $(CODE)

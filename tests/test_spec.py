@@ -56,7 +56,9 @@ class Whole(Spec):
 def test_json_and_yaml_text() -> None:
     assert Whole.from_text("part: {width: 7}").part.width == 7
     assert Whole.from_text('{\n\t"part": {"rate": 1e-07}\n}').part.rate == 1e-7
-    assert Whole.from_text("limit: .inf").limit == float("inf")
+    for text in (".inf", "-.inf", ".nan"):
+        with refused("invalid-setting", "limit", "finite"):
+            Whole.from_text(f"limit: {text}")
     with refused("neither-yaml-nor-json"):
         Whole.from_text("part: [")
     with refused("invalid-setting", "Whole", "given: 5"):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_ROUNDS, MOST_SEED
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
@@ -16,39 +17,41 @@ from fullrank.evaluation.spec import AnyEvaluation, Evaluation, RankingEvaluatio
 from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Training(Spec):
     """How a model is fitted by gradient descent (AdamW)."""
 
-    max_epochs: int = Field(30, ge=1)
+    max_epochs: int = Field(30, ge=1, le=MOST_EPOCHS)
     """Passes over the training rows."""
     batch_by: Literal["tokens", "rows"] = "tokens"
     """A batch is a number of events (rows of like length together) or a number of rows (drawn at random); an impression
     is one of either."""
-    batch_size: int = Field(4096, ge=1)
+    batch_size: int = Field(4096, ge=1, le=MOST_COUNT)
     """Events or rows per optimizer step, over all processes and micro-batches."""
-    accumulate: int = Field(1, ge=1)
+    accumulate: int = Field(1, ge=1, le=MOST_ROUNDS)
     """Micro-batches that an optimizer step is split into."""
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(1e-3, gt=0, le=100)
     """Peak learning rate."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=MOST_FACTOR)
     """Decoupled weight decay on matrices and tables."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay rates of AdamW's moments."""
     schedule: Literal["constant", "linear", "cosine", "one_cycle", "plateau"] = "constant"
     """Shape of the learning rate after the warm-up: constant, falling to 0, cosine up and down again (one cycle), or a
     tenth at each validation without improvement, down to 1e-6 (plateau)."""
     warmup: float = Field(0.0, ge=0, lt=1)
     """Share of all steps in which the learning rate rises from 0 (one cycle: from peak/25)."""
-    clip_norm: float | None = Field(None, gt=0)
+    clip_norm: float | None = Field(None, gt=0, le=MOST_FACTOR)
     """Largest gradient norm; null does not clip."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of the forward and backward pass (weights stay fp32)."""
-    evaluate_every: int = Field(1, ge=1)
+    evaluate_every: int = Field(1, ge=1, le=MOST_EPOCHS)
     """Epochs between evaluations on the validation split; the best weights by `evaluation.selection` are kept."""
-    patience: int | None = Field(None, ge=1)
+    patience: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     """Evaluations without improvement of `evaluation.selection` before training stops; null runs all epochs."""
-    checkpoint_minutes: float = Field(5.0, ge=0)
+    checkpoint_minutes: float = Field(5.0, ge=0, le=1e6)
     """Minutes between checkpoints inside an epoch (each epoch's end writes one too); 0 writes one every step."""
 
 
@@ -63,7 +66,7 @@ class Experiment(Spec):
     """How it is trained; without effect on a baseline."""
     evaluation: AnyEvaluation = Evaluation()
     """How it is evaluated: by ranked lists, or a ranking model by its probabilities (`kind: clicks`)."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Seed of weights, batches, dropout and negatives."""
 
     @model_validator(mode="before")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
@@ -25,9 +26,10 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
+from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_store, open_store
 from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
+from fullrank.ops.model_memory import build_to_train, build_within
 
 FORMAT = 2
 """Version of the run folder. A reader refuses what is newer than itself and reads all that is older.
@@ -50,7 +52,7 @@ class Run:
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format."""
-        folder = Path(path)
+        folder = check_path("the run", path)
         if is_store(folder):
             raise UserError(
                 f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
@@ -148,7 +150,9 @@ class Run:
             known = self.fields if encoder is None else encoder.fields
             _check_rows(known, tensors, self.path)
         try:
-            model: nn.Module = self.spec.model.build(known)  # type: ignore[attr-defined]
+            held = sum(tensor.nbytes for tensor in tensors.values())
+            build = self.spec.model.build  # type: ignore[attr-defined]
+            model: nn.Module = build_within(lambda: build(known), 4 * held + 2**30, f"the spec of {self.path}")
         except (RuntimeError, MemoryError) as error:
             reason = str(error).splitlines()[0] if str(error) else "out of memory"
             raise UserError(
@@ -174,9 +178,14 @@ class Run:
         return encoder
 
 
-def build_model(experiment: Experiment, known: CatalogOrEncoder) -> Any:
-    """The untrained model of an experiment, built on the items of its catalogue or on the fields of its encoder."""
-    return experiment.model.build(known.fields if isinstance(known, FieldEncoder) else known)  # type: ignore[attr-defined]
+def build_model(experiment: Experiment, known: CatalogOrEncoder, device: torch.device | str = "cpu") -> Any:
+    """The untrained model of an experiment, built on the items of its catalogue or on the fields of its encoder.
+
+    Raises `UserError` where training it takes more memory than `device` has free.
+    """
+    what = known.fields if isinstance(known, FieldEncoder) else known
+    build = experiment.model.build  # type: ignore[attr-defined]
+    return build_to_train(lambda: build(what), device, lambda model: getattr(model, "row_parameters", list)())
 
 
 def store_path(run: Run, *, how: str = "with --data") -> Path:
@@ -192,7 +201,7 @@ def store_path(run: Run, *, how: str = "with --data") -> Path:
 def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> AnyStore:
     """The store that a run was trained on, wherever it is now (`data`). Raises `UserError` where it is another one."""
     found = store_path(run, how=how) if data is None else data
-    store = open_store(found) if isinstance(found, str | Path) else found
+    store = open_store(found) if isinstance(found, str | Path) else check_store("data", found)
     if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
         raise UserError(
             f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)",

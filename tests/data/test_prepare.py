@@ -28,8 +28,8 @@ EVENTS = pl.DataFrame(
 ITEMS = pl.DataFrame(
     {
         "item_id": [10, 99, 30, 10],
-        "title": ["ten", "never bought", "thirty", "ten again"],
-        "price": [1.5, 2.0, None, 9.0],
+        "title": ["ten", "never bought", "thirty", "ten"],
+        "price": [1.5, 2.0, None, 1.5],
     }
 )
 
@@ -79,6 +79,29 @@ def test_items_are_joined_counted_and_kept_in_id_order(tmp_path: Path) -> None:
     assert store.catalog.titles is not None and store.catalog.titles.to_list() == ["ten", None, "thirty"]
     assert store.manifest["item_table"] == {"rows": 4, "repeated": 1, "without_events": 1, "missing": 1}
     assert store.manifest["user_table"] is None
+    (note,) = store.manifest["notes"]
+    assert note.startswith("1 rows of items repeat")
+
+
+def test_rows_of_one_id_that_differ_are_refused(tmp_path: Path) -> None:
+    """Until they were, the first won without a word; equal rows are one, whatever the columns hold."""
+    for column, values in {
+        "title": ["ten", "x", "x", "ten again"],
+        "price": [1.5, 2.0, 2.0, None],
+        "tags": [["a"], [], [], ["a", "b"]],
+        "size": [{"w": 1}, {"w": 2}, {"w": 2}, {"w": 3}],
+    }.items():
+        table = pl.DataFrame({"item_id": [10, 99, 99, 10], column: pl.Series(values, strict=False)})
+        with refused("duplicate-rows", "items", "1 ids", "10 with 2", repr(column), "keep='first'"):
+            prepare(EVENTS, tmp_path / "s", items=table)
+        store = prepare(EVENTS, tmp_path / "s", items=table[:3])
+        assert store.manifest["item_table"]["repeated"] == 1 and store.catalog.frame[column].to_list()[0] == values[0]
+    people = pl.DataFrame({"user_id": ["u1", "u2", "u1"], "age": [1, 2, 3]})
+    with refused("duplicate-rows", "users", "'u1'", "'age'"):
+        prepare(EVENTS, tmp_path / "s", users=people)
+    unsigned = EVENTS.cast({"item_id": pl.UInt64})
+    strange = pl.DataFrame({"item_id": [-1, -2, 10], "title": ["a", "b", "ten"]})  # no two of them are one id
+    assert prepare(unsigned, tmp_path / "s", items=strange).manifest["item_table"]["repeated"] == 0
 
 
 @pytest.mark.parametrize("make", [pl.DataFrame.to_pandas, pl.DataFrame.to_arrow, pl.DataFrame.lazy])
@@ -278,6 +301,8 @@ def test_settings_without_effect_are_refused() -> None:
     for setting, said in {
         "min_rating=3": ("missing-setting", "min_rating", "columns.rating"),
         "event_types=[buy]": ("missing-setting", "event_types", "columns.type"),
+        "columns.item=user_id": ("repeated-column", "'user_id', 'user_id'"),
+        "columns.time=item_id": ("repeated-column", "'item_id', 'item_id'"),
         "k_core=-1": ("setting-out-of-range", "k_core", "-1"),
         "duplicates=frist": ("invalid-setting", "duplicates", "'first'"),
     }.items():

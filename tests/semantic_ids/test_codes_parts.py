@@ -118,11 +118,11 @@ def test_opq_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
         Opq(levels=5, size=8).fit(x, 0, silent)
     with refused("size-not-power-of-two", 6, "engine=torch"):
         Opq(levels=3, size=6, engine="faiss").fit(x, 0, silent)
-    assert Opq(levels=3, size=6).chosen() == "torch"
+    assert Opq(levels=3, size=6).chosen(100, 8) == "torch"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert Opq(size=8).chosen() == "torch"
+    assert Opq(size=8).chosen(100, 8) == "torch"
     with refused("missing-package", "fullrank[codes]"):
-        Opq(size=8, engine="faiss").chosen()
+        Opq(size=8, engine="faiss").chosen(100, 8)
 
 
 def test_learning_from_a_sample_is_said_by_points() -> None:

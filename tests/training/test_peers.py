@@ -92,6 +92,7 @@ def test_only_a_lost_peer_is_told_as_one(text: str, monkeypatch: pytest.MonkeyPa
         raise RuntimeError(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 def test_the_survivor_of_a_killed_process_ends_with_one_sentence(lost: int, market: Store, tmp_path: Path) -> None:
     out, port = tmp_path / "run", free_port()

@@ -164,15 +164,18 @@ def test_histories_without_times(run: Run, market: Store) -> None:
 
 
 def test_a_model_without_times_is_given_none(market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And does not mind a time column that it could not read as seconds."""
+    """Its table is put in order by time all the same, and refused where `prepare` refuses it."""
     model, asked = model_of(tiny(), market), []
     answer = model.answer
     monkeypatch.setattr(model, "answer", lambda batch, **how: (asked.append(batch), answer(batch, **how))[1])
     evaluate(model, market, "test", Evaluation(bootstrap=0))
     assert asked and all(batch.times is None for batch in asked)
     frame = pl.DataFrame({"user_id": [1, 1], "item_id": market.catalog.ids.head(2), "timestamp": ["b", "a"]})
+    predictor = Predictor(model, market.catalog)
+    with refused("unreadable-times", "'timestamp'", "'b'"):
+        predictor.recommend(frame, k=3)
     ranked = rank(model, Flat(Jagged.from_lists([[1, 0]])), k=3)
-    found = Predictor(model, market.catalog).recommend(frame, k=3)
+    found = predictor.recommend(frame.with_columns(timestamp=pl.Series(["2024-01-02", "2024-01-01"])), k=3)
     assert found["item"].to_list() == market.catalog.external(ranked.ids[0]).to_list()
 
 

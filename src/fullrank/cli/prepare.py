@@ -17,6 +17,7 @@ from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from fullrank.data.events.prepare import Prepare
     from fullrank.data.events.store import Store
     from fullrank.data.impressions.store import ImpressionStore
     from fullrank.data.sources import EventSource, ImpressionSource
@@ -85,7 +86,8 @@ def _prepare(
     own, rest = _of_source(changes)
     source = _source_or_file(events, own, folder, "--from")
     if source is None:
-        return make(events, out, items=items, users=users, spec=Prepare().override(*rest), progress=True)
+        spec = _effective(Prepare().override(*rest), rest)
+        return make(events, out, items=items, users=users, spec=spec, progress=True)
     if items is not None or users is not None:
         raise UserError(
             f"the source {events!r} brings its own items and users: leave out --items and --users",
@@ -97,8 +99,18 @@ def _prepare(
             code="wrong-kind-of-source",
         )
     tables = source.read(folder or DOWNLOADS / events)
-    spec = Prepare.parse({"columns": dict(tables.columns)}).override(*rest)
+    spec = _effective(Prepare.parse({"columns": dict(tables.columns)}).override(*rest), rest)
     return make(tables.events, out, items=tables.items, users=tables.users, spec=spec, progress=True)
+
+
+def _effective(spec: Prepare, changes: list[str]) -> Prepare:
+    """The spec, unless it was told a column of ratings that nothing reads. A source names its own in any case."""
+    if spec.min_rating is None and any(change.startswith("columns.rating=") for change in changes):
+        raise UserError(
+            f"--rating-col {spec.columns.rating} has no effect without --min-rating, the least rating that is kept",
+            code="setting-without-effect",
+        )
+    return spec
 
 
 def _of_source(changes: list[str]) -> tuple[list[str], list[str]]:

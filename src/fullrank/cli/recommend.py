@@ -122,13 +122,14 @@ def recommend(
     if out is not None:
         check_suffix(out, "--out ")
     from fullrank import api
+    from fullrank.inference.requests import check_columns
     from fullrank.run import Run
 
     output = Output(as_json)
     opened = Run.open(run)
     predictor = api.load(opened, device=device)
     catalog = predictor.catalog
-    columns = (user or "user_id", item or "item_id", when or "timestamp")
+    columns = check_columns((user or "user_id", item or "item_id", when or "timestamp"))
     asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
     missing = _unknown(asked, columns[1], catalog)
     answers = predictor.recommend(
@@ -175,10 +176,11 @@ def _listed(history: list[str], catalog: Catalog) -> list[list[Any]]:
     return [catalog.parse(some).to_list() if some else [] for some in words]
 
 
-def _table(path: Path | None, columns: tuple[str, str, str], catalog: Catalog, timed: bool) -> pl.DataFrame:
+def _table(path: Path | None, columns: tuple[str, ...], catalog: Catalog, timed: bool) -> pl.DataFrame:
     """The table of histories, its item ids in the catalogue's type (a CSV file knows text alone)."""
     import polars as pl
 
+    from fullrank.data import values
     from fullrank.data.frames import InputTable
 
     source = InputTable(path, "histories")
@@ -190,8 +192,13 @@ def _table(path: Path | None, columns: tuple[str, str, str], catalog: Catalog, t
         raise UserError(f"{source.name} has no rows", code="empty-table")
     if source.typed:
         return frame
-    ids = catalog.parse(frame[columns[1]].cast(pl.String).fill_null("").to_list()).alias(columns[1])
-    return source.infer(frame.with_columns(ids), keep_text=columns[0])
+    text = frame[columns[1]]
+    values.refuse(text.is_null(), text, f"column {columns[1]!r} of {source.name}", "missing ids", code="missing-ids")
+    frame = frame.with_columns(catalog.parse(text.cast(pl.String).to_list()).alias(columns[1]))
+    if columns[2] in frame.columns:  # times are read as `prepare` reads them in such a file
+        what = f"column {columns[2]!r} of {source.name}"
+        frame = frame.with_columns(values.moments(frame[columns[2]], what, typed=False))
+    return frame
 
 
 def _unknown(asked: Any, item: str, catalog: Catalog) -> list[Any]:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+MOST_SENTENCE = 2000
+"""Characters of a sentence: what is longer is cut in the middle, where it lists what was given or is allowed."""
+MOST_GIVEN = 200
+"""Characters that a sentence shows of a value."""
+MOST_NAMES = 2000
+"""Names among which the nearest is looked for; difflib takes a second for so many."""
+_QUOTED = re.compile(rf"""(?<!\w)(?:'[^'\n]{{{MOST_GIVEN},}}'|"[^"\n]{{{MOST_GIVEN},}}")(?!\w)""")
 
 
 class UserError(ValueError):
@@ -14,13 +23,18 @@ class UserError(ValueError):
     """
 
     def __init__(self, sentence: str, *, code: str = "user-error"):
+        if len(sentence) > MOST_GIVEN:
+            sentence = middle_cut(_QUOTED.sub(lambda found: middle_cut(found[0]), sentence), MOST_SENTENCE)
         super().__init__(sentence)
         self.code = code
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` where one allowed name is close to what was given, else the empty string."""
-    close = difflib.get_close_matches(str(given), [str(a) for a in allowed], n=1, cutoff=0.5)
+    given, names = str(given), [name for a in allowed if len(name := str(a)) <= MOST_GIVEN]
+    if len(given) > MOST_GIVEN or len(names) > MOST_NAMES:
+        return ""
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -31,11 +45,16 @@ def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
     return UserError(sentence, code=f"unknown-{what.replace(' ', '-')}")
 
 
-def brief(value: object, most: int = 200) -> str:
+def brief(value: object, most: int = MOST_GIVEN) -> str:
     """A value as an error sentence shows it: its `repr`, cut in the middle where it has more than `most` characters."""
     try:
         text = repr(value)
+        return middle_cut(" ".join(text.split()) if "\n" in text else text, most)  # tables and arrays have many lines
     except (ValueError, RecursionError):  # a whole number of thousands of digits; what nests too deeply
         return f"a {type(value).__name__} that is too large to show"
+
+
+def middle_cut(text: str, most: int = MOST_GIVEN) -> str:
+    """A text with dots in place of its middle where it has more than `most` characters."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"

@@ -1,19 +1,24 @@
 """Write files and folders that are whole or absent: the one way in which anything is written.
 
-What is being written lies in a hidden folder ``.NAME.PID-N.part`` beside its place. It is flushed to disk and then
-takes the place in one step, so a killed process or a full disk leaves what was there before. What a killed process left
-beside a place is removed by the next one that writes there, and never counts as one of `foreign_files`.
+What is being written lies in a hidden folder ``.NAME.PID-N-HOST.part`` beside its place. It is flushed to disk and
+then takes the place in one step, so a killed process or a full disk leaves what was there before. What a killed process
+left beside a place is removed by the next one that writes there, and never counts as one of `foreign_files`.
+
+A folder has one writer at a time (`core.locks`). Of a file the last writer wins, whole.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import itertools
 import json
 import os
 import re
 import shutil
 import stat
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,9 +28,16 @@ import numpy as np
 from pydantic_core import to_jsonable_python
 
 from fullrank.core.errors import UserError
+from fullrank.core.locks import HOST, folder_lock, holds_lock
 
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
-_LEFTOVER = re.compile(r"\..+\.((\d+)(?:-\d+)?)\.(?:part|previous)")
+_HOST = hashlib.sha256(HOST.encode()).hexdigest()[:8]
+"""This machine in the names of parts: on a disk that several share, a process id says nothing without it."""
+_LEFTOVER = re.compile(r"\..+\.((\d+)(?:-\d+)?(?:-([0-9a-f]{8}))?)\.(?:part|previous)")
+"""[1] the writer, [2] its process, [3] its machine, which names of versions up to 0.1 lack."""
+_LOCK = re.compile(r"\..+\.lock")
+_LONGEST = 24 * 3600.0
+"""Seconds after which a part of a file that another machine was writing is taken for left over."""
 _LIVE: set[str] = set()
 """Parts that this process is writing: its threads share one process id."""
 _NUMBERS = itertools.count(1)
@@ -92,9 +104,15 @@ def write_jsonl(path: str | Path, rows: Iterable[Any]) -> None:
 
 
 def write_array(path: str | Path, array: np.ndarray) -> None:
-    """Write a .npy file."""
+    """Write a .npy file.
+
+    `np.save` writes through a stream of C and does not look whether its end reached the disk: on a full one the file
+    would be cut short without an error.
+    """
+    array = np.asarray(array, order="C")
     with open_whole(path) as file:
-        np.save(file, array, allow_pickle=False)
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def copy_file(source: Path, path: Path) -> None:
@@ -124,9 +142,9 @@ class Pending:
         """The path to write to."""
         if self.folder is None:
             return self.path
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.path)
-        self.folder.mkdir()  # a folder, since some writers make temporary files of their own beside what they write
+        # a folder, since some writers make temporary files of their own beside what they write
+        self.folder.mkdir(parents=True)
         return self.folder / "whole"  # a name that no reader of the folder around it takes for data
 
     def commit(self) -> None:
@@ -146,29 +164,82 @@ class Pending:
             _forget(self.folder)
 
 
+class PendingFolder:
+    """A folder on its way: `begin`, then `commit`, and `abandon` in any case. All three raise `OSError`.
+
+    The caller holds its lock. `keeps` says of a name in the older folder whether it goes over into the new one.
+    """
+
+    def __init__(self, path: str | Path, keeps: Callable[[str], bool] = lambda name: False):
+        self.path, self.keeps = Path(os.path.realpath(path)), keeps  # `resolve` raises for a loop of links
+        self.folder = _part(self.path)
+
+    def begin(self) -> Path:
+        """An empty folder to write to."""
+        remove_leftovers(self.path)
+        self.folder.mkdir(parents=True)
+        return self.folder
+
+    def commit(self) -> None:
+        """Take the place, in exchange for an older folder."""
+        _carry(self.path, self.folder, self.keeps)
+        for file in self.folder.iterdir():
+            _flush(file)
+        _flush(self.folder)
+        old = _swap(self.folder, self.path)
+        if old is not None:
+            _carry(old, self.path, self.keeps)  # what has come in the meantime
+            _forget(old)
+
+    def abandon(self) -> None:
+        _forget(self.folder)
+
+
 @contextmanager
-def whole_folder(out: str | Path) -> Iterator[Path]:
+def whole_folder(out: str | Path, what: str = "another command") -> Iterator[Path]:
     """An empty folder to write into; it becomes `out` when the block ends without an error.
 
-    An older folder is exchanged for it in one step. Raises `UserError` where the disk is full or the place cannot be
-    written.
+    An older folder is exchanged for it in one step. Holds the lock of `out`; `what` names the holder. Raises
+    `UserError` where another process writes there, the disk is full, or the place cannot be written.
     """
-    out = Path(out).resolve()
-    building = _part(out)
+    place = Path(os.path.realpath(out))
+    with folder_lock(place, what):
+        pending = PendingFolder(place)
+        try:
+            yield pending.begin()
+            pending.commit()
+        except NotWritten as error:  # a file in the folder: what is named is the folder that was asked for
+            raise NotWritten(place, error.reason, folder=True) from error
+        except OSError as error:
+            raise NotWritten(place, reason_of(error), folder=True) from error
+        finally:
+            pending.abandon()
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """An empty folder for temporary files, gone when the block ends; that of a killed process goes with the next one.
+
+    Raises `UserError` where the disk refuses.
+    """
+    place = Path(tempfile.gettempdir()) / "fullrank"
+    scratch = _part(place)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(out)
-        building.mkdir()
-        yield building
-        for file in building.iterdir():
-            _flush(file)
-        _swap(building, out)
-    except NotWritten as error:  # a file in the folder: what is named is the folder that was asked for
-        raise NotWritten(out, error.reason, folder=True) from error
+        remove_leftovers(place)
+        scratch.mkdir(mode=0o700)
     except OSError as error:
-        raise NotWritten(out, reason_of(error), folder=True) from error
+        _forget(scratch)
+        raise NotWritten(scratch, reason_of(error), folder=True) from error
+    try:
+        yield scratch
     finally:
-        _forget(building)
+        _forget(scratch)
+
+
+def without_dots(out: str | Path) -> Path:
+    """A path to write to. One with `..` in it is resolved: `a/missing/../z` is `a/z`, also where `a/missing` is not."""
+    path = Path(out)
+    return Path(os.path.realpath(path)) if ".." in path.parts else path
 
 
 def require_replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool]) -> None:
@@ -179,7 +250,7 @@ def require_replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is
     if not out.exists():
         return
     if not out.is_dir():
-        raise UserError(f"{str(out)!r} is a file; name a folder for the store", code="not-a-folder")
+        raise UserError(f"{str(out)!r} is a file; name a folder for the {what}", code="not-a-folder")
     if not foreign_files(out):
         return
     if not is_one(out):
@@ -196,8 +267,8 @@ def require_replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is
 
 
 def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: False) -> list[str]:
-    """Names in a folder that are not its own, in order; none where it does not exist. What killed writers left counts
-    as nobody's.
+    """Names in a folder that are not its own, in order; none where it does not exist. What killed writers left, and the
+    files of locks, count as nobody's.
     """
     if not folder.exists():
         return []
@@ -205,24 +276,45 @@ def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: Fal
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a name is that of something half written, of this process or a killed one."""
-    return _LEFTOVER.fullmatch(name) is not None
+    """Whether a name is that of something half written, of this process or a killed one, or of a lock."""
+    return _LEFTOVER.fullmatch(name) is not None or _LOCK.fullmatch(name) is not None
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers to this place left beside it."""
-    if os.name == "nt":  # there is no harmless signal to ask whether a process lives
-        return
-    for left in list(path.parent.iterdir()):
+    """Remove what killed writers to this place left beside it: all that is half written where this one holds its lock,
+    and otherwise what belongs to processes that are gone.
+    """
+    alone = holds_lock(path)
+    for left in _leftovers(path.parent):
         found = _LEFTOVER.fullmatch(left.name)
-        if found is None or not left.name.startswith(f".{path.name}.{found[1]}.") or _alive(int(found[2]), left):
+        if found is None or not left.name.startswith(f".{path.name}.{found[1]}."):
             continue
         if left.suffix == ".previous" and not path.exists():
             continue  # killed between two renames: this is the only copy
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
+        if not _written(left, alone):
+            _remove(left)
+
+
+def sweep_folder(folder: Path) -> None:
+    """Remove what killed writers left of any file in a folder."""
+    for left in _leftovers(folder):
+        if left.suffix == ".part" and not _written(left, False):
+            _remove(left)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    with suppress(FileNotFoundError):
+        return [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name)]
+    return []
+
+
+def _remove(left: Path) -> None:
+    """Also where another process does the same."""
+    if left.is_dir() and not left.is_symlink():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
+        with suppress(OSError):  # gone by now, or of another user
+            left.unlink()
 
 
 def reason_of(error: Exception) -> str:
@@ -232,7 +324,7 @@ def reason_of(error: Exception) -> str:
 
 def _part(path: Path) -> Path:
     """A name of its own for each writer, also of one process; `_forget` it in the end."""
-    part = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}-{_HOST}.part")
     _LIVE.add(str(part))
     return part
 
@@ -242,10 +334,14 @@ def _forget(part: Path) -> None:
     _LIVE.discard(str(part))
 
 
-def _swap(new: Path, out: Path) -> None:
+def _swap(new: Path, out: Path) -> Path | None:
+    """Give `new` the place `out`; where the older folder is now, None where there was none."""
+    aside: Path | None = None
     if not out.exists():
         new.rename(out)
-    elif not _exchange(new, out):
+    elif _exchange(new, out):
+        aside = new
+    else:
         # Without an atomic exchange the old folder steps aside for the time of two renames.
         aside = new.with_suffix(".previous")
         out.rename(aside)
@@ -254,9 +350,28 @@ def _swap(new: Path, out: Path) -> None:
         except OSError:
             aside.rename(out)
             raise
-        shutil.rmtree(aside, ignore_errors=True)
     with suppress(OSError):
         _flush(out.parent)
+    return aside
+
+
+def _carry(old: Path, new: Path, keeps: Callable[[str], bool]) -> None:
+    """Copies (links, where the disk has them) of what is kept of an older folder: it loses nothing by that."""
+    for entry in sorted(old.iterdir()) if old.is_dir() else ():
+        copy = new / entry.name
+        if not keeps(entry.name) or is_leftover(entry.name) or copy.exists():
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.copytree(entry, copy, symlinks=True, copy_function=_link)
+        else:
+            _link(entry, copy)
+
+
+def _link(source: str | Path, copy: str | Path) -> None:
+    try:
+        os.link(source, copy, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, copy, follow_symlinks=False)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -277,10 +392,21 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _alive(process: int, part: Path) -> bool:
-    """Whether the writer of a part still runs: a process, or a thread of this one."""
-    if process == os.getpid():
+def _written(part: Path, alone: bool) -> bool:
+    """Whether a part may still be written: by a process that lives, or by a thread of this one."""
+    found = _LEFTOVER.fullmatch(part.name)
+    assert found is not None
+    process, host = int(found[2]), found[3]
+    if process == os.getpid() and host in (None, _HOST):
         return str(part) in _LIVE
+    if alone and host is not None:
+        return False  # who writes to that place holds its lock, and we do
+    if host not in (None, _HOST):
+        with suppress(OSError):
+            return time.time() - part.stat().st_mtime < _LONGEST
+        return False
+    if os.name == "nt":  # there is no harmless signal to ask whether a process lives
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief, did_you_mean, middle_cut
 from fullrank.core.readers import read_yaml_text
 
 
@@ -29,19 +29,24 @@ def put_setting(tree: dict[str, Any], path: str, value: Any) -> None:
 def _put(tree: Any, keys: list[str], value: Any, whole: str) -> None:
     key, rest = keys[0], keys[1:]
     if isinstance(tree, list):
-        if not key.isdigit() or int(key) >= len(tree):
-            raise UserError(f"{whole}: {key!r} is not a place in a list of {len(tree)}", code="unknown-setting")
+        if not key.isdecimal() or len(key) > 9 or int(key) >= len(tree):
+            raise UserError(
+                f"{middle_cut(whole)}: {brief(key)} is not a place in a list of {len(tree)}", code="unknown-setting"
+            )
         if rest:
             _put(tree[int(key)], rest, value, whole)
         else:
             tree[int(key)] = value
         return
     if not isinstance(tree, dict):
-        raise UserError(f"{whole}: nothing can be set below this value; it is {brief(tree)}", code="unknown-setting")
+        raise UserError(
+            f"{middle_cut(whole)}: nothing can be set below this value; it is {brief(tree)}", code="unknown-setting"
+        )
     if key not in tree:
         names = [n for n in tree if n != "kind"]
         raise UserError(
-            f"{whole}: there is no setting {key!r}{did_you_mean(key, names)} (allowed: {', '.join(names)})",
+            f"{middle_cut(whole)}: there is no setting {brief(key)}{did_you_mean(key, names)} "
+            f"(allowed: {', '.join(names)})",
             code="unknown-setting",
         )
     if rest == ["kind"]:

@@ -7,19 +7,24 @@ A component's hyperparameters are declared once, in its Spec; ``kind`` is the co
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief, did_you_mean, middle_cut
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.readers import read_json_text, read_yaml_text
 
 FEW = 5
 """Mistakes that an error sentence tells."""
+MOST_MESSAGE = 600
+"""Characters that it tells of one: of an enum, pydantic lists what is allowed."""
 BEFORE = "before"
 """Where a field that `later` declared keeps the value that changes nothing."""
+MEMBER = re.compile(r"(constrained-)?(int|float|str)|(tuple|dict|list)\[.*\]")
+"""How pydantic names the members of a union in the path of a mistake."""
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
 
 
@@ -31,7 +36,7 @@ class Spec(BaseModel):
         extra="forbid",
         validate_default=True,
         use_attribute_docstrings=True,
-        ser_json_inf_nan="constants",
+        allow_inf_nan=False,
         protected_namespaces=(),
     )
 
@@ -122,8 +127,8 @@ def error_sentence(error: ValidationError) -> str:
     """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few."""
     parts, found = [], error.errors()
     for item in found[:FEW]:
-        where = ".".join(str(p) for p in item["loc"])
-        text = item["msg"].removeprefix("Value error, ")
+        where = ".".join(middle_cut(str(p), 80) for p in item["loc"] if not MEMBER.fullmatch(str(p)))
+        text = middle_cut(item["msg"].removeprefix("Value error, "), MOST_MESSAGE)
         given = "" if item["type"] == "value_error" else f" (given: {brief(item['input'])})"
         parts.append(f"{where}: {text}{given}" if where else f"{text}{given}")
     return "; ".join([*parts, f"and {len(found) - FEW:,} more mistakes"] if len(found) > FEW else parts)

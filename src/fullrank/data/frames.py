@@ -186,6 +186,8 @@ def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
             "(polars, pandas, Arrow, DuckDB relation, Spark)",
             code="not-a-table",
         ) from None
+    except nw.exceptions.DuplicateError:
+        raise UserError(f"{what} has two columns of the same name; rename one", code="repeated-column") from None
 
 
 def _scan(path: Path, name: str) -> pl.LazyFrame:

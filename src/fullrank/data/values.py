@@ -11,13 +11,15 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from fullrank.core.errors import UserError
 
 Unit = Literal["s", "ms", "us", "ns"]
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+YEAR_5000 = 10**11
+"""Seconds since 1970, about: numbers beyond it are probably milliseconds."""
 _LIMIT = 2**62  # seconds; far outside of any calendar, far inside of int64
 
 
@@ -170,19 +172,7 @@ def seconds(series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = Tru
     datetimes are taken as they are. Seconds round down; the key keeps what is below a second, so that order is kept.
     Raises `UserError` for missing, NaN, infinite or unreadable times.
     """
-    dtype = series.dtype
-    if dtype == pl.String:
-        numeric = None if typed else _numeric_text(series)
-        if numeric is not None:
-            refuse(numeric.is_null(), series, what, "times that are missing or no numbers", code="unreadable-times")
-        moments = iso(series) if numeric is None else numeric
-        refuse(moments.is_null(), series, what, "times that are missing or not ISO 8601", code="unreadable-times")
-        series = moments
-    elif not (dtype.is_numeric() or dtype in (pl.Date, pl.Datetime)):
-        raise UserError(
-            f"{what} is of type {dtype}; times are numbers, ISO 8601 strings, dates or datetimes",
-            code="wrong-column-type",
-        )
+    series = moments(series, what, typed=typed)
     if series.dtype in (pl.Date, pl.Datetime):
         if unit != "s":
             raise UserError(
@@ -191,6 +181,41 @@ def seconds(series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = Tru
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
         return _calendar(series)
     return _clock(series, what, _PER_SECOND[unit])
+
+
+def moments(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
+    """Times as numbers, dates or datetimes: text parsed, the other types as they are; nulls of those stay.
+
+    Text is ISO 8601; of an untyped file it is numbers where most of it are. Raises `UserError` for text that is
+    neither, and for columns of other types.
+    """
+    if series.dtype == pl.String:
+        numeric = None if typed else _numeric_text(series)
+        if numeric is not None:
+            refuse(numeric.is_null(), series, what, "times that are missing or no numbers", code="unreadable-times")
+        found = iso(series) if numeric is None else numeric
+        refuse(found.is_null(), series, what, "times that are missing or not ISO 8601", code="unreadable-times")
+        return found
+    if not (series.dtype.is_numeric() or series.dtype in (pl.Date, pl.Datetime)):
+        raise UserError(
+            f"{what} is of type {series.dtype}; times are numbers, ISO 8601 strings, dates or datetimes",
+            code="wrong-column-type",
+        )
+    return series
+
+
+def in_time(
+    series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True
+) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"] | None]:
+    """Events by their times: seconds [E] as given, and their rows in order of time; None where they stand in it.
+
+    Equal times keep input order. A store and a request are put in order by this one function, so that a model answers
+    for the order that it was trained on. Times are read, and refused, as in `seconds`.
+    """
+    time, key = seconds(series, what, unit, typed=typed)
+    if bool((key[1:] >= key[:-1]).all()):
+        return time, None
+    return time, np.argsort(key, kind="stable")
 
 
 def iso(text: pl.Series) -> pl.Series:
@@ -222,7 +247,7 @@ def iso_seconds(text: str) -> int:
 
 def with_date(seconds: int) -> str:
     """Seconds since 1970 as a person reads them: with the date, where it is one of a calendar."""
-    day = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if abs(seconds) < 1e11 else None
+    day = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if -6e10 < seconds < 1e11 else None
     return f"{seconds}" + (f" ({day:%Y-%m-%d})" if day else "")
 
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from fullrank.core.errors import UserError
+from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_ENTRIES, MOST_LIST, MOST_SEED
+from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
@@ -18,6 +19,7 @@ from fullrank.models.sequential.reasoning.budget import Budget
 
 Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
 """Metrics of click probabilities that may choose among checkpoints."""
+ListLength = Annotated[int, Field(ge=1, le=MOST_LIST)]
 
 
 class Evaluation(Spec):
@@ -25,9 +27,9 @@ class Evaluation(Spec):
 
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
-    ks: tuple[int, ...] = (1, 5, 10, 20)
+    ks: tuple[ListLength, ...] = Field((1, 5, 10, 20), min_length=1, max_length=MOST_ENTRIES)
     """List lengths at which each metric without its own `@k` is computed."""
-    metrics: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] | None = Field(None, max_length=MOST_ENTRIES)
     """Names such as `ndcg`, `fair0.8` (at every k) or `recall@50`; None is every metric that the protocol allows."""
     selection: str = "ndcg@10"
     """The accuracy metric by which training chooses among checkpoints; larger is better."""
@@ -35,11 +37,11 @@ class Evaluation(Spec):
     """Whether items of the whole history are kept out of the ranking, or ranked like any other."""
     protocol: Literal["full", "sampled"] = "full"
     """Rank the whole catalogue, or each target among sampled negatives (not comparable with anything else)."""
-    negatives: int | None = Field(default=None, ge=1)
+    negatives: int | None = Field(default=None, ge=1, le=MOST_LIST)
     """Sampled protocol: negatives per user; None is 100."""
     negatives_from: Literal["uniform", "popularity"] | None = None
     """Sampled protocol: drawn evenly (None) or by training popularity."""
-    sampled: int | None = Field(default=None, ge=1)
+    sampled: int | None = Field(default=None, ge=1, le=MOST_LIST)
     """Full protocol: rank each target among so many shared uniform negatives too, and report the gap (SRT: 10,000)."""
     popularity: Literal["train", "all"] = "train"
     """Events that count as popularity: training, or all including the targets (SPRINT's code; a leak)."""
@@ -53,16 +55,26 @@ class Evaluation(Spec):
     """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
     slices: bool = True
     """Report per-user metrics by kind of user, history length and popularity of the target as well."""
-    bootstrap: int = Field(default=200, ge=0)
+    bootstrap: int = Field(default=200, ge=0, le=MOST_BINS)
     """Resamplings of the users behind each interval; 0 is none."""
     level: float = Field(default=0.95, gt=0, lt=1)
     """Coverage of the intervals."""
-    batch_size: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1, le=MOST_COUNT)
     """Users per batch; None is what the memory budget allows. Does not change results."""
-    block: int | None = Field(default=None, ge=1)
+    block: int | None = Field(default=None, ge=1, le=MOST_COUNT)
     """Items per block; None is the measured default. Does not change results."""
-    seed: int = 0
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Of resampling, of sampled negatives and of dropped events."""
+
+    @field_validator("ks", mode="before")
+    @classmethod
+    def _list_lengths(cls, given: Any) -> Any:
+        numbers = [k for k in given if type(k) is int] if isinstance(given, list | tuple) else []
+        if given in ([], ()) or any(not 1 <= k <= MOST_LIST for k in numbers):
+            raise UserError(
+                f"ks must be list lengths of 1 to {MOST_LIST:,}, not {brief(list(given))}", code="invalid-list-length"
+            )
+        return given
 
     @field_validator("selection")
     @classmethod
@@ -100,8 +112,6 @@ class Evaluation(Spec):
             raise _idle("decoding has no effect when protocol is 'sampled': candidates are scored one by one")
         if self.bootstrap == 0 and self._changed("level"):
             raise _idle(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")
-        if not self.ks or min(self.ks) < 1:
-            raise UserError(f"ks must be list lengths of at least 1, not {list(self.ks)}", code="invalid-list-length")
         self._check_names()
         return self
 
@@ -147,17 +157,17 @@ class RankingEvaluation(Spec):
     kind: Literal["clicks"] = "clicks"
     selection: Selection = "auc"
     """The metric by which training chooses among checkpoints; logloss is better smaller, the others larger."""
-    bins: int = Field(20, ge=1)
+    bins: int = Field(20, ge=1, le=MOST_BINS)
     """Parts of the reliability curve, of equally many rows each."""
-    bootstrap: int = Field(200, ge=0)
+    bootstrap: int = Field(200, ge=0, le=MOST_BINS)
     """Resamplings behind each interval; 0 is none."""
     level: float = Field(0.95, gt=0, lt=1)
     """Coverage of the intervals."""
     unit: Literal["row", "group"] = "row"
     """What is resampled: rows, or whole groups (rows of one user depend on each other); needs a group column."""
-    batch_size: int = Field(16_384, ge=1)
+    batch_size: int = Field(16_384, ge=1, le=MOST_COUNT)
     """Rows per batch. Does not change results beyond rounding."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Of resampling."""
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
+from fullrank.core.checks import check_flag
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
@@ -32,6 +33,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.predict import PredictionFile, predict, predict_file
 from fullrank.inference.recommend import check_settings, long_frame, rank_requests
 from fullrank.inference.requests import (
+    COLUMNS,
     HistoryInput,
     ItemLists,
     RequestBatch,
@@ -112,7 +114,7 @@ class Predictor:
         unknown: str = "skip",
         empty: str = "popular",
         untimed: str = "error",
-        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        columns: Sequence[str] = COLUMNS,
         time_unit: Unit = "s",
         titles: bool = False,
     ) -> Any:
@@ -136,6 +138,7 @@ class Predictor:
         a frame was given. Raises `UserError` for what cannot be done as asked.
         """
         check_settings(k, seen, empty)
+        check_flag("titles", titles)
         budget, decoding = self.settings(budget, decoding)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         filters = read_filters(exclude, allow, request, self.catalog)
@@ -170,7 +173,7 @@ class Predictor:
         budget: Budget | Mapping[str, Any] | None = None,
         unknown: str = "skip",
         untimed: str = "error",
-        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        columns: Sequence[str] = COLUMNS,
         time_unit: Unit = "s",
     ) -> Any:
         """The score of each candidate for each history: user, item, score, in the order given.
@@ -222,6 +225,7 @@ class Predictor:
         model does not know, and for a model without a similarity of items (popularity, recency).
         """
         check_settings(k, "exclude", "popular")
+        check_flag("titles", titles)
         several = isinstance(items, list | tuple | np.ndarray | pl.Series)
         queries = pl.Series("item", list(items) if several else [items], strict=False)
         ids = self.catalog.lookup(queries)
@@ -274,7 +278,7 @@ class Predictor:
         Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
         # Any history does: all scorers share these vectors.
-        one = self._read([[self.catalog.ids[0]]], "error", "even", (), "s")
+        one = self._read([[self.catalog.ids[0]]], "error", "even", COLUMNS, "s")
         return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def user_vectors(
@@ -284,7 +288,7 @@ class Predictor:
         budget: Budget | Mapping[str, Any] | None = None,
         unknown: str = "skip",
         untimed: str = "error",
-        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        columns: Sequence[str] = COLUMNS,
         time_unit: Unit = "s",
     ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
         """Users, and a vector for each of their histories: its inner product with an item's vector is the score.

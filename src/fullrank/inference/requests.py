@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from os import PathLike
+from typing import Any, get_args
 
 import narwhals as nw
 import numpy as np
@@ -15,6 +16,7 @@ from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.frames import InputTable
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
 
@@ -23,6 +25,8 @@ HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 columns."""
 ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
 """Item ids: one list for all histories, a list for each, or {user: items}."""
+COLUMNS = ("user_id", "item_id", "timestamp")
+"""Names of the columns of a table of histories: user, item, time."""
 STEP = 86_400
 """Seconds between events without times, under `untimed="even"`."""
 
@@ -59,14 +63,29 @@ def read_histories(
     *,
     unknown: str = "skip",
     untimed: str = "error",
-    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    columns: Sequence[str] = COLUMNS,
     time_unit: values.Unit = "s",
     timed: bool = False,
 ) -> RequestBatch:
-    """The histories as arrays. `timed`: a model reads when events happened. The rest is as in `Predictor.recommend`."""
+    """The histories as arrays. `timed`: a model reads when events happened. The rest is as in `Predictor.recommend`.
+
+    A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
+    """
     check_choice("unknown", unknown, ("skip", "error"))
     check_choice("untimed", untimed, ("error", "even"))
-    names, lengths, items, times, give = _flat(histories, columns, catalog, time_unit if timed else None)
+    check_choice("time_unit", time_unit, get_args(values.Unit))
+    columns = check_columns(columns)
+    listed = isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str))
+    if listed:
+        flat = _from_lists(histories, catalog)
+        if time_unit != "s":
+            raise UserError(
+                f"time_unit={time_unit!r} has no effect on histories without times; leave it out",
+                code="setting-without-effect",
+            )
+    else:
+        flat = _from_table(histories, columns, catalog, time_unit, timed=timed)
+    lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
         times = _even(lengths, columns, untimed)
     known = items >= 0
@@ -79,8 +98,8 @@ def read_histories(
         owner = np.repeat(np.arange(len(lengths)), lengths)
         lengths = np.bincount(owner[known], minlength=len(lengths))
         items, times = items[known], None if times is None else times[known]
-    flat = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times)
-    return RequestBatch(names, flat, isinstance(histories, Sequence | Mapping), give)
+    made = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times)
+    return RequestBatch(flat.users, made, listed, flat.give)
 
 
 def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, catalog: Catalog) -> Filters:
@@ -188,12 +207,31 @@ def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged |
     return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
 
 
-def check_choice(name: str, given: str, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, given: Any, allowed: tuple[str, ...]) -> None:
     """Raise `UserError` unless a policy is one of those allowed."""
-    if given not in allowed:
+    if not isinstance(given, str) or given not in allowed:
         raise UserError(
-            f"{name}={given!r}{did_you_mean(given, allowed)} (allowed: {', '.join(allowed)})", code="unknown-choice"
+            f"{name}={brief(given)}{did_you_mean(brief(given), allowed)} (allowed: {', '.join(allowed)})",
+            code="unknown-choice",
         )
+
+
+def check_columns(columns: Any) -> tuple[str, ...]:
+    """The names of the columns of user, item and, where there is a third, time. Raises `UserError` for others."""
+    if isinstance(columns, str) or not isinstance(columns, Sequence) or len(columns) not in (2, 3):
+        raise UserError(
+            f"columns={brief(columns)}: name two or three, user, item and time, such as ('user_id', 'item_id', "
+            "'timestamp')",
+            code="not-column-names",
+        )
+    if not all(isinstance(name, str) for name in columns):
+        raise UserError(f"columns={brief(columns)}: names of columns are strings", code="not-column-names")
+    if len(set(columns)) < len(columns):
+        raise UserError(
+            f"columns={brief(list(columns))} names one column twice; user, item and time are columns of their own",
+            code="repeated-column",
+        )
+    return tuple(columns)
 
 
 def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
@@ -208,78 +246,119 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
     return np.concatenate([np.arange(n, dtype=np.int64) * STEP for n in lengths])
 
 
-def _flat(
-    histories: HistoryInput, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
-) -> tuple[pl.Series | None, np.ndarray, np.ndarray, np.ndarray | None, Any]:
-    """Users (None: numbered), events of each, internal item ids of all (-1: unknown), seconds, and how to give a polars
-    frame back.
+@dataclass(frozen=True)
+class _Flat:
+    """All events behind each other, history after history, each in order of time."""
 
-    The seconds are None where there are none, or where no `unit` says that somebody reads them.
-    """
-    if isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str)):
-        given = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
-        lists = [[items] if isinstance(items, str) else _one_list("the history", user, items) for user, items in given]
-        if not lists:
-            raise UserError("there are no histories; give at least one", code="no-histories")
-        users = pl.Series("user", list(histories), strict=False) if isinstance(histories, Mapping) else None
-        flat = [item for items in lists for item in items]
-        return users, np.array([len(items) for items in lists]), catalog.lookup(flat), None, lambda frame: frame
-    return _from_frame(histories, columns, catalog, unit)
+    users: pl.Series | None
+    """None: they are numbered."""
+    lengths: Int[np.ndarray, "U"]
+    items: Int[np.ndarray, "E"]
+    """Internal item ids, -1 where the catalogue does not have the item."""
+    times: Int[np.ndarray, "E"] | None = None
+    """Seconds since 1970; None where there are none."""
+    give: Callable[[pl.DataFrame], Any] = lambda frame: frame
+    """A polars frame as the caller's type of DataFrame."""
 
 
-def _from_frame(
-    table: Any, columns: Sequence[str], catalog: Catalog, unit: values.Unit | None
-) -> tuple[pl.Series, np.ndarray, np.ndarray, np.ndarray | None, Any]:
+def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) -> _Flat:
+    named = isinstance(histories, Mapping)
+    given = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
+    lists = [[items] if isinstance(items, str) else _one_list("the history", user, items) for user, items in given]
+    if not lists:
+        raise UserError("there are no histories; give at least one", code="no-histories")
+    flat = [item for items in lists for item in items]
+    if any(item is None for item in flat):
+        raise UserError(
+            f"{sum(item is None for item in flat)} of {len(flat):,} items of the histories are None; leave them out",
+            code="missing-ids",
+        )
+    users = _user_names(list(histories)) if named else None
+    return _Flat(users, np.array([len(items) for items in lists]), catalog.lookup(flat))
+
+
+def _user_names(given: list[Any]) -> pl.Series:
+    """The users of a mapping. Raises `UserError` for names that one column cannot hold apart."""
+    if len({str if isinstance(one, str) else int if isinstance(one, int) else type(one) for one in given}) > 1:
+        kinds = ", ".join(sorted({type(one).__name__ for one in given}))
+        raise UserError(
+            f"the users of the histories are of several types ({kinds}), such as {brief(given[0], 60)} and "
+            f"{brief(given[-1], 60)}; name all by whole numbers or all by strings",
+            code="mixed-ids",
+        )
+    users = pl.Series("user", given, strict=False)
+    if users.dtype == pl.Object or users.null_count() or users.n_unique() < len(users):
+        raise UserError(
+            f"the histories are of users such as {brief(given[0], 80)}; name users by whole numbers or strings",
+            code="wrong-id-type",
+        )
+    return users
+
+
+def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit, *, timed: bool) -> _Flat:
+    """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
+    if isinstance(table, str | bytes | PathLike):  # which `InputTable` would take for the name of a file
+        raise _not_histories(table)
     try:
-        given = nw.from_native(table)
-    except TypeError:
-        raise UserError(
-            f"histories are a mapping, a list of lists or a DataFrame, not {type(table).__name__}", code="not-histories"
-        ) from None
-    lazy = isinstance(given, nw.LazyFrame)
-    native = given.implementation
-    names = given.collect_schema().names()
+        source = InputTable(table, "histories")
+    except UserError as error:
+        raise _not_histories(table) if error.code == "not-a-table" else error from None
     for name in columns[:2]:
-        if name not in names:
+        source.require(name, "name the columns of user, item and time with columns=")
+    frame = source.read([name for name in columns if name in source.columns])
+    users = _table_users(frame[columns[0]])
+    values.refuse(
+        frame[columns[1]].is_null(), frame[columns[1]], f"column {columns[1]!r} of the histories", "missing ids",
+        code="missing-ids",
+    )  # fmt: skip
+    codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+    times, order = None, np.arange(len(frame))
+    if len(columns) > 2 and columns[2] in frame.columns:
+        times, moved = values.in_time(frame[columns[2]], f"column {columns[2]!r} of the histories", unit)
+        order = order if moved is None else moved
+        if timed and unit == "s" and len(times) and int(times.max()) > values.YEAR_5000:
             raise UserError(
-                f"histories have no column {name!r}{did_you_mean(name, names)} (columns: {', '.join(names)})",
-                code="missing-column",
+                f"times in column {columns[2]!r} lie after the year 5000 as seconds; are they milliseconds? "
+                "then say time_unit='ms' (on the command line, --time-unit ms)",
+                code="wrong-time-unit",
             )
-    wanted = given.select([name for name in columns if name in names])
-    frame = pl.DataFrame((wanted.collect() if isinstance(wanted, nw.LazyFrame) else wanted).to_arrow())
-    if missing := frame[columns[0]].null_count():
+    elif unit != "s":
         raise UserError(
-            f"{missing} of {len(frame)} events have no user in the column {columns[0]!r}; drop them",
+            f"time_unit={unit!r} has no effect, since the histories have no column of times; leave it out",
+            code="setting-without-effect",
+        )
+    order = order[np.argsort(codes[order], kind="stable")]
+    lengths = np.bincount(codes, minlength=len(names))
+    items = catalog.lookup(frame[columns[1]])[order]
+    return _Flat(names.alias("user"), lengths, items, None if times is None else times[order], _giver(source.frame))
+
+
+def _not_histories(given: Any) -> UserError:
+    return UserError(
+        f"histories are a mapping, a list of lists or a DataFrame, not {type(given).__name__}", code="not-histories"
+    )
+
+
+def _table_users(column: pl.Series) -> pl.Series:
+    """The users of a table's events. Raises `UserError` where one is missing, and for lists and objects."""
+    column = column.fill_nan(None) if column.dtype.is_float() else column
+    if missing := column.null_count():
+        raise UserError(
+            f"{missing} of {len(column)} events have no user in the column {column.name!r}; drop them",
             code="missing-users",
         )
-    frame = frame.with_row_index("__place")
-    timed = len(columns) > 2 and columns[2] in names
-    if timed and unit is not None:
-        frame = frame.with_columns(__seconds=_seconds(frame[columns[2]], unit))
-    if timed:
-        frame = frame.sort(columns[2], "__place")
-    users = frame[columns[0]].unique(maintain_order=False).sort()
-    frame = frame.with_columns(__user=frame[columns[0]].rank("dense").cast(pl.Int64) - 1).sort(
-        "__user", maintain_order=True
-    )
-    lengths = np.bincount(frame["__user"].to_numpy(), minlength=len(users))
-
-    def give(result: pl.DataFrame) -> Any:
-        if lazy or native is nw.Implementation.POLARS:
-            return result
-        return nw.from_arrow(result.to_arrow(), backend=native).to_native()
-
-    times = frame["__seconds"].to_numpy() if "__seconds" in frame.columns else None
-    return users.alias("user"), lengths, catalog.lookup(frame[columns[1]]), times, give
-
-
-def _seconds(column: pl.Series, unit: values.Unit) -> pl.Series:
-    """The time column as the store's seconds."""
-    found, _ = values.seconds(column, f"column {column.name!r} of the histories", unit)
-    if unit == "s" and len(found) and int(found.max()) > 10**11:
+    if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary, pl.Boolean):
         raise UserError(
-            f"times in column {column.name!r} lie after the year 5000 as seconds; are they milliseconds? "
-            "then say time_unit='ms' (on the command line, --time-unit ms)",
-            code="wrong-time-unit",
+            f"column {column.name!r} of the histories is of type {column.dtype}; users are whole numbers or strings",
+            code="wrong-column-type",
         )
-    return pl.Series(found)
+    # Codes of categories go by first occurrence and their text by the alphabet: as text both are one order.
+    return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
+
+
+def _giver(native: nw.DataFrame[Any] | nw.LazyFrame[Any]) -> Callable[[pl.DataFrame], Any]:
+    """What makes a polars frame one of the caller's type; a lazy frame is answered by an eager one."""
+    backend = native.implementation
+    if isinstance(native, nw.LazyFrame) or backend is nw.Implementation.POLARS:
+        return lambda frame: frame
+    return lambda frame: nw.from_arrow(frame.to_arrow(), backend=backend).to_native()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_LIST, MOST_PARTS, MOST_ROUNDS
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import DenseScorer, Scorer
@@ -36,13 +37,13 @@ class Decoding(Spec):
     kind: Literal["exact", "graph", "beam", "pruned"] = "exact"
     """Score every item; walk a graph of similar items; put tuples together level by level; or score the items of the
     best codes until no other can be in the list."""
-    beams: int | None = Field(None, ge=1)
+    beams: int | None = Field(None, ge=1, le=MOST_LIST)
     """Items (graph; null is 100) or tuples of codes (beam; null is 200) kept from step to step."""
-    edges: int | None = Field(None, ge=1)
+    edges: int | None = Field(None, ge=1, le=MOST_ROUNDS)
     """Graph: neighbours of an item, itself among them; null is 50."""
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, le=MOST_PARTS)
     """Graph: how often the kept items are replaced by the best of their neighbours; null is 3."""
-    codes: int | None = Field(None, ge=1)
+    codes: int | None = Field(None, ge=1, le=65536)
     """Pruned: codes whose items are scored before the bound is looked at again; null is 8."""
 
     @model_validator(mode="after")

@@ -15,6 +15,8 @@ from fullrank.core.errors import UserError
 SAMPLE = 16
 """Vectors per code among which the first codewords are drawn."""
 ROWS = 8192
+MOST_MAGNITUDE = 1e12
+"""Values of a vector: sums of their squares, over all dimensions and vectors, stay finite in float32."""
 
 
 def kmeans(x: Float[Tensor, "G n d"], size: int, iterations: int, generator: torch.Generator) -> Float[Tensor, "G C d"]:
@@ -82,13 +84,21 @@ def _revive(x: Tensor, code: Tensor, far: Tensor, words: Tensor) -> None:
 
 
 def require_vectors(x: Float[Tensor, "n D"], size: int, name: str) -> None:
-    """Raises `UserError` where there are fewer vectors than codes of a level: some could never be learned."""
+    """Raises `UserError` for fewer vectors than codes of a level, some of which could never be learned, and for values
+    whose squares do not add up in float32."""
     if len(x) < size:
         smaller = 1 << (max(len(x) // 4, 1).bit_length() - 1)
         raise UserError(
             f"{name} has {size:,} codes in a level and only {len(x):,} vectors to learn them from; set "
             f"learner.size={smaller}",
             code="too-few-vectors",
+        )
+    largest = float(x.abs().max())
+    if not largest <= MOST_MAGNITUDE:  # of NaN too
+        raise UserError(
+            f"{name} learns from vectors of values up to {MOST_MAGNITUDE:g}, and the largest here is {largest:g}: "
+            "scale them",
+            code="vectors-too-large",
         )
 
 

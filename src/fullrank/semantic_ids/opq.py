@@ -6,9 +6,9 @@ by k-means and the rotation by Procrustes (OPQ_NP).
 
 Differs: RPG reads the codes of faiss's index `OPQ{K},IVF1,PQ{K}x8`, whose rotation starts at random; ours starts as
 above in both engines. `faiss` (extra `codes`) learns the rotation in C++; `torch` is the fallback, and the only engine
-for sizes that are no power of two. The last codebooks are the library's own k-means in either case: faiss draws first
-codewords blindly, and some never win a vector. faiss uses one thread: two thread pools on the same cores slow each
-other down.
+for sizes that are no power of two and for fewer vectors than dimensions. The last codebooks are the library's own
+k-means in either case: faiss draws first codewords blindly, and some never win a vector. faiss uses one thread: two
+thread pools on the same cores slow each other down.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import CodesSpec
@@ -42,14 +43,15 @@ class Opq(CodesSpec):
     """K, codes of an item; the width of the vectors must divide by it."""
     size: int = Field(256, ge=1, le=65536)
     """Codes of a level; not more than there are vectors to learn from."""
-    rounds: int = Field(20, ge=0)
+    rounds: int = Field(20, ge=0, le=MOST_ROUNDS)
     """Improvements of the rotation; 0 keeps the principal components."""
-    iterations: int = Field(25, ge=1)
+    iterations: int = Field(25, ge=1, le=MOST_ROUNDS)
     """Rounds of k-means for the last codebooks."""
-    points: int = Field(65536, ge=1)
+    points: int = Field(65536, ge=1, le=MOST_COUNT)
     """Vectors to learn from; more are sampled."""
     engine: Literal["auto", "faiss", "torch"] = "auto"
-    """Who learns; auto: faiss where it is installed and the size is a power of two."""
+    """Who learns; auto: faiss where it is installed, the size is a power of two, and there are at least as many vectors
+    as they are wide."""
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Product:
         if x.shape[1] % self.levels:
@@ -64,7 +66,7 @@ class Opq(CodesSpec):
         sample = sample_rows(x, max(self.points, self.size), generator) - mean
         rotation = initial_rotation(sample, self.levels)
         steps = self.rounds + 1
-        turn = _faiss if self.chosen() == "faiss" else _torch
+        turn = _faiss if self.chosen(*sample.shape) == "faiss" else _torch
         rotation = turn(sample, rotation, self, generator, lambda done: tick(done, steps))
         words = kmeans(subspaces(sample, rotation, self.levels), self.size, self.iterations, generator)
         tick(steps, steps)
@@ -75,8 +77,11 @@ class Opq(CodesSpec):
         require_sizes(found.codebooks, self.levels, self.size)
         return found
 
-    def chosen(self) -> str:
-        """The engine that will learn. Raises `UserError` where the one asked for cannot."""
+    def chosen(self, vectors: int, width: int) -> str:
+        """The engine that will learn from so many vectors. Raises `UserError` where the one asked for cannot.
+
+        Of fewer vectors than dimensions, faiss reads and writes behind its own arrays.
+        """
         power = self.size > 1 and self.size & (self.size - 1) == 0
         there = importlib.util.find_spec("faiss") is not None
         if self.engine == "faiss" and not there:
@@ -89,7 +94,13 @@ class Opq(CodesSpec):
                 f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",
                 code="size-not-power-of-two",
             )
-        return "faiss" if self.engine != "torch" and there and power else "torch"
+        if self.engine == "faiss" and vectors < width:
+            raise UserError(
+                f"faiss cannot learn a rotation of {width:,} dimensions from {vectors:,} vectors; set engine=torch, or "
+                f"pca={vectors - 1} or fewer",
+                code="too-few-vectors-for-faiss",
+            )
+        return "faiss" if self.engine != "torch" and there and power and vectors >= width else "torch"
 
 
 def initial_rotation(x: Float[Tensor, "n D"], levels: int) -> Float[Tensor, "D D"]:

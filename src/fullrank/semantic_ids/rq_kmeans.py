@@ -15,6 +15,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
@@ -29,9 +30,9 @@ class RqKmeans(CodesSpec):
     """K, codes of an item."""
     size: int = Field(256, ge=1, le=65536)
     """Codes of a level; not more than there are vectors to learn from."""
-    iterations: int = Field(25, ge=1)
+    iterations: int = Field(25, ge=1, le=MOST_ROUNDS)
     """Rounds of k-means for each level."""
-    points: int = Field(65536, ge=1)
+    points: int = Field(65536, ge=1, le=MOST_COUNT)
     """Vectors to learn from; more are sampled."""
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Residual:

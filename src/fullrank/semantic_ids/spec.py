@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fullrank.core.bounds import MOST_SEED, MOST_WIDTH
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids import CodesSpec
@@ -21,7 +22,7 @@ class Encode(Spec):
 
     vectors: Annotated[VectorsSpec, Room("items.vectors")] = TextVectors()
     """What is known of an item, as a vector: `text`, or a `file` of your own."""
-    pca: int | None = Field(None, ge=1)
+    pca: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Dimensions kept, by principal components; None keeps all."""
     whiten: bool = False
     """Give every direction the same variance."""
@@ -33,5 +34,5 @@ class Encode(Spec):
     """Learn codebooks from items with training events, or from all. All items get codes."""
     limits: Limits = Limits()
     """Where to stop instead of writing codes."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Of draws: first codewords, samples."""

@@ -106,7 +106,7 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
     place = resolve_device(device)
     experiment = job.experiment
     data = data_module_of(experiment.model_copy(update={"seed": 0}), store)
-    model: Any = build_model(experiment, data.known)
+    model: Any = build_model(experiment, data.known, place)
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
     if isinstance(model, RecommenderModel | RankingModule):
         loader = data.loader(model)

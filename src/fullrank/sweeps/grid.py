@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
@@ -42,7 +43,7 @@ class Grid(Spec):
     settings that change together."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell; a cell's own come after."""
-    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    seeds: tuple[SeedNumber, ...] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each cell runs once per seed; a baseline, which draws nothing, with the first alone."""
     order: Literal["cells", "seeds"] = "cells"
     """All seeds of a cell before the next cell, or one seed of all cells before the next seed."""

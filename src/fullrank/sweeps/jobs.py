@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
 from fullrank.core.errors import UserError
 from fullrank.core.overrides import read_setting
 from fullrank.core.registry import kinds
@@ -53,7 +54,7 @@ class Cell(Spec):
     """A recipe by name, or the path of an experiment's YAML or JSON file."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Dotted settings of the experiment, as in `--set`."""
-    seeds: tuple[int, ...] | None = Field(None, min_length=1)
+    seeds: tuple[SeedNumber, ...] | None = Field(None, min_length=1, max_length=MOST_ENTRIES)
     """Seeds of this cell alone; null takes the grid's."""
 
     @model_validator(mode="before")

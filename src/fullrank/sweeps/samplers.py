@@ -13,11 +13,12 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
+from fullrank.core.bounds import MOST_ENTRIES, MOST_SEED, MOST_VALUE
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 
@@ -26,18 +27,20 @@ STARTUP = 5
 """Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few scores say nothing."""
 ATTEMPTS = 100
 """How often TPE is asked for settings that were not tried yet, before a spare point is taken."""
+Value = Annotated[float, Field(ge=-MOST_VALUE, le=MOST_VALUE)]
+Whole = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
 
 
 class Range(Spec):
     """The values that one setting may take: exactly one of the four."""
 
-    log: tuple[float, float] | None = None
+    log: tuple[Value, Value] | None = None
     """Between two positive numbers, even in the logarithm."""
-    uniform: tuple[float, float] | None = None
+    uniform: tuple[Value, Value] | None = None
     """Between two numbers, evenly."""
-    integer: tuple[int, int] | None = None
+    integer: tuple[Whole, Whole] | None = None
     """Whole numbers from the first to the last."""
-    choice: tuple[Any, ...] | None = None
+    choice: tuple[Any, ...] | None = Field(None, max_length=MOST_ENTRIES)
     """One of these."""
 
     @model_validator(mode="after")

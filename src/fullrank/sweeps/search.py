@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from fullrank.core.bounds import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, SeedNumber
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
@@ -43,13 +44,13 @@ class Search(Spec):
     """Search space of the cells that bring none of their own."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell; a cell's own come after."""
-    trials: int = Field(4, ge=2)
+    trials: int = Field(4, ge=2, le=MOST_ROUNDS)
     """Settings tried per cell, its defaults included."""
     epochs_share: float = Field(1 / 3, gt=0, le=1)
     """Share of each cell's epochs that a trial gets."""
-    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    seeds: tuple[SeedNumber, ...] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each trial is trained with each of these; its score is the mean."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Of the points tried."""
 
     @classmethod

@@ -1,9 +1,12 @@
-"""Checks of every Spec of every room: it survives YAML and JSON, refuses what it does not know, and is frozen."""
+"""Checks of every Spec of every room: it survives YAML and JSON, is closed and frozen, and its numbers have bounds."""
 
 from __future__ import annotations
 
 import json
+import math
 import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -63,6 +66,28 @@ def check_schema(spec: Spec, device: torch.device | None = None) -> None:
             assert setting.get("description"), f"{found.__name__}.{key} has no docstring below it"
 
 
+def check_bounds(spec: Spec, device: torch.device | None = None) -> None:
+    """Every number among the settings has both bounds, every list of numbers a largest length, and none is inf."""
+    check_bounds_of(type(spec))
+    for key, field in type(spec).model_fields.items():
+        for value in (math.inf, math.nan) if field.annotation is float else ():
+            try:
+                type(spec).parse(spec.dump() | {key: value})
+            except UserError:
+                continue
+            raise AssertionError(f"{type(spec).__name__}.{key} takes {value}")
+
+
+def check_bounds_of(found: type[Spec]) -> None:
+    """The same of a class of which no example can be made."""
+    schema = found.model_json_schema()
+    for key, setting in schema.get("properties", {}).items():
+        for what in _unbounded(setting, schema.get("$defs", {})):
+            raise AssertionError(
+                f"{found.__name__}.{key}: {what}; a number needs both bounds, as in Field(64, ge=1, le=2**17)"
+            )
+
+
 def check_described(spec: Spec, device: torch.device | None = None) -> None:
     """The Spec says in one line what it builds."""
     assert (type(spec).__doc__ or "").strip(), f"{type(spec).__name__} has no docstring"
@@ -76,4 +101,23 @@ def _refusal(spec: Spec, key: str) -> str:
     raise AssertionError(f"the unknown setting {key!r} is taken")
 
 
-CHECKS: tuple[Check, ...] = (check_round_trip, check_refusal, check_frozen, check_schema, check_described)
+def _unbounded(schema: Any, known: Mapping[str, Any]) -> Iterator[str]:
+    """What of a setting's JSON Schema has no end; components in it are checked in their own rooms."""
+    if "$ref" in schema:
+        schema = known[schema["$ref"].rpartition("/")[2]]
+    inner = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("prefixItems", ())]
+    inner += [one for name in ("items", "additionalProperties") if isinstance(one := schema.get(name), dict)]
+    if "kind" not in schema.get("properties", {}):
+        inner += list(schema.get("properties", {}).values())
+    if schema.get("type") in ("integer", "number") and not {"enum", "const"} & schema.keys():
+        for one, other, name in (("minimum", "exclusiveMinimum", "least"), ("maximum", "exclusiveMaximum", "largest")):
+            if one not in schema and other not in schema:
+                yield f"it has no {name} value"
+    items = schema.get("items", {})
+    if isinstance(items, dict) and items.get("type") in ("integer", "number") and "maxItems" not in schema:
+        yield "a list of numbers has no largest length (max_length)"
+    for one in inner:
+        yield from _unbounded(one, known)
+
+
+CHECKS: tuple[Check, ...] = (check_round_trip, check_refusal, check_frozen, check_schema, check_bounds, check_described)

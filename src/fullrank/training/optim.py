@@ -53,10 +53,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
     owners = [(parameter, group.get("rows")) for group in groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
-        number, _, name = key.partition(".")
-        if not (number.isascii() and number.isdigit() and len(number) < 10 and int(number) < len(owners)):
+        digits, _, name = key.partition(".")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) < len(owners)):
             raise damaged_checkpoint(where, f"{brief(key, 80)} belongs to none of the {len(owners)} parameters")
-        state.setdefault(int(number), {})[name] = value
+        state.setdefault(int(digits), {})[name] = value
     if not state:
         raise damaged_checkpoint(where, "it holds no moments")
     for place, entry in state.items():

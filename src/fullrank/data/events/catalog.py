@@ -134,21 +134,25 @@ class Catalog:
 
         Raises `UserError` where strings are given for whole numbers or the other way round.
         """
-        if isinstance(external, list) and isinstance(self._index, IntIndex):
-            with suppress(ValueError, OverflowError):  # lists in lists, which the series below refuses in a sentence
-                whole = np.asarray(external)  # a request's few ids, without the detour of a series
-                if whole.ndim == 1 and whole.dtype == np.int64:
-                    return self._index.find(whole).astype(np.int64)
+        if isinstance(external, list):
+            kinds = set(map(type, external))
+            if bool in kinds or (len(kinds) > 1 and any(issubclass(kind, str) for kind in kinds)):
+                raise _mixed(external, kinds)  # a series would make text of the numbers, and numbers of True
+            if isinstance(self._index, IntIndex):
+                with suppress(ValueError, OverflowError):  # lists in lists: the series below refuses them
+                    whole = np.asarray(external)  # a request's few ids, without the detour of a series
+                    if whole.ndim == 1 and whole.dtype == np.int64:
+                        return self._index.find(whole).astype(np.int64)
         given = external if isinstance(external, pl.Series) else pl.Series(values=external, strict=False)
         if len(given) == 0:
             return np.zeros(0, np.int64)
         if isinstance(given.dtype, (pl.Categorical, pl.Enum)):
             given = given.cast(pl.String)
-        kinds = [("strings" if d == pl.String else "whole numbers") for d in (self.ids.dtype, given.dtype)]
-        if not (given.dtype == pl.String or given.dtype.is_integer()) or kinds[0] != kinds[1]:
+        own, theirs = (("strings" if d == pl.String else "whole numbers") for d in (self.ids.dtype, given.dtype))
+        if not (given.dtype == pl.String or given.dtype.is_integer()) or own != theirs:
             first = brief(given.head(1).to_list()[0], 80)  # of a list, not the Series, whose repr has many lines
             raise UserError(
-                f"the items' ids are {kinds[0]} (such as {self.ids[0]!r}); given: {given.dtype} ({first})",
+                f"the items' ids are {own} (such as {self.ids[0]!r}); given: {given.dtype} ({first})",
                 code="wrong-id-type",
             )
         return self._places(given)
@@ -270,6 +274,14 @@ class Catalog:
             raise UserError(f"the items have no column {name!r}{did_you_mean(name, self.columns)} "
                             f"(columns: {', '.join(self.columns) or 'none'})", code="unknown-column")  # fmt: skip
         return self.frame[name]
+
+
+def _mixed(given: list[Any], kinds: set[type]) -> UserError:
+    names, shown = sorted(kind.__name__ for kind in kinds), [brief(one, 60) for one in given[:2]]
+    return UserError(
+        f"item ids are all whole numbers or all strings; given: {', '.join(names)}, such as {', '.join(shown)}",
+        code="mixed-ids" if len(kinds) > 1 else "wrong-id-type",
+    )
 
 
 def _check(frame: pl.DataFrame) -> None:

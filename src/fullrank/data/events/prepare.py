@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
 from pydantic import Field, field_validator, model_validator
 
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
+from fullrank.core.checks import check_path, check_texts, check_type
+from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.files import without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.spec import Spec
 from fullrank.data.events import splits, write
@@ -24,6 +28,7 @@ from fullrank.data.events.table import Columns, Events, join_table, read_events
 log = logger(__name__)
 
 Duplicates = Literal["keep", "first", "last"]
+Fewest = Annotated[int, Field(ge=0, le=MOST_COUNT)]
 
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
@@ -35,11 +40,11 @@ class Prepare(Spec):
     """Names of the event table's columns."""
     event_types: tuple[str, ...] | None = None
     """Keep events of these types (needs `columns.type`); None keeps all."""
-    min_rating: float | None = None
+    min_rating: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
     """Keep events rated at least this (needs `columns.rating`); None keeps all."""
     duplicates: Duplicates = "keep"
     """Events of the same user and item: keep all, the earliest, or the latest."""
-    k_core: int | tuple[int, int] = 0
+    k_core: Fewest | tuple[Fewest, Fewest] = 0
     """Fewest events of each user and of each item, to a fixed point; a pair sets them apart; 0 keeps all."""
     split: splits.Split = Field(default_factory=splits.LeaveOneOut)
     """Which events are targets: leave_one_out, or global_time (no leak)."""
@@ -49,6 +54,14 @@ class Prepare(Spec):
     def _names(cls, given: Any) -> Any:
         given = [given] if isinstance(given, (str, int)) else given
         return tuple(str(name) for name in given) if isinstance(given, (list, tuple)) else given
+
+    @field_validator("k_core", mode="before")
+    @classmethod
+    def _counts(cls, given: Any) -> Any:
+        numbers = [k for k in (given if isinstance(given, list | tuple) else [given]) if type(k) is int]
+        if any(not 0 <= k <= MOST_COUNT for k in numbers):
+            raise UserError(f"k_core must be 0 to {MOST_COUNT:,}, not {brief(given)}", code="setting-out-of-range")
+        return given
 
     @model_validator(mode="after")
     def _effects(self) -> Prepare:
@@ -60,8 +73,6 @@ class Prepare(Spec):
             raise UserError("event_types names no type; leave it out to keep all", code="empty-setting")
         if self.min_rating is not None and self.columns.rating is None:
             raise UserError("min_rating needs columns.rating, the name of the rating column", code="missing-setting")
-        if min(self.per_user_and_item) < 0:
-            raise UserError(f"k_core must be at least 0, not {self.k_core}", code="setting-out-of-range")
         if self.columns.time is None and self.columns.time_unit != "s":
             raise UserError("time_unit has no effect without a time column", code="setting-without-effect")
         return self
@@ -91,9 +102,17 @@ def prepare(
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
-    place = Path(out)
+    place = without_dots(check_path("out", out))
+    check_type("spec", spec, Prepare, "fr.Prepare(...)")
+    check_texts("notes", notes, '["what is known of the data"]')
+    with folder_lock(place, "prepare"):
+        return _prepare_locked(events, place, items, users, spec, shown_at(progress), notes)
+
+
+def _prepare_locked(
+    events: Any, place: Path, items: Any, users: Any, spec: Prepare, level: int, notes: Sequence[str]
+) -> Store:
     require_replaceable_store(place)
-    level = shown_at(progress)
 
     def say(step: str, facts: dict[str, Any]) -> None:
         counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator
 
+from fullrank.core.bounds import Seconds
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.spec import Spec
 from fullrank.data.values import iso_seconds, with_date
@@ -39,6 +40,9 @@ class LeaveOneOut(Spec):
         return bounds, facts
 
 
+Moment = Annotated[float, Field(gt=0, lt=1)]
+
+
 class GlobalTime(Spec):
     """Two moments for all users: events before the first are trained on, those from the second on are tested.
 
@@ -46,9 +50,9 @@ class GlobalTime(Spec):
     """
 
     kind: Literal["global_time"] = "global_time"
-    validation_from: float | int | str = 0.8
+    validation_from: Moment | Seconds | str = 0.8
     """The first moment of validation."""
-    test_from: float | int | str = 0.9
+    test_from: Moment | Seconds | str = 0.9
     """The first moment of the test."""
 
     @field_validator("validation_from", "test_from", mode="before")

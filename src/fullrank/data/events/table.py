@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
+from pydantic import model_validator
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
@@ -37,6 +38,16 @@ class Columns(Spec):
     """Column of a factor of at least 0 for each event; stored beside the events."""
     type: str | None = None
     """Column of what was done (view, cart, purchase, ...); stored beside the events."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> Columns:
+        names = [name for name in (self.user, self.item, self.time) if name is not None]
+        if len(set(names)) < len(names):
+            raise UserError(
+                f"user, item and time are columns of their own; given: {', '.join(map(repr, names))}",
+                code="repeated-column",
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -114,12 +125,9 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
         events = replace(events, rating=values.finite_numbers(*column(columns.rating)))
     if columns.time is None:
         return events
-    time, key = values.seconds(*column(columns.time), columns.time_unit, typed=source.typed)
-    notes = _milliseconds_note(time, columns)
-    events = replace(events, time=time, notes=notes)
-    if bool((key[1:] >= key[:-1]).all()):
-        return events
-    return events.take(np.argsort(key, kind="stable"))
+    time, order = values.in_time(*column(columns.time), columns.time_unit, typed=source.typed)
+    events = replace(events, time=time, notes=_milliseconds_note(time, columns))
+    return events if order is None else events.take(order)
 
 
 def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
@@ -130,7 +138,7 @@ def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
 
 def _milliseconds_note(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
     """A note where numbers taken as seconds reach past the year 5000: they are probably milliseconds."""
-    if columns.time_unit == "s" and int(time.max()) > 10**11:
+    if columns.time_unit == "s" and int(time.max()) > values.YEAR_5000:
         return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "
                 "then set columns.time_unit=ms",)  # fmt: skip
     return ()
@@ -145,14 +153,16 @@ class JoinedTable:
     """The user's columns, row i for code i; no columns where there was no table."""
     facts: dict[str, int] | None
     """Counts for the manifest; None where there was no table."""
+    notes: tuple[str, ...] = ()
 
 
 def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series, typed: bool) -> JoinedTable:
-    """Rows of `table` for each of `ids` [N]; nulls where the table has none, the first row where it has several.
+    """Rows of `table` for each of `ids` [N]; nulls where the table has none.
 
-    The key is the column `column`, else `fallback`. Rows without events are dropped and counted. `typed` is False
-    where `ids` came from a file without types. Raises `UserError` for a missing key column, missing ids, ids of
-    another type, columns with reserved names, and a table that knows none of the ids.
+    The key is the column `column`, else `fallback`. Rows without events are dropped and counted, and so are rows that
+    repeat another one in every column. `typed` is False where `ids` came from a file without types. Raises `UserError`
+    for a missing key column, missing ids, ids of another type, rows of one id that differ, columns with reserved names,
+    and a table that knows none of the ids.
     """
     if table is None:
         return JoinedTable(ids, pl.DataFrame(), None)
@@ -170,12 +180,15 @@ def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series
     _storable(frame, source.name)
     given = values.ids(frame[key], f"column {key!r} of {source.name}")
     left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
-    first = right.is_first_distinct()
+    first = given.is_first_distinct()
+    repeated = int((~first).sum())
+    if repeated:
+        _refuse_differing(frame.drop(key), given, first, key, source.name)
     index = pl.DataFrame({"id": right, "row": np.arange(len(right))}).filter(first)
     found = pl.DataFrame({"id": left}).join(index, on="id", how="left", maintain_order="left")["row"]
     facts = {
         "rows": len(given),
-        "repeated": int((~first).sum()),
+        "repeated": repeated,
         "without_events": len(index) - int(found.is_not_null().sum()),
         "missing": found.null_count(),
     }
@@ -185,7 +198,35 @@ def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series
             f"as {given[0] if len(given) else None!r}); is {key!r} the right column?",
             code="no-known-ids",
         )
-    return JoinedTable(ids, frame.drop(key)[found], facts)
+    notes = (f"{repeated:,} rows of {what} repeat another row in every column and were left out",) if repeated else ()
+    return JoinedTable(ids, frame.drop(key)[found], facts, notes)
+
+
+def _refuse_differing(frame: pl.DataFrame, ids: pl.Series, first: pl.Series, key: str, name: str) -> None:
+    """Raise `UserError` where rows of one id differ. Nobody but its owner can say which of them is right: a table of
+    variants, of translations or of several dates would lose all but one row of each id without a word.
+    """
+    again = pl.Series(np.flatnonzero(~first.to_numpy()))
+    places = pl.DataFrame({"id": ids, "row": np.arange(len(ids))})
+    kept = places.filter(~first).join(places.filter(first), on="id", how="left", maintain_order="left")["row_right"]
+    same = {column.name: _equal(column.gather(again), column.gather(kept)) for column in frame}
+    differ = ~np.logical_and.reduce([*same.values(), np.ones(len(again), bool)])
+    if differ.any():
+        wrong = ids.gather(again).filter(pl.Series(differ))
+        columns = [column for column, equal in same.items() if not equal[differ][0]]
+        raise UserError(
+            f"{name} has several rows that differ for {wrong.n_unique():,} ids, such as {wrong[0]!r} with "
+            f"{int((ids == wrong[0]).sum())} (column {columns[0]!r} among others): keep one row of each {key!r}, such "
+            f"as the first by table.unique({key!r}, keep='first')",
+            code="duplicate-rows",
+        )
+
+
+def _equal(one: pl.Series, other: pl.Series) -> Bool[np.ndarray, "n"]:
+    """Where two columns are equal; nulls equal nulls, and NaN equals NaN."""
+    if one.dtype.is_nested():
+        return np.array([a == b for a, b in zip(one.to_list(), other.to_list(), strict=True)], bool)
+    return one.eq_missing(other).to_numpy()
 
 
 def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -> tuple[pl.Series, pl.Series]:

@@ -34,7 +34,7 @@ def write_store(
     events = events.take(order)
     bounds, rule = split.bounds(offsets, events.time)
     parts = splits.split_counts(offsets, bounds, events.item, len(items.ids))
-    notes = list(events.notes)
+    notes = [*events.notes, *items.notes, *users.notes]
     for part in ("validation", "test"):
         if parts[part]["users"] == 0:
             notes.append(f"the split leaves no {part} events: nothing can be evaluated there")

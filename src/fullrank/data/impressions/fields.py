@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
@@ -42,9 +43,9 @@ class Categorical(Spec):
     kind: Literal["categorical"] = "categorical"
     name: str = Field(min_length=1)
     """Column of the table."""
-    min_count: int = Field(1, ge=1)
+    min_count: int = Field(1, ge=1, le=MOST_COUNT)
     """Training rows that a value needs to get an id of its own; rarer ones are unknown."""
-    hash_buckets: int | None = Field(None, ge=1)
+    hash_buckets: int | None = Field(None, ge=1, le=MOST_COUNT)
     """Ids by a stable hash into so many buckets, without a vocabulary; None gives each value its own."""
 
     @model_validator(mode="after")
@@ -62,7 +63,7 @@ class Numeric(Spec):
     transform: Literal["linear", "standard", "log", "bucket"] = "standard"
     """linear: as it is; standard: mean 0 and deviation 1 over the training rows; log: sign(x) log(1 + |x|);
     bucket: the quantiles of the training rows as a categorical field."""
-    buckets: int | None = Field(None, ge=2)
+    buckets: int | None = Field(None, ge=2, le=MOST_BINS)
     """Most buckets (needs transform=bucket, which takes 50 where this is None); equal quantiles are one."""
 
     @model_validator(mode="after")
@@ -82,13 +83,13 @@ class _Multivalued(Spec):
     """Column of the table: lists, or text with a separator."""
     separator: str | None = Field(None, min_length=1)
     """What stands between the values of a text column; None for a column of lists."""
-    max_length: int = Field(50, ge=1)
+    max_length: int = Field(50, ge=1, le=MOST_LENGTH)
     """Most values kept."""
     shares: str | None = None
     """A categorical field whose vocabulary and embedding table it uses; its own values do not add to that."""
-    min_count: int = Field(1, ge=1)
+    min_count: int = Field(1, ge=1, le=MOST_COUNT)
     """Occurrences in training rows that a value needs to get an id of its own."""
-    hash_buckets: int | None = Field(None, ge=1)
+    hash_buckets: int | None = Field(None, ge=1, le=MOST_COUNT)
     """Ids by a stable hash into so many buckets; None gives each value its own."""
 
     @model_validator(mode="after")
@@ -141,7 +142,7 @@ class Schema(Spec):
 
     label: str = "label"
     """Column of what is predicted: 0 or 1."""
-    label_threshold: float | None = None
+    label_threshold: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
     """The label is 1 where the column is at least this (4 for stars); None: it holds 0 and 1."""
     fields: tuple[AnyField, ...] = Field(min_length=1)
     """What a ranker reads, in order."""

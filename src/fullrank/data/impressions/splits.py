@@ -15,6 +15,7 @@ import polars as pl
 from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from fullrank.core.bounds import MOST_SEED, Seconds, Share
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
@@ -22,7 +23,7 @@ from fullrank.data.values import iso_seconds, refuse
 
 PARTS = ("train", "validation", "test")
 _ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
-Shares = tuple[float, float, float]
+Shares = tuple[Share, Share, Share]
 _BLOCK = 1 << 20
 """Times that are compared at once."""
 
@@ -45,7 +46,7 @@ class RandomSplit(_Shared):
     """Each row on its own, by a hash of seed and row number: the same however the table is cut into chunks."""
 
     kind: Literal["random"] = "random"
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Which of the random splits."""
 
     def parts(self, rows: Int64[np.ndarray, "R"]) -> np.ndarray:
@@ -62,9 +63,9 @@ class TemporalSplit(_Shared):
     """
 
     kind: Literal["temporal"] = "temporal"
-    validation_from: int | str | None = None
+    validation_from: Seconds | str | None = None
     """The first moment of validation, seconds since 1970 or an ISO 8601 date; None goes by `shares`."""
-    test_from: int | str | None = None
+    test_from: Seconds | str | None = None
     """The first moment of the test, likewise."""
 
     @field_validator("validation_from", "test_from", mode="before")

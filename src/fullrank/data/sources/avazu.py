@@ -13,6 +13,7 @@ from typing import Literal
 import polars as pl
 from pydantic import Field, model_validator
 
+from fullrank.core.bounds import MOST_SEED
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
@@ -38,7 +39,7 @@ class Avazu(Spec):
     kind: Literal["avazu"] = "avazu"
     split: Literal["random", "given"] = "random"
     """random: Kaggle's train.csv, 8 : 1 : 1 by row; given: the three files of BARS."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Which of the random splits."""
     base_url: str = BASE
     """Folder of BARS's archive on the server (split=given)."""

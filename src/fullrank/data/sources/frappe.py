@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
+from fullrank.core.bounds import MOST_SEED
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
@@ -30,9 +31,9 @@ class Frappe(Spec):
     """288,609 impressions, a third of them positive; ten fields of context."""
 
     kind: Literal["frappe"] = "frappe"
-    negatives: int = Field(2, ge=1)
+    negatives: int = Field(2, ge=1, le=1000)
     """Negatives drawn for each record of frappe.csv."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Which draw, and which split of it."""
     base_url: str = ""
     """A mirror that serves frappe.csv."""

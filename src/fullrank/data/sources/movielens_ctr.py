@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import polars as pl
+from pydantic import Field
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
@@ -26,7 +27,7 @@ class MovieLensCTR(Spec):
     """A million ratings of 6,040 users; 58 % are 4 or 5."""
 
     kind: Literal["movielens_ctr"] = "movielens_ctr"
-    threshold: float = 4.0
+    threshold: float = Field(4.0, ge=0, le=5)
     """Ratings of at least this are positive."""
     base_url: str = BASE
     """Folder of the archive on the server."""

@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fullrank.core.bounds import MOST_SEED
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._marketplace import TIERS, Ints, Market, build
@@ -75,23 +76,23 @@ class Planted(Spec):
     """Generated marketplace. 3,000 users and about 60,000 events by default: a small model trains on it in a minute."""
 
     kind: Literal["planted"] = "planted"
-    users: int = Field(default=3_000, ge=1)
+    users: int = Field(default=3_000, ge=1, le=10**8)
     """Number of users."""
-    items: int = Field(default=1_000, ge=32)
+    items: int = Field(default=1_000, ge=32, le=10**7)
     """Number of items, at least 32 (two shelves at four price tiers)."""
-    events_per_user: float = Field(default=20.0, ge=5.0)
+    events_per_user: float = Field(default=20.0, ge=5.0, le=10**4)
     """Mean events of a user; lengths are skewed, from 5 to ten times the mean."""
-    session_length: float = Field(default=6.0, gt=1.0)
+    session_length: float = Field(default=6.0, gt=1.0, le=1e6)
     """Mean events of a session (geometric)."""
-    popularity_exponent: float = Field(default=1.1, ge=0.0)
+    popularity_exponent: float = Field(default=1.1, ge=0.0, le=100)
     """Exponent of the items' attractiveness over their rank; 0 makes all alike."""
     follow: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Probability that a purchase inside a session is an accessory of the one before."""
     loyalty: float = Field(default=0.85, gt=0.0, lt=1.0)
     """Probability that a shopper buys at the preferred price tier."""
-    drift: float = Field(default=0.03, ge=0.0)
+    drift: float = Field(default=0.03, ge=0.0, le=1000)
     """Radians that a shopper's interests rotate per event; 0 keeps them fixed."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=MOST_SEED)
     """Which of the marketplaces with these settings."""
 
     def files(self) -> tuple[RemoteFile, ...]:

@@ -19,6 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fullrank.core.bounds import MOST_COUNT, MOST_SEED
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import BagOf, Categorical, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.splits import ImpressionSplit, RandomSplit
@@ -35,27 +36,27 @@ class PlantedClicks(Spec):
     """Generated impressions: 50,000 by default, which a small ranker learns in seconds."""
 
     kind: Literal["planted_clicks"] = "planted_clicks"
-    rows: int = Field(50_000, ge=100)
+    rows: int = Field(50_000, ge=100, le=MOST_COUNT)
     """Impressions."""
-    users: int = Field(100, ge=2, multiple_of=2)
+    users: int = Field(100, ge=2, multiple_of=2, le=MOST_COUNT)
     """Users, an even number."""
-    items: int = Field(100, ge=2, multiple_of=2)
+    items: int = Field(100, ge=2, multiple_of=2, le=MOST_COUNT)
     """Items, an even number."""
-    bias: float = -0.5
+    bias: float = Field(-0.5, ge=-100, le=100)
     """Logit where nothing else speaks."""
-    strength: float = 2.0
+    strength: float = Field(2.0, ge=-100, le=100)
     """Weight of the interaction of user and item."""
-    context: float = 1.0
+    context: float = Field(1.0, ge=-100, le=100)
     """Weight of the interaction of device and hour."""
-    slope: float = 0.0
+    slope: float = Field(0.0, ge=-100, le=100)
     """Weight of the price (standard normal before it is made a price)."""
-    taste: float = 0.0
+    taste: float = Field(0.0, ge=-100, le=100)
     """Weight of the tags."""
     missing: float = Field(0.05, ge=0.0, lt=1.0)
     """Share of the prices that are missing; a missing price counts as 0 in the law."""
     split: ImpressionSplit = Field(default_factory=RandomSplit)
     """How the schema splits: random or temporal (there is no split column)."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Which of the worlds with these settings."""
 
     def files(self) -> tuple[RemoteFile, ...]:

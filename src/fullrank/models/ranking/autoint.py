@@ -18,6 +18,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
@@ -34,11 +35,11 @@ class AutoInt(RankerSpec):
     """Self-attention over the fields."""
 
     kind: Literal["autoint"] = "autoint"
-    layers: int = Field(3, ge=1)
+    layers: int = Field(3, ge=1, le=MOST_PARTS)
     """Attention layers."""
-    width: int = Field(64, ge=1)
+    width: int = Field(64, ge=1, le=MOST_WIDTH)
     """Width of a field after each layer, over all heads."""
-    heads: int = Field(2, ge=1)
+    heads: int = Field(2, ge=1, le=MOST_PARTS)
     """Heads; the width must divide by them."""
     residual: bool = True
     """Add a linear map of the layer's input."""

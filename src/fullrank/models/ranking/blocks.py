@@ -28,6 +28,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
@@ -46,7 +47,7 @@ class Tokeniser(Spec):
 
     mode: Literal["none", "matrix", "vector"] = "matrix"
     """Plain reshape, one perceptron for every chunk, or one for everything."""
-    hidden: int | None = Field(None, ge=1)
+    hidden: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Hidden width of the perceptron; null takes 500 (matrix) or 800 (vector)."""
     dropout: float | None = Field(None, ge=0, lt=1)
     """Share of hidden units dropped in training; null is 0.1."""
@@ -116,11 +117,11 @@ Heads = Literal["mlp", "flatten", "mean", "mean_all"]
 class Blocks(RankerSpec):
     """What RankMixer and RankElastor have in common; each declares its own defaults."""
 
-    tokens: int = Field(16, ge=2)
+    tokens: int = Field(16, ge=2, le=MOST_PARTS)
     """T, tokens."""
-    width: int | None = Field(None, ge=1)
+    width: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
-    blocks: int = Field(2, ge=1)
+    blocks: int = Field(2, ge=1, le=MOST_PARTS)
     """Blocks, each a mixing and a feed-forward."""
     tokeniser: Tokeniser = Tokeniser()
     """Fields -> tokens."""

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
@@ -32,11 +33,11 @@ class DCNv2(RankerSpec):
     """Deep and cross network, second version."""
 
     kind: Literal["dcnv2"] = "dcnv2"
-    crosses: int = Field(3, ge=1)
+    crosses: int = Field(3, ge=1, le=MOST_PARTS)
     """Cross layers: interactions of up to `crosses` + 1 fields."""
-    rank: int | None = Field(None, ge=1)
+    rank: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Rank of each expert's matrix; null takes one full matrix."""
-    experts: int | None = Field(None, ge=1)
+    experts: int | None = Field(None, ge=1, le=MOST_PARTS)
     """Low-rank experts per layer (needs `rank`, which takes 4 where this is null)."""
     structure: Literal["parallel", "stacked"] = "parallel"
     """The perceptron reads the field vectors, beside the crosses, or what the crosses made of them."""

@@ -22,6 +22,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_WIDTH, Width
 from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
@@ -35,15 +36,15 @@ Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
 class Embedding(Spec):
     """A vector for every value of every field."""
 
-    dim: int = Field(16, ge=1)
+    dim: int = Field(16, ge=1, le=MOST_WIDTH)
     """Width of a field's vector."""
-    dims: tuple[tuple[str, int], ...] = ()
+    dims: tuple[tuple[str, Width], ...] = Field((), max_length=MOST_ENTRIES)
     """Fields stored at another width, as (name, width) pairs, and projected to `dim`."""
-    std: float = Field(1e-4, gt=0)
+    std: float = Field(1e-4, gt=0, le=1e3)
     """Standard deviation of starting values."""
     bags: Literal["mean", "sum"] = "mean"
     """How the values of a bag or a sequence become one vector."""
-    l2: float = Field(0.0, ge=0)
+    l2: float = Field(0.0, ge=0, le=MOST_FACTOR)
     """Weight of the squared norm of the vectors (halved) in the loss."""
     l2_on: Literal["rows", "table"] | None = None
     """Whose norm: the rows in the batch (null too), or the whole tables, which needs update=adamw."""

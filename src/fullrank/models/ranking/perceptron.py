@@ -6,6 +6,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, Width
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 
@@ -13,7 +14,7 @@ from fullrank.core.spec import Spec
 class Deep(Spec):
     """Hidden layers: Linear, batch norm if asked for, ReLU, dropout."""
 
-    hidden: tuple[int, ...] = (400, 400, 400)
+    hidden: tuple[Width, ...] = Field((400, 400, 400), max_length=MOST_PARTS)
     """Widths of the hidden layers; empty leaves the perceptron out."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of hidden units dropped in training."""

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fullrank.core.bounds import MOST_WIDTH
 from fullrank.core.registry import Room
 from fullrank.models.ranking.blocks import Blocks, Heads
 from fullrank.models.ranking.feed_forwards import FeedForwardSpec
@@ -28,7 +29,7 @@ class RankElastor(Blocks):
     """Full mixing and GLU networks per token."""
 
     kind: Literal["rankelastor"] = "rankelastor"
-    width: int | None = Field(24, ge=1)
+    width: int | None = Field(24, ge=1, le=MOST_WIDTH)
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
     mixing: Annotated[MixingSpec, Room("rankers.mixings")] = Full()
     """Across tokens."""

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, Width
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
@@ -32,7 +33,7 @@ class XDeepFM(RankerSpec):
     """Compressed interaction network, perceptron and linear part."""
 
     kind: Literal["xdeepfm"] = "xdeepfm"
-    cin: tuple[int, ...] = Field((16, 16), min_length=1)
+    cin: tuple[Width, ...] = Field((16, 16), min_length=1, max_length=MOST_PARTS)
     """Feature maps of each CIN layer."""
     deep: Deep = Deep()
     """The perceptron beside it."""

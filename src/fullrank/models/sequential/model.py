@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LENGTH, MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
@@ -36,7 +37,7 @@ class Scoring(Spec):
 
     similarity: Literal["dot", "cosine"] = "dot"
     """Inner product, or that of vectors of length one."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
     """Divides the similarity in training and inference."""
 
 
@@ -44,9 +45,9 @@ class Recommender(Spec):
     """A recommender trained by gradient descent."""
 
     kind: Literal["recommender"] = "recommender"
-    dim: int = Field(64, ge=1)
+    dim: int = Field(64, ge=1, le=MOST_WIDTH)
     """Width of item vectors and states."""
-    max_length: int = Field(50, ge=2)
+    max_length: int = Field(50, ge=2, le=MOST_LENGTH)
     """Longest history read, in events; older ones are dropped."""
     items: Annotated[ItemsSpec, Room("items")] = Table()
     """Item id <-> vector."""
@@ -62,7 +63,7 @@ class Recommender(Spec):
     """State and item vector -> score."""
     weighting: Annotated[WeightingSpec, Room("objectives.weightings")] | None = None
     """One factor per query; null counts all the same."""
-    penalties: tuple[Annotated[PenaltySpec, Room("regularizers")], ...] = ()
+    penalties: tuple[Annotated[PenaltySpec, Room("regularizers")], ...] = Field((), max_length=MOST_PARTS)
     """Terms added to the loss."""
 
     @model_validator(mode="after")

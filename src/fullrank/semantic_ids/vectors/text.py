@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
+from fullrank.core.bounds import MOST_COUNT, MOST_LENGTH
 from fullrank.core.progress import Tell
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import Vectors, VectorsSpec, sentences
@@ -35,9 +36,9 @@ class TextVectors(VectorsSpec):
     """Put before every text, for models that were trained with one (`passage: `)."""
     unit: bool = True
     """Scale vectors to length one."""
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MOST_LENGTH)
     """Cut texts there; None: the model's own limit."""
-    batch: int = Field(32, ge=1)
+    batch: int = Field(32, ge=1, le=MOST_COUNT)
     """Texts at once; decides speed and memory alone."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the model runs."""

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.gelu import perceptron
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
@@ -27,11 +28,11 @@ class Experts(FeedForwardSpec):
     """RankMixer's sparse-MoE per-token FFN."""
 
     kind: Literal["experts"] = "experts"
-    experts: int = Field(4, ge=2)
+    experts: int = Field(4, ge=2, le=MOST_PARTS)
     """Experts of each token."""
-    expansion: float = Field(1.0, gt=0)
+    expansion: float = Field(1.0, gt=0, le=MOST_PARTS)
     """Hidden width of an expert as a multiple of the token's."""
-    sparsity: float = Field(1e-3, ge=0)
+    sparsity: float = Field(1e-3, ge=0, le=MOST_FACTOR)
     """Weight of the mean gate in the loss; 0 adds nothing."""
 
     def build(self, tokens: int, width: int) -> ExpertsFeedForward:

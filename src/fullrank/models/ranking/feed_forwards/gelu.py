@@ -16,6 +16,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, Width
 from fullrank.core.errors import UserError
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
@@ -25,9 +26,9 @@ class Gelu(FeedForwardSpec):
     """RankMixer's per-token FFN."""
 
     kind: Literal["gelu"] = "gelu"
-    expansion: float | None = Field(None, gt=0)
+    expansion: float | None = Field(None, gt=0, le=MOST_PARTS)
     """Hidden width as a multiple of the token's; null is 1."""
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[Width, ...] = Field((), max_length=MOST_PARTS)
     """Hidden widths written out, in place of `expansion`."""
     norm: bool = True
     """LayerNorm of the sum with the input; without it the input is added alone."""

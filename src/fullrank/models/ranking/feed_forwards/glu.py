@@ -19,6 +19,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -27,7 +28,7 @@ class Glu(FeedForwardSpec):
     """RankElastor's per-token FFN."""
 
     kind: Literal["glu"] = "glu"
-    expansion: float = Field(3.0, gt=0)
+    expansion: float = Field(3.0, gt=0, le=MOST_PARTS)
     """r: hidden width as a multiple of the token's."""
     norm: bool = True
     """RMSNorm of the input of all maps."""

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.models.ranking.mixings import Mixing, MixingSpec
 from fullrank.models.ranking.perceptron import xavier
@@ -30,7 +31,7 @@ class Full(MixingSpec):
     kind: Literal["full"] = "full"
     norm: Literal["pre", "post"] = "pre"
     """Where the norm stands: before W with a plain skip (the code), or behind the sum (the paper)."""
-    factor: int = Field(1, ge=1)
+    factor: int = Field(1, ge=1, le=MOST_PARTS)
     """Width k of the identity that W is a Kronecker product with; 1 is a full matrix."""
 
     def build(self, tokens: int, width: int) -> FullMixing:

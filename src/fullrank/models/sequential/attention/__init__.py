@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
@@ -36,7 +37,7 @@ class AttentionSpec(Spec):
     """Settings that every attention has."""
 
     kind: str
-    heads: int = Field(2, ge=1)
+    heads: int = Field(2, ge=1, le=MOST_PARTS)
     """Heads; the width must divide by them."""
     causal: bool = True
     """A position sees itself and what came before it."""

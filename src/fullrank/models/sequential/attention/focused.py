@@ -32,6 +32,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_FACTOR, MOST_WIDTH
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import (
@@ -66,11 +67,11 @@ class Focused(AttentionSpec):
     kind: Literal["focused"] = "focused"
     norm: Norm = "none"
     """Nothing, RMSNorm of each head's output, or rows of the weights over their absolute sum or root mean square."""
-    lambda_1: float = Field(1.0, gt=0)
+    lambda_1: float = Field(1.0, gt=0, le=MOST_FACTOR)
     """Factor of the first map."""
-    lambda_2: float = Field(1.0, gt=0)
+    lambda_2: float = Field(1.0, gt=0, le=MOST_FACTOR)
     """Factor of the second, which is subtracted."""
-    qk_width: int | None = Field(None, ge=1)
+    qk_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Width of each of the two queries and keys per head; default the model's width over the heads."""
     rope: bool = False
     """Turn queries and keys by their position (RoPE, base 10,000)."""

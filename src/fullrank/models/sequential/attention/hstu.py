@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import STD, start_small
@@ -46,11 +47,11 @@ class HSTU(AttentionSpec):
     """SiLU attention with gate and relative biases."""
 
     kind: Literal["hstu"] = "hstu"
-    heads: int = Field(2, ge=1)
+    heads: int = Field(2, ge=1, le=MOST_PARTS)
     """Heads."""
-    qk_width: int | None = Field(None, ge=1)
+    qk_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Width of queries and keys per head; default the model's width over the heads, which must divide it."""
-    value_width: int | None = Field(None, ge=1)
+    value_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Width of values (and of the gate) per head; default as for `qk_width`."""
     gate: bool = True
     """Normalise the mixed values and multiply them by a gate made of the query's own token."""

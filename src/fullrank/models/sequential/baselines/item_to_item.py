@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_LENGTH, MOST_LIST
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
@@ -26,11 +27,11 @@ class ItemToItem(BaselineSpec):
     """Ranks by co-occurrence with the history."""
 
     kind: Literal["item_to_item"] = "item_to_item"
-    window: int = Field(10, ge=1)
+    window: int = Field(10, ge=1, le=MOST_LENGTH)
     """Events behind an event that count as together with it."""
-    neighbours: int = Field(100, ge=1)
+    neighbours: int = Field(100, ge=1, le=MOST_LIST)
     """Most alike items kept per item."""
-    history: int = Field(10, ge=1)
+    history: int = Field(10, ge=1, le=MOST_LENGTH)
     """Last events of a history that are read."""
     decay: float = Field(0.8, gt=0, le=1)
     """Weight of an event relative to the one after it."""

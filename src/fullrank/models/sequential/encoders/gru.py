@@ -11,6 +11,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.data.batch import Batch, States
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 
@@ -19,9 +20,9 @@ class GRU(EncoderSpec):
     """Gated recurrent units over the history."""
 
     kind: Literal["gru"] = "gru"
-    layers: int = Field(1, ge=1)
+    layers: int = Field(1, ge=1, le=MOST_PARTS)
     """Stacked recurrent layers."""
-    hidden: int | None = Field(None, ge=1)
+    hidden: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Width of the recurrent state; default the model's width. Where it differs, a linear map leads back."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """Dropout on the input and between layers."""

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.data.batch import Batch, Captures, States
@@ -27,7 +28,7 @@ class Transformer(EncoderSpec):
     """Blocks of attention and feed-forward, each behind a residual."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = Field(2, ge=1)
+    layers: int = Field(2, ge=1, le=MOST_PARTS)
     """Blocks."""
     attention: Annotated[AttentionSpec, Room("attention")] = Softmax()
     """Token mixer of every block."""
@@ -35,7 +36,7 @@ class Transformer(EncoderSpec):
     """RMSNorm or LayerNorm."""
     norm_at: Literal["pre", "post"] = "pre"
     """Before each sublayer, or after each residual sum."""
-    norm_eps: float = Field(1e-6, gt=0)
+    norm_eps: float = Field(1e-6, gt=0, le=1)
     """Added to the variance."""
     norm_affine: bool = True
     """The norms have gains (and LayerNorm biases) that are learned."""
@@ -45,7 +46,7 @@ class Transformer(EncoderSpec):
     """Normalise after the last block; default yes (pre-norm only: a post-norm block ends with one)."""
     feed_forward: Literal["mlp", "swiglu", "none"] = "swiglu"
     """Feed-forward of every block."""
-    inner: int | None = Field(None, ge=1)
+    inner: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Inner width of the feed-forward; default four times the width."""
     activation: Literal["relu", "gelu", "silu"] | None = None
     """Activation of the MLP; default relu."""

@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_LENGTH
 from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
@@ -45,7 +46,7 @@ class TextField(Spec):
 
     column: str
     """Column of the item table: text, or lists of text, which are read one after the other."""
-    tokens: int = Field(40, ge=1)
+    tokens: int = Field(40, ge=1, le=MOST_LENGTH)
     """Most tokens read; what comes later in the text is left out."""
     first: bool = False
     """Read the first element of each list alone (a list of attributes that begins with the brand)."""

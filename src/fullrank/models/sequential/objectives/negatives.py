@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_FACTOR, MOST_LIST
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
@@ -25,13 +26,13 @@ from fullrank.ops.picked_dots import picked_dots
 class Negatives(Spec):
     """How negatives are drawn: with replacement from a mixture."""
 
-    count: int = Field(128, ge=1)
+    count: int = Field(128, ge=1, le=MOST_LIST)
     """Negatives per query."""
-    uniform: float = Field(1.0, ge=0)
+    uniform: float = Field(1.0, ge=0, le=MOST_FACTOR)
     """Weight of the uniform source in the mixture."""
-    popularity: float = Field(0.0, ge=0)
+    popularity: float = Field(0.0, ge=0, le=MOST_FACTOR)
     """Weight of the training distribution."""
-    in_batch: float = Field(0.0, ge=0)
+    in_batch: float = Field(0.0, ge=0, le=MOST_FACTOR)
     """Weight of the targets of the batch."""
     share: Literal["query", "row", "batch"] = "row"
     """One draw for each query, for each row, or for the batch."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
 
+from fullrank.core.bounds import MOST_LIST, MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 
@@ -26,13 +27,13 @@ class _Trained(Protocol):
 class Budget(Spec):
     """Reasoning at inference. Refused for a model without a reasoner where anything is set."""
 
-    steps: int | None = Field(None, ge=0)
+    steps: int | None = Field(None, ge=0, le=MOST_PARTS)
     """Reasoning steps; 0 answers by the encoder alone, null takes as many as in training."""
-    streams: int | None = Field(None, ge=1)
+    streams: int | None = Field(None, ge=1, le=MOST_PARTS)
     """Parallel streams, the first ones of those trained; null takes all."""
-    adaptive: int | None = Field(None, ge=1)
+    adaptive: int | None = Field(None, ge=1, le=MOST_LIST)
     """Stop a user's reasoning when their first this many items stay the same; null takes every step."""
-    patience: int | None = Field(None, ge=1)
+    patience: int | None = Field(None, ge=1, le=MOST_PARTS)
     """Adaptive: steps in a row that must change nothing; null is 1."""
 
     @model_validator(mode="after")

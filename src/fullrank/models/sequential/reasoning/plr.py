@@ -19,6 +19,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.data.batch import ReasoningStates
 from fullrank.models.initial import STD, start_small
@@ -29,9 +30,9 @@ class PLR(ReasonerSpec):
     """Parallel streams of steps."""
 
     kind: Literal["plr"] = "plr"
-    steps: int = Field(2, ge=1)
+    steps: int = Field(2, ge=1, le=MOST_PARTS)
     """Steps of each stream."""
-    streams: int = Field(2, ge=1)
+    streams: int = Field(2, ge=1, le=MOST_PARTS)
     """Streams."""
     gate: Literal["learned", "uniform"] | None = None
     """Weights of the streams, made of h_0 or all the same; default learned, and without a choice for one stream."""

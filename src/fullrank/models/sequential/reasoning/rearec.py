@@ -17,6 +17,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_PARTS
 from fullrank.data.batch import ReasoningStates
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 
@@ -25,7 +26,7 @@ class ReaRec(ReasonerSpec):
     """One stream of steps."""
 
     kind: Literal["rearec"] = "rearec"
-    steps: int = Field(2, ge=1)
+    steps: int = Field(2, ge=1, le=MOST_PARTS)
     """Steps behind the history."""
     answer: Literal["mean", "last"] = "mean"
     """Of the encoder's state and all steps (ERL), or the last step alone (PRL)."""

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LIST
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Step
 from fullrank.models.sequential.items import unit
@@ -34,7 +35,7 @@ class KLDiversity(PenaltySpec):
     """Divergence between the predictions of a reasoner's states."""
 
     kind: Literal["kl_diversity"] = "kl_diversity"
-    weight: float = Field(0.1, gt=0)
+    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
     """Factor of the term (lambda)."""
     sign: Literal[-1, 1] = -1
     """-1 drives states apart, +1 together (PLR's Eq. 11 taken literally)."""
@@ -42,11 +43,11 @@ class KLDiversity(PenaltySpec):
     """Whether gradients flow through the second distribution of a pair."""
     start: bool = False
     """Count the encoder's own state h_0 among the states (ERL)."""
-    maximum: float = Field(10.0, ge=0.1)
+    maximum: float = Field(10.0, ge=0.1, le=MOST_FACTOR)
     """Largest mean divergence of a row that counts, in nats."""
-    items: int | None = Field(1024, ge=2)
+    items: int | None = Field(1024, ge=2, le=MOST_LIST)
     """Items that predictions are compared on, drawn uniformly without replacement; null compares on all of them."""
-    temperature: float | None = Field(None, gt=0)
+    temperature: float | None = Field(None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
     """Divides the scores; null is the temperature of the model's scoring."""
 
     def build(self) -> KLDiversityPenalty:

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_FACTOR
 from fullrank.data.batch import Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec, user_vectors
 
@@ -25,11 +26,11 @@ class LogDet(PenaltySpec):
     """Log-determinant penalty on the item vectors, and on the users'."""
 
     kind: Literal["logdet"] = "logdet"
-    weight: float = Field(1e-3, gt=0)
+    weight: float = Field(1e-3, gt=0, le=MOST_FACTOR)
     """Factor of the items' term."""
-    user_weight: float = Field(0.0, ge=0)
+    user_weight: float = Field(0.0, ge=0, le=MOST_FACTOR)
     """Factor of the users' term; 0 leaves it out."""
-    ridge: float = Field(1e-6, gt=0)
+    ridge: float = Field(1e-6, gt=0, le=MOST_FACTOR)
     """Added to the diagonal."""
 
     def build(self) -> LogDetPenalty:

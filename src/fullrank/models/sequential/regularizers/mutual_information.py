@@ -20,6 +20,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_FACTOR
 from fullrank.data.batch import Step, last
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
@@ -30,9 +31,9 @@ class MutualInformation(PenaltySpec):
     """In-batch contrast of histories and their targets."""
 
     kind: Literal["mutual_information"] = "mutual_information"
-    weight: float = Field(0.01, gt=0)
+    weight: float = Field(0.01, gt=0, le=MOST_FACTOR)
     """Factor of the term (beta)."""
-    temperature: float = Field(0.03, ge=0.03)
+    temperature: float = Field(0.03, ge=0.03, le=MOST_FACTOR)
     """Divides the cosines."""
     direction: Literal["target_to_sequence", "sequence_to_target", "both"] = "target_to_sequence"
     """Who looks for whom: the negatives are other sequences, other targets, or each in turn (the sum of the two)."""

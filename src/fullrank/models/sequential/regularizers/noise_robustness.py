@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, States, Step, last
 from fullrank.models.sequential.items import Items
@@ -32,9 +33,9 @@ class NoiseRobustness(PenaltySpec):
     """Triplet loss between clean and noisy histories."""
 
     kind: Literal["noise_robustness"] = "noise_robustness"
-    weight: float = Field(1.0, gt=0)
+    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
     """Factor of the term (alpha)."""
-    margin: float = Field(0.2, ge=0)
+    margin: float = Field(0.2, ge=0, le=MOST_FACTOR)
     """By how much the noisy history must be nearer than another's, in cosine distance."""
     mask: float = Field(0.1, ge=0, le=1)
     """Chance that a digit (of items without codes: an item) is masked."""

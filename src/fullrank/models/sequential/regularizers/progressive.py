@@ -21,6 +21,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Queries, States, Step
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
@@ -32,17 +33,17 @@ class Progressive(PenaltySpec):
     """Losses of single steps, and contrast against noise."""
 
     kind: Literal["progressive"] = "progressive"
-    step_weight: float = Field(1.0, ge=0)
+    step_weight: float = Field(1.0, ge=0, le=MOST_FACTOR)
     """Factor of the mean of the steps' losses."""
-    sharpening: float = Field(5.0, gt=0)
+    sharpening: float = Field(5.0, gt=0, le=MOST_FACTOR)
     """alpha: how many times flatter each earlier step's distribution is."""
-    contrast_weight: float = Field(1.0, ge=0)
+    contrast_weight: float = Field(1.0, ge=0, le=MOST_FACTOR)
     """Factor of the contrast."""
-    noise: float = Field(0.01, gt=0)
+    noise: float = Field(0.01, gt=0, le=MOST_FACTOR)
     """gamma: standard deviation of the noise."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
     """Divides the contrast's inner products."""
-    after_steps: int = Field(0, ge=0)
+    after_steps: int = Field(0, ge=0, le=MOST_COUNT)
     """Optimizer steps without contrast at the beginning."""
 
     @model_validator(mode="after")

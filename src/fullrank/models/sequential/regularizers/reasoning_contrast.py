@@ -17,6 +17,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_FACTOR
 from fullrank.data.batch import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
@@ -28,9 +29,9 @@ class ReasoningContrast(PenaltySpec):
     """Two dropout views of a reasoner's states."""
 
     kind: Literal["reasoning_contrast"] = "reasoning_contrast"
-    weight: float = Field(1.0, gt=0)
+    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
     """Factor of the term."""
-    temperature: float = Field(1.0, ge=0.03)
+    temperature: float = Field(1.0, ge=0.03, le=MOST_FACTOR)
     """Divides the cosines."""
     loss_views: Literal["both", "first"] = "both"
     """Which views the task's loss and `kl_diversity` read."""

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_FACTOR
 from fullrank.data.batch import Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec, user_vectors
 
@@ -29,7 +30,7 @@ class ReSN(PenaltySpec):
     """Spectral-norm penalty on the score matrix."""
 
     kind: Literal["resn"] = "resn"
-    weight: float = Field(1e-4, gt=0)
+    weight: float = Field(1e-4, gt=0, le=MOST_FACTOR)
     """Factor of the term."""
 
     def build(self) -> ReSNPenalty:

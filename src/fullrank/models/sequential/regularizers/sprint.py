@@ -22,6 +22,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.data.batch import ColumnSums, Step
 from fullrank.models.sequential.attention import Attention
@@ -33,13 +34,13 @@ class Sprint(PenaltySpec):
     """Spectral penalties on attention, feed-forward and item table."""
 
     kind: Literal["sprint"] = "sprint"
-    attention: float = Field(5.0, ge=0)
+    attention: float = Field(5.0, ge=0, le=MOST_FACTOR)
     """Factor of the attention term; the paper searches 2.5, 5, 7.5, 10 (ML-20M: .05 to .5)."""
-    feed_forward: float = Field(1e-3, ge=0)
+    feed_forward: float = Field(1e-3, ge=0, le=MOST_FACTOR)
     """Factor of the feed-forward term; the paper searches 0.1, 0.01, 0.001, 0.0001."""
-    embedding: float | None = Field(None, ge=0)
+    embedding: float | None = Field(None, ge=0, le=MOST_FACTOR)
     """Factor of the embedding term; null is that of the feed-forward."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
     """t: the larger, the nearer is n_h to the largest column sum."""
     outer: Literal["log", "log1p"] = "log"
     """Function around each layer's attention norm; log1p (the authors' code) keeps the term positive."""
@@ -55,7 +56,7 @@ class Sprint(PenaltySpec):
     """Take log(number of valid keys) / t off n_h, which then depends less on the size of the batch."""
     dropped_weights: bool = False
     """Column sums of the weights after dropout, as in the authors' code."""
-    warmup: int = Field(15, ge=0)
+    warmup: int = Field(15, ge=0, le=MOST_COUNT)
     """Steps of the power method before the first training step."""
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from fullrank.core.bounds import MOST_COUNT
 from fullrank.data.batch import Batch, Queries, Record
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.ops.log_sum_exp import CHUNK_ELEMENTS, log_sum_exp
@@ -17,7 +18,7 @@ class CrossEntropy(LossSpec):
     kind: Literal["cross_entropy"] = "cross_entropy"
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of the target's mass spread evenly over the catalogue."""
-    chunk_elements: int = Field(CHUNK_ELEMENTS, ge=1)
+    chunk_elements: int = Field(CHUNK_ELEMENTS, ge=1, le=MOST_COUNT)
     """Scores alive at once (4 bytes each); at least 16 queries are taken together."""
 
     def build(self) -> CrossEntropyLoss:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_LENGTH
 from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
@@ -23,7 +24,7 @@ class LastItem(TaskSpec):
     """Prediction of each prefix's next item."""
 
     kind: Literal["last_item"] = "last_item"
-    per_user: int | None = Field(4, ge=1)
+    per_user: int | None = Field(4, ge=1, le=MOST_LENGTH)
     """Prefixes per user and epoch, drawn without replacement; null takes all of them."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> LastItemTask:

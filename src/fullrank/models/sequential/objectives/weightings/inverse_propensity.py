@@ -45,7 +45,7 @@ class InversePopularity(WeightingSpec):
     """Inverse popularity of the target to a power, mean one under the training distribution (Schnabel et al. 2016)."""
 
     kind: Literal["inverse_popularity"] = "inverse_popularity"
-    power: float = Field(0.5, gt=0)
+    power: float = Field(0.5, gt=0, le=100)
     """Exponent on the popularity; 1 is the full inverse propensity."""
 
     def build(self) -> InversePopularityWeighting:
@@ -67,7 +67,7 @@ class D2LR(WeightingSpec):
     """Inverse training share of the target over the batch's mean (D2LR, SIGIR 2025)."""
 
     kind: Literal["d2lr"] = "d2lr"
-    power: float = Field(0.1, gt=0)
+    power: float = Field(0.1, gt=0, le=100)
     """alpha of the paper: exponent on the inverted share."""
     floor: float = Field(0.0, ge=0, lt=1)
     """Shares of the training events below this one count as it."""

@@ -1,0 +1,78 @@
+"""How much memory this process may still take: of the machine, of its control group, and of its own limit.
+
+What is larger than that is refused before it is made, with its size in the sentence: a process that takes more is
+killed without one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fullrank.core.errors import UserError
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int | None:
+    """Bytes that this process may still take, swap included; None where the system does not say (no Linux)."""
+    found = [*_machine(), *_groups(), *_limit()]
+    return max(0, min(found)) if found else None
+
+
+def require_memory(needed: int, what: str, remedy: str) -> None:
+    """Raise `UserError` where `needed` bytes are more than there are: `what` takes them, `remedy` says what to do."""
+    free = available_bytes()
+    if free is not None and needed > free:
+        raise UserError(
+            f"{what} takes {gibibytes(needed)} of memory and {gibibytes(free)} are free: {remedy}",
+            code="too-large-for-memory",
+        )
+
+
+def gibibytes(count: int) -> str:
+    """`1.5 GiB`."""
+    return f"{count / 2**30:,.1f} GiB"
+
+
+def _machine() -> Iterator[int]:
+    """Of the machine."""
+    found = {}
+    for line in _lines(Path("/proc/meminfo")):
+        name, _, value = line.partition(":")
+        found[name] = int(value.split()[0]) * 1024 if value.split() else 0
+    if "MemAvailable" in found:
+        yield found["MemAvailable"] + found.get("SwapFree", 0)
+
+
+def _groups() -> Iterator[int]:
+    """Of this process's control group and of those above it (version 2); file caches can be given up."""
+    for line in _lines(Path("/proc/self/cgroup")):
+        if line.startswith("0::"):
+            group = GROUPS / line.removeprefix("0::").strip().lstrip("/")
+            while group.is_relative_to(GROUPS):
+                most, used = _lines(group / "memory.max"), _lines(group / "memory.current")
+                if most and used and most[0].strip().isdecimal():
+                    stat = dict(one.split()[:2] for one in _lines(group / "memory.stat") if len(one.split()) == 2)
+                    yield int(most[0]) - int(used[0]) + int(stat.get("inactive_file", 0))
+                group = group.parent
+
+
+def _limit() -> Iterator[int]:
+    """Of the address space of this process (`ulimit -v`)."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    pages = next(iter(_lines(Path("/proc/self/statm"))), "").split()
+    if soft != resource.RLIM_INFINITY and pages:
+        yield soft - int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

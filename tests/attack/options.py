@@ -1,0 +1,146 @@
+"""Cases of the command line itself: every parameter of every verb with every nasty value of its type.
+
+Verbs, options and their types are typer's own, so that a new one is attacked without a line here. Nothing in the world
+may be changed by any of them, whatever the answer.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from tests.attack.bases import BASES, WRITTEN, Parameter, changed, leaves, located
+from tests.attack.frame import Case, Outcome, command, copied
+from tests.attack.pools import CONTENTS, FLOATS, INTEGERS, PATHS, WORDS, Made
+from tests.attack.worlds import world
+
+HANDLED = {"--json", "--set"}
+"""Options with a table of their own (`settings.py`), or in every case."""
+
+
+def cases() -> Iterator[Case]:
+    """Every case of options and arguments: of an option that another verb has too, the sharpest values alone."""
+    seen = set[tuple[str, str]]()
+    for verb, parameters in leaves().items():
+        yield from words_alone(verb)
+        for one in parameters:
+            if one.name in HANDLED:
+                continue
+            known = one.place is None and (one.name, one.kind) in seen
+            seen.add((one.name, one.kind))
+            if verb not in BASES:  # `test_every_verb_has_a_base` says so
+                continue
+            if one.kind == "bool":
+                yield Case("options", verb, f"{one.name}:flag", partial(run, verb, one, None))
+                yield Case("options", verb, f"{one.name}:flag=x", partial(spoken, verb, [f"{one.name}=x"]))
+            elif one.kind == "Path" or (one.place is not None and one.is_file):
+                for name, made in PATHS.items():
+                    if not BASES[verb].works and name not in NO_FOLDER:
+                        continue
+                    if name == "fifo" and one.name.removeprefix("--") in WRITTEN:
+                        continue  # a pipe that nobody reads holds up whoever writes to it: so it should
+                    if name in SHARP or not known and (one.is_file or name not in CONTENTS):
+                        yield Case("paths", verb, f"{one.name}:{name}", partial(run_path, verb, one, made))
+            if one.kind not in ("bool", "Path"):  # a source, a recipe or a file: words too
+                pool = {"int": INTEGERS, "float": FLOATS}.get(one.kind, WORDS)
+                for name, value in pool.items():
+                    if not known or name in SHARP:
+                        yield Case("options", verb, f"{one.name}={name}", partial(run, verb, one, value))
+            if one.place is None:
+                yield from forms(verb, one)
+
+
+SHARP = frozenset(
+    {
+        "missing",
+        "fifo",
+        "loop",
+        "torn-parquet",
+        "random-csv",
+        "foreign-folder",
+        "other-store",
+        "other-run",
+        "nul",
+        "zero",
+        "negative",
+        "nan",
+        "thirty-digits",
+        "empty",
+        "long",
+        "surrogate",
+    }
+)
+"""Values for an option whose name and type were attacked in full at another verb."""
+
+
+NO_FOLDER = {"loop", "nul", "foreign-folder", "under-a-file", "null-device", "proc", "random-csv", "other-store"}
+"""Places where nothing can be written, or nothing of this kind."""
+
+
+def forms(verb: str, one: Parameter) -> Iterator[Case]:
+    """An option misspelt, without its value, and given twice."""
+    yield Case("options", verb, f"{one.name}:misspelt", partial(spoken, verb, [f"{one.name}x", "1"]), ONLY_REFUSED)
+    if one.kind != "bool":
+        yield Case("options", verb, f"{one.name}:no-value", partial(spoken, verb, [one.name]))
+        yield Case("options", verb, f"{one.name}:twice", partial(spoken, verb, [one.name, "1", one.name, "2"]))
+
+
+ONLY_REFUSED = frozenset({"refused"})
+
+
+def words_alone(verb: str) -> Iterator[Case]:
+    """The verb with nothing, with too much, and with its base."""
+    needed = bool(verb in BASES and BASES[verb].arguments and verb != "list")
+    yield Case("options", verb, "nothing", partial(bare, [*verb.split(), "--json"]), _only(needed))
+    yield Case("options", verb, "one-more", partial(spoken, verb, ["and", "so", "on"]))
+    yield Case("options", verb, "unknown", partial(spoken, verb, ["--no-such-option"]), ONLY_REFUSED)
+    yield Case("options", verb, "long-option", partial(spoken, verb, ["--" + "x" * 100_000]), ONLY_REFUSED)
+    yield Case("options", verb, "nul-option", partial(spoken, verb, ["--a\0b"]), ONLY_REFUSED)
+    yield Case("options", verb, "help", partial(bare, [*verb.split(), "--help"]), frozenset({"ok"}))
+
+
+def _only(refused: bool) -> frozenset[str]:
+    return ONLY_REFUSED if refused else frozenset({"ok", "refused"})
+
+
+def run(verb: str, one: Parameter, value: str | None, place: Path) -> Outcome:
+    """The base of a verb with one parameter changed."""
+    return bare(changed(verb, one, value), place)
+
+
+def run_path(verb: str, one: Parameter, made: Made, place: Path) -> Outcome:
+    """The base of a verb with one of its paths something else. What would be written to is a copy."""
+    home, may_grow = world().home, []
+    with made(place) as path:
+        if one.name.removeprefix("--") in WRITTEN and path.startswith("@"):
+            source, path = home / path[1:], str(place / path[1:])
+            if source.is_dir():
+                copied(source, Path(path))
+                may_grow = [] if (verb, source.name) in REPLACES else [Path(path)]
+            else:
+                shutil.copy(source, place)
+        return command(*located(changed(verb, one, path), home, place), keep=[home], may_grow=may_grow)
+
+
+REPLACES = {
+    ("prepare", "store"),
+    ("subset", "store"),
+    ("prepare-impressions", "clicks"),
+    ("encode", "codes"),
+    ("evaluate", "evaluation"),
+}
+"""(verb, folder): a folder of its own kind, which the verb replaces when it is named again."""
+
+
+def spoken(verb: str, words: list[str], place: Path) -> Outcome:
+    """The base of a verb with words behind it."""
+    base = changed(verb)
+    return bare([*base[: len(verb.split())], *words, *base[len(verb.split()) :]], place)
+
+
+def bare(words: list[str], place: Path) -> Outcome:
+    """A command line, with the world watched."""
+    home = world().home
+    return command(*located(words, home, place), keep=[home])
