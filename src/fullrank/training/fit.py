@@ -12,6 +12,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from torch import nn
 
 from fullrank import __version__
@@ -27,7 +28,7 @@ from fullrank.run import Run, build_model, is_run, load_weights, write_run, writ
 from fullrank.training import Callback
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, forget_other_checkpoints, read_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
-from fullrank.training.distributed import launched, sum_over_ranks
+from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
 from fullrank.training.optim import make_optimizer
@@ -61,6 +62,7 @@ def fit(
     the new one: until then it stays whole. The folder is locked while it is written.
     """
     folder, where = without_dots(out), resolve_device(device)
+    join_processes(where)
     with folder_lock(folder, "train") if launched().rank == 0 else nullcontext():
         return _fit_locked(
             experiment, store, folder, resume, overwrite, init_from, loggers, callbacks, where, progress
@@ -214,7 +216,8 @@ def _run_steps(
     here = launched()
     stream = _Stream(loader, first, stop, range(here.rank, loader.shards, here.world))
     try:
-        _trainer(module.training_spec, here.world, stop - first, callback, device).fit(module, stream)
+        with told_of_peers():
+            _trainer(module.training_spec, here.world, stop - first, callback, device).fit(module, stream)
     except SystemExit:  # Lightning turns an interrupt into one
         raise KeyboardInterrupt from None
 
@@ -243,6 +246,8 @@ def _trainer(
         devices=local if device.index is None or local > 1 else [device.index],
         num_nodes=max(1, world // max(1, local)),
         strategy="ddp" if world > 1 else "auto",
+        # named, since Lightning starts processes of its own where it does not find torchrun's variables
+        plugins=[TorchElasticEnvironment()] if world > 1 else None,
         precision="bf16-mixed" if training.precision == "bf16" else "32-true",
         max_steps=steps,
         max_epochs=-1,
