@@ -52,10 +52,26 @@ def cases() -> Iterator[Case]:
                 yield from forms(verb, one)
 
 
-SHARP = frozenset({
-    "missing", "fifo", "loop", "torn-parquet", "random-csv", "foreign-folder", "other-store", "other-run", "nul", "zero",
-    "negative", "nan", "thirty-digits", "empty", "long", "surrogate",
-})  # fmt: skip
+SHARP = frozenset(
+    {
+        "missing",
+        "fifo",
+        "loop",
+        "torn-parquet",
+        "random-csv",
+        "foreign-folder",
+        "other-store",
+        "other-run",
+        "nul",
+        "zero",
+        "negative",
+        "nan",
+        "thirty-digits",
+        "empty",
+        "long",
+        "surrogate",
+    }
+)
 """Values for an option whose name and type were attacked in full at another verb."""
 
 
@@ -109,9 +125,12 @@ def run_path(verb: str, one: Parameter, made: Made, place: Path) -> Outcome:
 
 
 REPLACES = {
-    ("prepare", "store"), ("subset", "store"), ("prepare-impressions", "clicks"), ("encode", "codes"),
+    ("prepare", "store"),
+    ("subset", "store"),
+    ("prepare-impressions", "clicks"),
+    ("encode", "codes"),
     ("evaluate", "evaluation"),
-}  # fmt: skip
+}
 """(verb, folder): a folder of its own kind, which the verb replaces when it is named again."""
 
 

@@ -20,9 +20,16 @@ from tests.attack.pools import VALUES
 from tests.attack.worlds import GRID, SCHEMA, SPACE, TINY, set_of
 
 RECIPES = {
-    "sasrec": "store", "plr": "store", "hstu": "store", "bert4rec": "store", "gru4rec": "store",
-    "item_to_item": "store", "dcnv2": "clicks", "rankmixer": "clicks", "autoint": "clicks",
-}  # fmt: skip
+    "sasrec": "store",
+    "plr": "store",
+    "hstu": "store",
+    "bert4rec": "store",
+    "gru4rec": "store",
+    "item_to_item": "store",
+    "dcnv2": "clicks",
+    "rankmixer": "clicks",
+    "autoint": "clicks",
+}
 """Recipe of each family -> what it is trained on."""
 SHARP = ("negative", "zero", "thirty-digits", "nan", "inf", "word", "null", "nested", "mapping", "tiny")
 """Values for a single field; what a reader alone refuses is tried once for each verb."""
@@ -48,15 +55,30 @@ def cases() -> Iterator[Case]:
 
 
 FIELDS = {
-    "prepare": "min_rating", "prepare-impressions": "group", "encode": "pca", "sweep": "training.lr",
-    "tune": "training.lr", "evaluate": "sampled", "cascade": "ks", "report": "ks",
-}  # fmt: skip
+    "prepare": "min_rating",
+    "prepare-impressions": "group",
+    "encode": "pca",
+    "sweep": "training.lr",
+    "tune": "training.lr",
+    "evaluate": "sampled",
+    "cascade": "ks",
+    "report": "ks",
+}
 """Verb -> a setting of it (`seed` of the others)."""
 SETTINGS = {
-    "no-value": "seed", "no-path": "=5", "nothing": "", "dots": "...=1", "private": "__class__=5", "long-path": "x" * 100_000 + "=1",
-    "deep-path": ".".join("a" * 5000) + "=1", "unknown-setting": "xyzzy=1", "below-a-number": "seed.x=1", "index": "ks[0]=1",
-    "line-path": "a\u2028b=1", "nul-path": "a\0=1",
-}  # fmt: skip
+    "no-value": "seed",
+    "no-path": "=5",
+    "nothing": "",
+    "dots": "...=1",
+    "private": "__class__=5",
+    "long-path": "x" * 100_000 + "=1",
+    "deep-path": ".".join("a" * 5000) + "=1",
+    "unknown-setting": "xyzzy=1",
+    "below-a-number": "seed.x=1",
+    "index": "ks[0]=1",
+    "line-path": "a\u2028b=1",
+    "nul-path": "a\0=1",
+}
 
 
 def fields() -> Iterator[tuple[str, str, str]]:

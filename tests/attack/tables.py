@@ -28,12 +28,16 @@ def _vectors() -> pl.DataFrame:
 
 
 READ: dict[tuple[str, str], Table] = {
-    ("prepare", "events"): lambda: events(10), ("prepare", "--items"): items, ("prepare", "--users"): people,
-    ("recommend", "--histories"): lambda: events(10), ("prepare-impressions", "impressions"): lambda: impressions(ROWS),
+    ("prepare", "events"): lambda: events(10),
+    ("prepare", "--items"): items,
+    ("prepare", "--users"): people,
+    ("recommend", "--histories"): lambda: events(10),
+    ("prepare-impressions", "impressions"): lambda: impressions(ROWS),
     ("predict", "impressions"): lambda: impressions(ROWS).drop("label", "timestamp"),
-    ("cascade", "--items"): lambda: items().select("item_id", "price"), ("cascade", "--users"): people,
+    ("cascade", "--items"): lambda: items().select("item_id", "price"),
+    ("cascade", "--users"): people,
     ("encode", "--vectors"): _vectors,
-}  # fmt: skip
+}
 """(verb, parameter) -> a table that it can read."""
 
 
@@ -47,43 +51,61 @@ def _first(value: Any) -> Callable[[pl.Series], pl.Series]:
 
 
 COLUMNS: dict[str, Callable[[pl.Series], pl.Series]] = {
-    "nulls": _series(lambda n: [None] * n), "typed-nulls": _series(lambda n: [None] * n, pl.Int64),
-    "one-null": _first(None), "nan": _series(lambda n: [float("nan")] * n),
+    "nulls": _series(lambda n: [None] * n),
+    "typed-nulls": _series(lambda n: [None] * n, pl.Int64),
+    "one-null": _first(None),
+    "nan": _series(lambda n: [float("nan")] * n),
     "one-nan": lambda column: pl.Series(column.name, [float("nan"), *range(1, len(column))], dtype=pl.Float64),
     "one-inf": lambda column: pl.Series(column.name, [float("inf"), *range(1, len(column))], dtype=pl.Float64),
-    "halves": _series(lambda n: [k + 0.5 for k in range(n)]), "huge-floats": _series(lambda n: [1e300 * k for k in range(n)]),
-    "booleans": _series(lambda n: [k % 2 == 0 for k in range(n)]), "lists": _series(lambda n: [[k, k] for k in range(n)]),
-    "structs": _series(lambda n: [{"a": k} for k in range(n)]), "binary": _series(lambda n: [b"\xff%d" % k for k in range(n)]),
+    "halves": _series(lambda n: [k + 0.5 for k in range(n)]),
+    "huge-floats": _series(lambda n: [1e300 * k for k in range(n)]),
+    "booleans": _series(lambda n: [k % 2 == 0 for k in range(n)]),
+    "lists": _series(lambda n: [[k, k] for k in range(n)]),
+    "structs": _series(lambda n: [{"a": k} for k in range(n)]),
+    "binary": _series(lambda n: [b"\xff%d" % k for k in range(n)]),
     "dates": _series(lambda n: [date(2024, 1, 1) + timedelta(k) for k in range(n)]),
     "datetimes": _series(lambda n: [NOON + timedelta(k) for k in range(n)]),
-    "durations": _series(lambda n: [timedelta(k) for k in range(n)]), "clock": _series(lambda n: [time(k % 24) for k in range(n)]),
+    "durations": _series(lambda n: [timedelta(k) for k in range(n)]),
+    "clock": _series(lambda n: [time(k % 24) for k in range(n)]),
     "decimals": _series(lambda n: [Decimal(k) / 4 for k in range(n)]),
     "categories": lambda column: column.cast(pl.String, strict=False).cast(pl.Categorical),
     "text": lambda column: pl.Series(column.name, [f"{value}" for value in column.to_list()]),
     "padded": lambda column: pl.Series(column.name, [f" {value} " for value in column.to_list()]),
     "zeros-before": lambda column: pl.Series(column.name, [f"00{k}" for k in range(len(column))]),
-    "empty-text": _series(lambda n: [""] * n), "words": _series(lambda n: [f"größe\u2028{k}🛋" for k in range(n)]),
-    "nul-text": _series(lambda n: [f"a\0{k}" for k in range(n)]), "long-text": _series(lambda n: ["x" * 100_000 + str(k % 9) for k in range(n)]),
-    "2**63-1": _series(lambda n: [2**63 - 1 - k for k in range(n)]), "2**53": _series(lambda n: [2**53 + k for k in range(n)]),
+    "empty-text": _series(lambda n: [""] * n),
+    "words": _series(lambda n: [f"größe\u2028{k}🛋" for k in range(n)]),
+    "nul-text": _series(lambda n: [f"a\0{k}" for k in range(n)]),
+    "long-text": _series(lambda n: ["x" * 100_000 + str(k % 9) for k in range(n)]),
+    "2**63-1": _series(lambda n: [2**63 - 1 - k for k in range(n)]),
+    "2**53": _series(lambda n: [2**53 + k for k in range(n)]),
     "minus-2**63": _series(lambda n: [-(2**63) + k for k in range(n)]),
     "unsigned": _series(lambda n: [2**64 - 1 - k for k in range(n)], pl.UInt64),
-    "bytes": _series(lambda n: [k % 100 for k in range(n)], pl.Int8), "negative": _series(lambda n: [-k for k in range(n)]),
+    "bytes": _series(lambda n: [k % 100 for k in range(n)], pl.Int8),
+    "negative": _series(lambda n: [-k for k in range(n)]),
     "all-equal": lambda column: pl.Series(column.name, [column[0]] * len(column)),
     "reversed": lambda column: column.reverse(),
-}  # fmt: skip
+}
 """What may become of one column."""
 
 TABLES: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
-    "no-rows": lambda frame: frame.clear(), "one-row": lambda frame: frame.head(1), "two-rows": lambda frame: frame.head(2),
-    "no-columns": lambda frame: frame.select(), "rows-twice": lambda frame: pl.concat([frame, frame]),
+    "no-rows": lambda frame: frame.clear(),
+    "one-row": lambda frame: frame.head(1),
+    "two-rows": lambda frame: frame.head(2),
+    "no-columns": lambda frame: frame.select(),
+    "rows-twice": lambda frame: pl.concat([frame, frame]),
     "columns-reversed": lambda frame: frame.select(frame.columns[::-1]),
     "many-columns": lambda frame: frame.with_columns(pl.lit(k).alias(f"c{k}") for k in range(2000)),
-    "upper-case": lambda frame: frame.rename(str.upper), "blank-names": lambda frame: frame.rename(lambda name: f" {name} "),
-    "odd-names": lambda frame: frame.with_columns(pl.lit(1).alias(name) for name in ("", "a\u2028b", "__place", "__user", "#", "[x]", "*")),
+    "upper-case": lambda frame: frame.rename(str.upper),
+    "blank-names": lambda frame: frame.rename(lambda name: f" {name} "),
+    "odd-names": lambda frame: frame.with_columns(
+        pl.lit(1).alias(name) for name in ("", "a\u2028b", "__place", "__user", "#", "[x]", "*")
+    ),
     "ten-thousand": lambda frame: frame.head(1).select(pl.all().repeat_by(10_000).explode()),
-    "own-names": lambda frame: frame.with_columns(pl.lit(1).alias(name) for name in ("user", "item", "train_count", "score", "rank", "probability")),
+    "own-names": lambda frame: frame.with_columns(
+        pl.lit(1).alias(name) for name in ("user", "item", "train_count", "score", "rank", "probability")
+    ),
     "shuffled": lambda frame: frame.sample(fraction=1.0, shuffle=True, seed=0),
-}  # fmt: skip
+}
 
 
 def cases() -> Iterator[Case]:
@@ -143,17 +165,41 @@ TEXTS: dict[str, tuple[str, Callable[[pl.DataFrame], str]]] = {
     "no-header": ("csv", lambda frame: _csv(frame).split("\n", 1)[1]),
     "semicolons": ("csv", lambda frame: _csv(frame).replace(",", ";")),
     "open-quote": ("csv", lambda frame: _csv(frame) + '"'),
-    "short-row": ("csv", lambda frame: _csv(frame) + "1\n"), "long-row": ("csv", lambda frame: _csv(frame) + "1," * 50 + "\n"),
-    "late-word": ("csv", lambda frame: _csv(frame) + _csv(frame).split("\n", 1)[1] * 20 + ",".join("x" * len(frame.columns)) + "\n"),
-    "byte-order-mark": ("csv", lambda frame: "\ufeff" + _csv(frame)), "returns": ("csv", lambda frame: _csv(frame).replace("\n", "\r\n")),
-    "old-returns": ("csv", lambda frame: _csv(frame).replace("\n", "\r")), "torn": ("csv", lambda frame: _csv(frame)[:-3]),
-    "mixed": ("jsonl", lambda frame: frame.write_ndjson() + "{" + ", ".join(f'"{name}": [1]' for name in frame.columns) + "}\n"),
-    "late-text": ("jsonl", lambda frame: frame.write_ndjson() * 5 + "{" + ", ".join(f'"{name}": "x"' for name in frame.columns) + "}\n"),
-    "torn-line": ("jsonl", lambda frame: frame.write_ndjson()[:-5]), "blank-lines": ("jsonl", lambda frame: frame.write_ndjson().replace("\n", "\n\n")),
-    "other-keys": ("jsonl", lambda frame: frame.write_ndjson() + '{"other": 1}\n'), "number-line": ("jsonl", lambda frame: frame.write_ndjson() + "5\n"),
-    "huge-number": ("jsonl", lambda frame: frame.write_ndjson() + "{" + ", ".join(f'"{name}": {"9" * 400}' for name in frame.columns) + "}\n"),
-    "keys-twice": ("jsonl", lambda frame: frame.write_ndjson() + "{" + ", ".join(f'"{name}": 1, "{name}": 2' for name in frame.columns) + "}\n"),
-}  # fmt: skip
+    "short-row": ("csv", lambda frame: _csv(frame) + "1\n"),
+    "long-row": ("csv", lambda frame: _csv(frame) + "1," * 50 + "\n"),
+    "late-word": (
+        "csv",
+        lambda frame: _csv(frame) + _csv(frame).split("\n", 1)[1] * 20 + ",".join("x" * len(frame.columns)) + "\n",
+    ),
+    "byte-order-mark": ("csv", lambda frame: "\ufeff" + _csv(frame)),
+    "returns": ("csv", lambda frame: _csv(frame).replace("\n", "\r\n")),
+    "old-returns": ("csv", lambda frame: _csv(frame).replace("\n", "\r")),
+    "torn": ("csv", lambda frame: _csv(frame)[:-3]),
+    "mixed": (
+        "jsonl",
+        lambda frame: frame.write_ndjson() + "{" + ", ".join(f'"{name}": [1]' for name in frame.columns) + "}\n",
+    ),
+    "late-text": (
+        "jsonl",
+        lambda frame: frame.write_ndjson() * 5 + "{" + ", ".join(f'"{name}": "x"' for name in frame.columns) + "}\n",
+    ),
+    "torn-line": ("jsonl", lambda frame: frame.write_ndjson()[:-5]),
+    "blank-lines": ("jsonl", lambda frame: frame.write_ndjson().replace("\n", "\n\n")),
+    "other-keys": ("jsonl", lambda frame: frame.write_ndjson() + '{"other": 1}\n'),
+    "number-line": ("jsonl", lambda frame: frame.write_ndjson() + "5\n"),
+    "huge-number": (
+        "jsonl",
+        lambda frame: (
+            frame.write_ndjson() + "{" + ", ".join(f'"{name}": {"9" * 400}' for name in frame.columns) + "}\n"
+        ),
+    ),
+    "keys-twice": (
+        "jsonl",
+        lambda frame: (
+            frame.write_ndjson() + "{" + ", ".join(f'"{name}": 1, "{name}": 2' for name in frame.columns) + "}\n"
+        ),
+    ),
+}
 """Name -> suffix, and the text of a table with something wrong in its form."""
 
 

@@ -1,4 +1,4 @@
-"""Every verb that writes finds the disk full, read-only or gone: one sentence, nothing lost, nothing left, then again."""
+"""Every verb that writes finds the disk full, read-only or gone: one sentence, nothing lost or left."""
 
 from __future__ import annotations
 

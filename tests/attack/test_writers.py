@@ -17,7 +17,8 @@ def cases() -> list[Case]:
     for one, other in writers.PAIRS:
         name = other.name if other is not one else "itself"
         found += [
-            Case("writers", one.name, f"stopped-{n}-of-{PLACES}-beside-{name}", partial(writers.both, one, other, n, PLACES))
+            Case("writers", one.name, f"stopped-{n}-of-{PLACES}-beside-{name}",
+                 partial(writers.both, one, other, n, PLACES))
             for n in range(PLACES)
         ]  # fmt: skip
         if one is other:

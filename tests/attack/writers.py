@@ -18,8 +18,8 @@ from tests.attack.frame import Outcome, own_place
 from tests.attack.kills import forks, server_for, unkilled
 from tests.attack.verbs import BY_NAME, Verb, listing, snapshot, world
 
-TAKEN = frozenset({"folder-locked", "folder-holds-a-run"})
-"""Why the second of two writers may be refused; the latter where the first has finished meanwhile."""
+TAKEN = frozenset({"folder-locked", "folder-holds-a-run", "folder-not-empty"})
+"""Why the second of two writers may be refused; the last two where the first has finished meanwhile."""
 RUNS_OF_ALL_STATES = ("run-old", "run-cut", "run")
 """What stands at `run` while `train-over` works: the old run, the new one after an epoch, and at its end."""
 
@@ -97,8 +97,8 @@ def _agreed(one: Verb, other: Verb, all_done: list[Done], home: Path, what: str)
     if all(done.code for done in all_done):
         return Outcome("loss", f"{what}: nobody won: {all_done[0].err[-200:]}")
     now = snapshot(home, one.out)
-    if now not in (unkilled(one.name).files, unkilled(other.name).files):
-        wanted = unkilled(one.name).files
+    wanted, others = unkilled(one.name).files, unkilled(other.name).files
+    if now not in (wanted, others, {**others, **wanted}):  # the last: verbs that write different files into a run
         names = sorted(n for n in {**now, **wanted} if now.get(n) != wanted.get(n))
         return Outcome("silent", f"{what}: what neither of them writes alone: {', '.join(names[:8])}")
     litter = set(listing(home)) - set(unkilled(one.name).listing) - set(unkilled(other.name).listing)

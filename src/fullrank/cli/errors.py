@@ -92,6 +92,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
+    if isinstance(error, UnicodeEncodeError) and any(_broken(word) for word in words):
+        return Explained("a word of the command line is no UTF-8 text; give names and ids as UTF-8", "not-utf8")
     if isinstance(error, MemoryError):
         return Explained("the memory of this machine is not enough for this", "out-of-memory")
     if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
@@ -138,6 +140,11 @@ def _no_verb(text: str, verbs: list[str]) -> str:
     given = text.split("'")[1] if text.count("'") >= 2 else ""
     begin = [verb for verb in verbs if verb.startswith(given)]  # `rec` is nearer to `predict` by its letters
     return f"there is no verb {given!r}{did_you_mean(given, begin or verbs)}"
+
+
+def _broken(word: str) -> bool:
+    """Whether a word came with bytes that are no UTF-8: a file's name may have them, nothing else."""
+    return any("\ud800" <= char <= "\udfff" for char in word)
 
 
 def _one_line(text: str) -> str:

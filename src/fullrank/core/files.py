@@ -171,7 +171,7 @@ class PendingFolder:
     """
 
     def __init__(self, path: str | Path, keeps: Callable[[str], bool] = lambda name: False):
-        self.path, self.keeps = Path(path).resolve(), keeps
+        self.path, self.keeps = Path(os.path.realpath(path)), keeps  # `resolve` raises for a loop of links
         self.folder = _part(self.path)
 
     def begin(self) -> Path:
@@ -202,7 +202,7 @@ def whole_folder(out: str | Path, what: str = "another command") -> Iterator[Pat
     An older folder is exchanged for it in one step. Holds the lock of `out`; `what` names the holder. Raises
     `UserError` where another process writes there, the disk is full, or the place cannot be written.
     """
-    place = Path(out).resolve()
+    place = Path(os.path.realpath(out))
     with folder_lock(place, what):
         pending = PendingFolder(place)
         try:

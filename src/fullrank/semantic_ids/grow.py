@@ -47,10 +47,10 @@ def grow_codes(
     and how well they are described. Raises `UserError` where no item is new or none of the new has a vector.
     """
     old = codes if isinstance(codes, Codes) else Codes.open(check_path("codes", codes))
-    place, cache = without_dots(check_path("out", out)), check_path("cache", cache)
+    place = without_dots(check_path("out", out))
     source = _source(old, vectors if vectors is None else check_path("vectors", vectors))
     with folder_lock(place, "encode --grow"):
-        return _grow_locked(old, items, place, source, cache, tell)
+        return _grow_locked(old, items, place, source, check_path("cache", cache), tell)
 
 
 def _grow_locked(

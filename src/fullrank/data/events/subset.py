@@ -9,6 +9,7 @@ or draws from it, still meets them as negatives, which an item that is truly new
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def subset(
     _check(check_number("share", share), check_number("hide_items", hide_items))
     check_whole("seed", seed, 0)
     keep_items = check_flag("keep_items", keep_items)
-    if place.resolve() == source.path.resolve():
+    if os.path.realpath(place) == os.path.realpath(source.path):
         raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
     with folder_lock(place, "subset"):
         return _subset_locked(source, place, share, seed, hide_items, keep_items)
