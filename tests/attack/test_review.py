@@ -81,6 +81,10 @@ def test_01_histories_are_sorted_as_prepare_sorts(times: tuple[str, ...], order:
     frame = pl.DataFrame({"user_id": ["u"] * 3, "item_id": [9, 5, 7], "timestamp": times})
     file = home / f"h.{suffix}"
     frame.write_csv(file) if suffix == "csv" else frame.write_ndjson(file)
+    if suffix == "jsonl" and "T" not in times[0]:  # text that is a number is a number where a file has no types
+        refused("prepare", file, "--out", home / "store")
+        refused("recommend", world()["sasrec"], "--histories", file)
+        return
     wanted = listed(world()["sasrec"], "--k", 30, "--history", order)
     assert wanted != listed(world()["sasrec"], *ASKED), "the order makes no difference to this model"
     if call("prepare", file, "--out", home / "store").code == 2:  # what is no time there is none here
