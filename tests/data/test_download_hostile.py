@@ -145,7 +145,7 @@ ANSWERS: dict[str, tuple[str, Answer]] = {
     "wait until the year 99999": ("download-interrupted", busy("Fri, 01 Jan 99999 00:00:00 GMT")),
     "wait until the year 0": ("download-interrupted", busy("Fri, 01 Jan 0000 00:00:00 GMT")),
     "wait negative": ("download-interrupted", busy("-5")),
-    "version that no header holds": ("download-interrupted", said('HTTP/1.1 200 OK\r\nContent-Length: 9\r\nETag: "\x85"')),
+    "version of other letters": ("download-interrupted", said('HTTP/1.1 200 OK\r\nContent-Length: 9\r\nETag: "\x85"')),
     "long version": ("download-interrupted", said(f'HTTP/1.1 200 OK\r\nContent-Length: 30\r\nETag: "{"a" * 60_000}"')),
 }  # fmt: skip
 
