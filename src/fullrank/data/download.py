@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import Any, cast
 
 import urllib3
 from urllib3.exceptions import HTTPError, InvalidHeader, LocationValueError
@@ -69,9 +69,9 @@ def download(
         if file.name in ("", ".", "..") or PurePosixPath(file.name.replace("\\", "/")).name != file.name:
             sentence = f"the source names a file {file.name!r} outside of the download folder; names hold no folders"
             raise UserError(sentence, code="path-outside-folder")
-        for path in (target / f"{file.name}{ending}" for ending in ("", ".part", ".part.json")):
-            if path.exists() and not path.is_file():  # a pipe would never answer
-                sentence = f"{path} is no file, and {file.name} would be downloaded there; move it away"
+        for place in (target / f"{file.name}{ending}" for ending in ("", ".part", ".part.json")):
+            if place.exists() and not place.is_file():  # a pipe would never answer
+                sentence = f"{place} is no file, and {file.name} would be downloaded there; move it away"
                 raise UserError(sentence, code="not-a-file")
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class _Part:
     def of(cls, file: RemoteFile, target: Path) -> _Part:
         """The part where an earlier process left it; from the start where that cannot be trusted."""
         part = cls(file, target.with_name(f"{target.name}.part"), target.with_name(f"{target.name}.part.json"))
-        noted = {}
+        noted: dict[str, Any] = {}
         if part.note.is_file():
             with suppress(UserError):  # a broken note
                 noted = read_json(part.note)
