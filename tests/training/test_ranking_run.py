@@ -83,7 +83,7 @@ def test_the_folder_holds_what_the_format_says(trained: Trained) -> None:
     names = {path.name for path in trained.path.iterdir()}
     assert {"encoder.json", "vocabulary.parquet"} < names <= set(RUN_FILES) and "fields.json" not in names
     run = Run.open(trained.path)
-    assert run.manifest["format_version"] == 2 and not run.needs_store
+    assert run.manifest["format_version"] == 3 and not run.needs_store
     assert run.fields == trained.encoder.fields
 
 
@@ -177,7 +177,7 @@ def test_what_is_written_again_is_of_this_format(market: fr.Store, tmp_path: Pat
         tmp_path / "run", fr.recipe("popularity"), market.catalog, {"format_version": 1, "parameters": 0, "data": data}
     )
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["format_version"] == 2 and next(iter(manifest)) == "format_version"
+    assert manifest["format_version"] == 3 and next(iter(manifest)) == "format_version"
     with refused("not-a-ranking-model", tmp_path / "run"):
         Run.open(tmp_path / "run").encoder()
 
