@@ -14,8 +14,11 @@ from fullrank.data.manifest import SEAL, content, sealed
 
 
 def reseal(folder: Path, *, sizes: bool = False) -> Path:
-    """Make the hashes in a manifest, and with `sizes` the sizes too, those of the files as they are."""
-    path = folder / "manifest.json"
+    """Make the hashes in a folder's manifest, and with `sizes` the sizes too, those of the files as they are.
+
+    Of a file, such as a saved evaluation: make its seal its own.
+    """
+    path = folder if folder.is_file() else folder / "manifest.json"
     tree = json.loads(path.read_text())
     files = tree.get("files")
     if isinstance(files, dict):

@@ -18,9 +18,11 @@ import fullrank as fr
 from fullrank.cli import main
 from fullrank.data.impressions.encoding import FieldEncoder, transform
 from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.manifest import sha256_file
 from fullrank.run import Run, write_run
 from fullrank.training.state import RUN_FILES
 from refusals import refused
+from seals import as_format_2, reseal
 from tests.cascade.pieces import BEGIN, SCHEMA, log
 from tests.training.clicks import as_format_1, tiny
 
@@ -290,11 +292,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[object, ...]]] = {
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_or_hostile_encoder_is_refused(case: str, trained: Trained, tmp_path: Path) -> None:
+    """Of a run of format 2, so that each check stands for itself."""
     change, says = DAMAGE[case]
-    folder = copied(trained, tmp_path)
+    folder = as_format_2(copied(trained, tmp_path))
     change(folder)
     if case == "more ids than weights":
-        _sealed(folder)
+        hashes = {name: sha256_file(folder / name) for name in ("encoder.json", "vocabulary.parquet")}
+        _tree(lambda tree: tree.update(encoder=hashes), "manifest.json")(folder)
     with refused(*says):
         fr.predict(folder, unseen())
 
@@ -316,7 +320,7 @@ def test_fields_that_do_not_fit_the_weights_are_refused(
     change(folder)
     if "hour" not in (folder / "encoder.json").read_text():
         _values(lambda v: v.filter(pl.col("field") != "hour"))(folder)
-    _sealed(folder)
+    reseal(folder, sizes=True)
     with refused("weights-differ-from-spec"):
         fr.predict(folder, unseen())
 
@@ -324,12 +328,6 @@ def test_fields_that_do_not_fit_the_weights_are_refused(
 def test_a_time_that_is_none_is_refused(trained: Trained, tmp_path: Path) -> None:
     folder = copied(trained, tmp_path)
     _tree(lambda tree: tree["data"].update(trained_until="now"), "manifest.json")(folder)
+    reseal(folder)
     with refused("file-damaged", "trained_until", "now"):
         Run.open(folder).trained_until()
-
-
-def _sealed(folder: Path) -> None:
-    """Puts the hashes of the encoder's files, whatever they are, into the manifest."""
-    from fullrank.run import _encoder_hashes
-
-    _tree(lambda tree: tree.update(encoder=_encoder_hashes(folder)), "manifest.json")(folder)

@@ -78,7 +78,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[object, ...]]] = {
         lambda f: (f / "spec.json").write_text(
             (f / "spec.json").read_text().replace('"dim": 16', '"dim": 1099511627776')
         ),
-        ("spec-cannot-be-built", "allocate", 80 * 1099511627776 * 4),
+        ("invalid-setting", "spec.json", 1099511627776),
     ),
     "cut weights": (
         lambda f: (f / "weights.safetensors").write_bytes(b"\x00" * 9),
