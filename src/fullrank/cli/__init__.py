@@ -43,6 +43,7 @@ VERBS = (
     "diagnose",
     "explain",
     "report",
+    "verify",
 )
 """Modules with verbs, in the order of the help."""
 
