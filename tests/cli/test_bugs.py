@@ -43,7 +43,7 @@ WORK: dict[str, tuple[str, str]] = {
         "train sasrec --data DATA --out OUT --overwrite --set model.dim=8",
         "fullrank.training.loop.FitModule.training_step"),
     "tune": ("tune SPACE --data DATA --out OUT", "fullrank.sweeps.tune.tune"),
-    "verify": ("verify DATA", "fullrank.verification.verify"),
+    "verify": ("verify SASREC", "fullrank.run.Run.open"),
 }  # fmt: skip
 """Verb -> a command line, and what it calls that has the bug."""
 GROUPS = {"scale"}
