@@ -94,13 +94,21 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
     if isinstance(error, UnicodeEncodeError) and any(_broken(word) for word in words):
         return Explained("a word of the command line is no UTF-8 text; give names and ids as UTF-8", "not-utf8")
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or _torch_memory(error):
         return Explained("the memory of this machine is not enough for this", "out-of-memory")
     if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
         from fullrank.core.spec import error_sentence
 
         return Explained(_one_line(error_sentence(error)), "invalid-setting")  # type: ignore[arg-type]
     return Explained(f"unexpected {type(error).__name__}: {_one_line(str(error))}", "bug", 1)
+
+
+def _torch_memory(error: BaseException) -> bool:
+    """Whether torch could not have the memory that it asked for: of a GPU, or of the machine."""
+    text = str(error)[:1000]
+    return isinstance(error, RuntimeError) and (
+        type(error).__name__ == "OutOfMemoryError" or ("DefaultCPUAllocator" in text and "memory" in text)
+    )
 
 
 def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
