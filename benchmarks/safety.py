@@ -1,4 +1,4 @@
-"""What it costs that damage is noticed and nothing is lost: hashes, locks and flushes, of training and of opening a run.
+"""What it costs that damage is noticed and nothing is lost: hashes, locks and flushes in training and opening a run.
 
 ``safety_share_of_train``: seconds in hashing, taking locks and flushing to disk over those of `train` on amazon-beauty,
 all of them counted in the one call. ``open_over_unhashed``: opening a run for answers over the same without comparing
@@ -27,10 +27,14 @@ from fullrank.core import files, locks
 from fullrank.core.errors import UserError
 from fullrank.data import manifest
 from fullrank.data.events.store import Store
+from fullrank.training import checkpoint
 
-COSTS: dict[str, tuple[Any, str]] = {
-    "hashing": (manifest, "sha256_file"), "locks": (locks, "_acquire"), "flushing": (files, "flush"),
-}  # fmt: skip
+COSTS: dict[str, tuple[tuple[Any, str], ...]] = {
+    "hashing": ((manifest, "sha256_file"), (checkpoint, "sha256_file")),
+    "locks": ((locks, "_acquire"),),
+    "flushing": ((files, "flush"),),
+}
+"""What is counted -> the functions that do it, where they are called from."""
 
 
 @contextmanager
@@ -38,8 +42,10 @@ def counted() -> Iterator[dict[str, float]]:
     """Seconds spent inside, by what for."""
     spent = dict.fromkeys(COSTS, 0.0)
     with ExitStack() as stack:
-        for name, (module, function) in COSTS.items():
-            stack.enter_context(mock.patch.object(module, function, _timed(getattr(module, function), name, spent)))
+        for name, places in COSTS.items():
+            for module, function in places:
+                timed = _timed(getattr(module, function), name, spent)
+                stack.enter_context(mock.patch.object(module, function, timed))
         yield spent
 
 
