@@ -258,7 +258,9 @@ def _said(path: Path, home: Path) -> str:
         if path.suffix == ".json":
             content = _plain(json.loads(content), home)
         elif path.suffix == ".jsonl":
-            content = b"\n".join(_plain(json.loads(line), home) for line in content.splitlines())
+            rows = [json.loads(line) for line in content.splitlines()]
+            # a sweep adds a row for a run that failed, and another one when that run is done again
+            content = b"\n".join(_plain(row, home) for row in rows if not (isinstance(row, dict) and row.get("error")))
     except ValueError:
         return "torn"
     if path.suffix == ".html":
