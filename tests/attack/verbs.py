@@ -233,9 +233,9 @@ def _cut(home: Path) -> None:
 
 
 VOLATILE = re.compile(
-    r"seconds$|_per_s$|hours|^pace$|^seal$|^taken$|^estimate$|^since$|^created|^command$|^resumed_at_step$|^load"
+    r"seconds$|_per_s$|hours|^pace$|^seal$|^taken$|^estimate$|^since$|^created|^command$|^resumed_at_step$|^load|^code$"
 )
-"""Keys whose values no two runs have in common."""
+"""Keys whose values no two runs have in common; `code` is the commit, which a developer may make meanwhile."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
 
 
