@@ -182,8 +182,8 @@ class Places:
         self._wrap(safetensors.torch, "save_file", "native", at=1)
         from fullrank.core import files
 
-        if hasattr(files, "_exchange"):
-            self._wrap(files, "_exchange", "exchange")
+        if hasattr(files, "exchange"):
+            self._wrap(files, "exchange", "exchange")
 
     def _wrap(self, owner: Any, name: str, kind: str, at: int = 0) -> None:
         real = getattr(owner, name)
