@@ -161,7 +161,7 @@ class Chunks:
                 self._source.attempt(lambda: frame.sink_parquet(path))
         except UserError as error:
             if os.strerror(errno.ENOSPC) in str(error):  # the engine's error, which would blame the input
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
             raise
         return pl.scan_parquet(path, glob=False)
 
