@@ -121,7 +121,7 @@ def changed(verb: str, parameter: Parameter | None = None, value: str | None = N
         options[parameter.name] = value
     given = [word for name, text in options.items() for word in ((name,) if text is None else (name, text))]
     dashes = ["--"] if any(word.startswith("-") for word in arguments) else []  # an argument, not an option
-    return [*verb.split(), *given, *more, "--json", *dashes, *arguments]
+    return [*verb.split(), "--json", *given, *more, *dashes, *arguments]
 
 
 def located(words: list[str], home: Path, place: Path) -> list[str]:
