@@ -57,7 +57,6 @@ BASES: dict[str, Base] = {
     "scale fit": Base(("@scaling.csv",), {"--form": "power", "--resamples": "20"}),
     "scale advise": Base(("@scaling.csv",), {"--flops": "1e12", "--form": "power", "--resamples": "20"}),
     "scale growth": Base(("@store",)),
-    "verify": Base(("@store",)),
 }  # fmt: skip
 """Verb -> its base; a verb without one fails `test_every_verb_has_a_base`."""
 
