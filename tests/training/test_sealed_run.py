@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from fullrank.data.manifest import sealed
 from fullrank.run import Run, write_run, write_weights
 from fullrank.run_manifest import note_once, reopen_run, seal_run
 from fullrank.semantic_ids.encode import open_items
-from fullrank.training import fit
+from fullrank.training import TrainState, fit
+from fullrank.training.retrieval_data import RetrievalData
 from refusals import refused
 from seals import as_format_2
 from tests.training.clicks import shop, table
@@ -202,6 +204,33 @@ def test_a_run_that_was_cut_off_opens_resumes_and_is_sealed_then(
     whole = Run.open(runs / "lists")
     assert run.manifest["finished"]
     assert run.manifest["files"]["weights.safetensors"] == whole.manifest["files"]["weights.safetensors"]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_best_weights_that_were_damaged_before_a_resume_are_never_sealed(
+    finished: bool, market: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no hash in the manifest yet; the checkpoint knows it. The later epochs bring no better ones."""
+    scores = iter([0.9, 0.1, 0.1])
+    monkeypatch.setattr(RetrievalData, "score", lambda *_: next(scores))
+    monkeypatch.setattr(fit, "seal_run", lambda folder: None)
+    spec, last = tiny("training.max_epochs=3"), KeyboardInterrupt
+    stop = None if finished else 2
+
+    class Stop:
+        def on_epoch(self, state: TrainState) -> dict[str, float]:
+            if state.epoch == stop:
+                raise last
+            return {}
+
+    with nullcontext() if finished else pytest.raises(last):
+        fr.train(spec, market, tmp_path / "run", progress=False, callbacks=[Stop()])
+    monkeypatch.undo()
+    monkeypatch.setattr(RetrievalData, "score", lambda *_: 0.1)
+    flip(tmp_path / "run" / "weights.safetensors", tmp_path)
+    with refused("file-damaged", "weights.safetensors", tmp_path / "run" / "checkpoints"):
+        fr.train(spec, market, tmp_path / "run", resume=True, progress=False)
+    assert not Run.open(tmp_path / "run").manifest["finished"]
 
 
 def test_a_sealed_run_is_open_while_its_weights_change(runs: Path, market: Store, tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ class CheckpointState(BaseModel):
     """How often the learning rate was cut (schedule `plateau`)."""
     files: dict[str, str] = {}
     """SHA-256 of each tensor file; none in a checkpoint of version 0.1."""
+    run_weights: str | None = None
+    """SHA-256 of the run's own weights, the best so far; None before the first, and in older checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,13 @@ def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], 
     forget_other_checkpoints(folder)
 
 
+def check_run_weights(out: Path, expected: str | None) -> None:
+    """Raise `UserError` where the weights of the run folder `out` are not those that training wrote (their SHA-256)."""
+    path = out / TENSOR_FILES[0]
+    if expected is not None and not (path.is_file() and sha256_file(path) == expected):
+        raise damaged_checkpoint(path, "it is not what training wrote")
+
+
 def forget_other_checkpoints(kept: Path) -> None:
     """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half written or removed."""
     for other in kept.parent.glob("step-*"):
@@ -132,12 +141,13 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
 
 
 def damaged_checkpoint(path: Path, reason: str) -> UserError:
-    """The error for a file of a checkpoint that is not what it should be; the folder `checkpoints` is around it."""
+    """The error for a file of a checkpoint, or for a run's weights in training, that is not what it should be."""
     return damaged_file(path, reason, _advice(path))
 
 
 def _advice(path: Path) -> str:
-    root = path.parents[1] if path.parent.name.startswith("step-") else path.parent
+    inside = {"checkpoints": path.parent, "step": path.parents[1]}
+    root = inside.get(path.parent.name.partition("-")[0], path.parent / "checkpoints")
     return f"delete {str(root)!r} and resume again, which trains the run from its beginning"
 
 

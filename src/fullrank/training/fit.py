@@ -27,7 +27,13 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.run_manifest import reopen_run, seal_run
 from fullrank.training import Callback
-from fullrank.training.checkpoint import Checkpoint, CheckpointState, forget_other_checkpoints, read_checkpoint
+from fullrank.training.checkpoint import (
+    Checkpoint,
+    CheckpointState,
+    check_run_weights,
+    forget_other_checkpoints,
+    read_checkpoint,
+)
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
 from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
@@ -156,6 +162,8 @@ def _fit(
             forget_other_checkpoints(kept.folder)
         state = kept.state
         if state.finished:
+            if launched().rank == 0:
+                check_run_weights(out.path, state.run_weights)
             return
     first = state.step
     module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.cuts)
@@ -168,6 +176,8 @@ def _fit(
         _run_steps(module, loader, first, total, loop, device)
     finally:
         progress_bar.close()
+    if launched().rank == 0:
+        check_run_weights(out.path, loop.run_weights)  # those of before a resume may have been damaged since
     for logger in log.loggers:
         logger.finalize("success")
 

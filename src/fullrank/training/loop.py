@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.data.manifest import sha256_file
 from fullrank.evaluation.spec import selection_sign
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import write_weights
+from fullrank.run_manifest import WEIGHTS
 from fullrank.training import Callback, TrainState
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
@@ -132,6 +134,7 @@ class TrainingLoop(lightning.Callback):
         self.metrics_log, self.progress, self.callbacks = log, progress, callbacks
         self.validates = data.validates
         self.best, self.best_epoch, self.validations_without_gain = state.best, state.best_epoch, state.stale
+        self.run_weights = state.run_weights
         self.epoch_sums = dict(state.sums)
         self.tokens, self.positions, self.seconds = state.pace
         self.saved_at = self.resumed_at = time.perf_counter()
@@ -204,7 +207,7 @@ class TrainingLoop(lightning.Callback):
             told = f"epoch {epoch}/{training.max_epochs}  {_loss_text(loss, penalty, module.penalties)}"
             self.progress.epoch(step, f"{told}{shown}  {rate}")
             if final and self.best is None:
-                write_weights(self.out.path, module.model)
+                self._write_weights(module.model)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
@@ -224,13 +227,17 @@ class TrainingLoop(lightning.Callback):
         if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.validations_without_gain = score, epoch, 0
             if module.global_rank == 0:
-                write_weights(self.out.path, module.model)
+                self._write_weights(module.model)
         else:
             self.validations_without_gain += 1
             if self.experiment.training.schedule == "plateau":
                 module.cut(step)
         seconds = round(time.perf_counter() - begun, 3)
         return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
+
+    def _write_weights(self, model: torch.nn.Module) -> None:
+        write_weights(self.out.path, model)
+        self.run_weights = sha256_file(self.out.path / WEIGHTS)
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
         state = CheckpointState(
@@ -242,6 +249,7 @@ class TrainingLoop(lightning.Callback):
             pace=(self.tokens, self.positions, self.seconds),
             finished=finished,
             cuts=module.cuts,
+            run_weights=self.run_weights,
         )
         if trainer.is_global_zero:
             write_checkpoint(self.out.path, module.model, dump_optimizer(trainer.optimizers[0]), state)
