@@ -154,7 +154,7 @@ def _seconds(job: Job, outcome: Outcome, out: Path) -> float:
     cost = outcome.costs[job.cost_key]
     if cost is None:
         return 0.0
-    for other in outcome.jobs:
+    for other in outcome.jobs if outcome.rows.all else ():  # thousands of jobs, and nothing done yet
         row = outcome.rows.finished(other, outcome.fingerprint) if other.cost_key == job.cost_key else None
         if row is not None and row.get("epochs") and row.get("resumed_at_step") is None:
             cost = cost.scaled(row["seconds"]["train"] / row["epochs"])
