@@ -74,6 +74,8 @@ def judged(specimen: Specimen, verb: Verb, file: str, mutation: Mutation, home: 
     if (place / "canary").exists():
         return Outcome("native", "code of the folder was run")
     outcome = outcome_of(said)
+    if outcome.code in ("unknown-verb", "unknown-option", "usage"):  # a case that asked nothing shows nothing
+        return Outcome("bug", f"the command line itself is wrong: {outcome.detail}")
     if outcome.kind != "ok" or not specimen.hashed or may_differ(specimen, verb, file, mutation):
         return outcome
     if verb.name == "verify":

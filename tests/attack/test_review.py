@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,8 +64,8 @@ def test_01_times_that_prepare_refuses_are_refused(time_of: str, home: Path) -> 
     refused("recommend", world()["sasrec"], "--histories", home / "h.csv")
 
 
-def budgets(run: str) -> Callable[[int | None], list[Any]]:
-    """The lists of one model that is loaded once, with a budget of reasoning steps (None: its own)."""
+def budgets(run: str) -> tuple[Any, Callable[[int | None], list[Any]]]:
+    """A model that is loaded once, and its lists with a budget of reasoning steps (None: its own)."""
     histories = [[3, 5, 7], [1, 2, 3, 4], [9]]
     if hasattr(fr, "load"):
         loaded = fr.load(run)
@@ -73,25 +74,40 @@ def budgets(run: str) -> Callable[[int | None], list[Any]]:
             budget = {} if steps is None else {"budget": {"steps": steps}}
             return loaded.recommend(histories, k=20, **budget).rows()
 
-        return lists
+        return loaded.model, lists
     from fullrank.retrieval.dial import Reasoning  # version 0.1, which had no name for a loaded model
     from fullrank.retrieval.recommend import recommend
 
     opened = fr.Run.open(run)
     model = opened.model()
-    return lambda steps: recommend(
+    return model, lambda steps: recommend(
         model, opened.catalog, histories, k=20, reasoning=Reasoning() if steps is None else Reasoning(steps=steps)
     ).rows()
 
 
 def test_02_two_budgets_on_one_model() -> None:
-    lists = budgets(world()["thinker"])
+    """Two calls meet inside the model, each with its budget: what one has set must not be the other's."""
+    model, lists = budgets(world()["thinker"])
     wanted = {steps: lists(steps) for steps in (0, 2, None)}
     assert wanted[0] != wanted[2]
+    both, mine = threading.Barrier(2), threading.local()
+
+    def meet(*_: object) -> None:
+        if getattr(mine, "coming", False):
+            mine.coming = False
+            both.wait(20)
+
+    def ask(steps: int) -> list[Any]:
+        mine.coming = True
+        found = lists(steps)
+        assert not mine.coming, "the two did not meet"
+        return found
+
+    for part in model.modules():
+        part.register_forward_pre_hook(meet)
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda n: (n % 2 * 2, lists(n % 2 * 2)), range(200)))
-    wrong = sum(got != wanted[steps] for steps, got in found)
-    assert wrong == 0, f"{wrong} of 200 answers are wrong"
+        for _ in range(10):
+            assert list(pool.map(ask, (0, 2))) == [wanted[0], wanted[2]]
     assert lists(None) == wanted[None], "the budget of a call has stayed"
 
 
