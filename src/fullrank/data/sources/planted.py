@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fullrank.core.bounds import MOST_SEED
+from fullrank.core.memory import require_memory
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._marketplace import TIERS, Ints, Market, build
@@ -25,6 +26,8 @@ BLOCK = 16_384
 START = 1_577_836_800
 """The market opens on 2020-01-01 00:00 UTC (seconds since 1970) and runs for three years."""
 YEAR = 365 * 86_400
+EVENT_BYTES, USER_BYTES, ITEM_BYTES = 60, 200, 400
+"""Memory that they take at least, measured on a million of each."""
 REDRAWS = 4
 """Times that an item which the user already has is drawn again before the repeat is accepted."""
 
@@ -104,6 +107,12 @@ class Planted(Spec):
 
         Events are in the order of time (ties by user), with a `rating` of 1 to 5 that is higher at the preferred tier.
         """
+        expected = int(self.users * (USER_BYTES + EVENT_BYTES * self.events_per_user) + ITEM_BYTES * self.items)
+        require_memory(
+            expected,
+            f"a marketplace of {self.users:,} users with {self.events_per_user:g} events each and {self.items:,} items",
+            "set fewer of them",
+        )
         market = self.truth()
         user, item, time, rating = self._events(market)
         order = np.lexsort((user, time))

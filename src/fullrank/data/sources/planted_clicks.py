@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fullrank.core.bounds import MOST_COUNT, MOST_SEED
+from fullrank.core.memory import require_memory
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import BagOf, Categorical, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.splits import ImpressionSplit, RandomSplit
@@ -28,6 +29,8 @@ from fullrank.data.sources import ImpressionTables, RemoteFile
 START = 1_577_836_800
 """2020-01-01 00:00 UTC; rows are a second apart."""
 DEVICES, HOURS, TAGS = ("phone", "tablet", "laptop", "tv"), 24, ("new", "sale", "local", "gift", "used", "premium")
+ROW_BYTES, SIGN_BYTES = 150, 9
+"""Memory that an impression takes at least, and a user or an item."""
 BLOCK = 1 << 20
 """Rows drawn at once."""
 
@@ -65,6 +68,11 @@ class PlantedClicks(Spec):
 
     def impressions(self, folder: Path | None = None) -> ImpressionTables:
         """The impressions; `folder` is not used."""
+        require_memory(
+            ROW_BYTES * self.rows + SIGN_BYTES * (self.users + self.items),
+            f"a table of {self.rows:,} impressions of {self.users:,} users and {self.items:,} items",
+            "set fewer of them",
+        )
         table = pl.concat([self._block(low) for low in range(0, self.rows, BLOCK)])
         fields = (
             Categorical(name="user"),
