@@ -9,11 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fullrank.core.checks import (
+    check_flag,
+    check_overrides,
+    check_path,
+    check_texts,
+    check_type,
+    check_whole,
+)
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, check_store, open_store
 from fullrank.data.values import Unit
 from fullrank.evaluation import (
     EVALUATE,
@@ -43,7 +51,8 @@ if TYPE_CHECKING:
 
 def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     """An experiment by recipe name, from a YAML or JSON file, or as given; with dotted settings (`"model.dim=128"`)."""
-    return (name if isinstance(name, Experiment) else find_experiment(name)).override(*settings)
+    check_texts("settings", settings, '"model.dim=128"')
+    return (name if isinstance(name, Experiment) else find_experiment(check_path("name", name))).override(*settings)
 
 
 def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, device: str = "auto") -> Predictor:
@@ -92,10 +101,12 @@ def train(
     """
     from fullrank.training.fit import fit as fit
 
-    source = Run.open(init_from) if isinstance(init_from, str | Path) else init_from
+    set = check_overrides(set)
+    source = None if init_from is None else _run(init_from)
     spec = source.spec.override(*set) if source is not None and what == "same" else recipe(what, *set)
     return fit(
-        spec, _store(data), out, resume=resume, overwrite=overwrite, init_from=source, loggers=tuple(loggers),
+        spec, _store(data), check_path("out", out), resume=check_flag("resume", resume),
+        overwrite=check_flag("overwrite", overwrite), init_from=source, loggers=tuple(loggers),
         callbacks=tuple(callbacks), device=device, progress=progress,
     )  # fmt: skip
 
@@ -117,7 +128,8 @@ def evaluate(
     opened = _run(run)
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
-    spec = opened.spec.evaluation.override(*set)
+    spec = opened.spec.evaluation.override(*check_overrides(set))
+    _check_split(split)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
 
 
@@ -135,7 +147,8 @@ def oracle_step(
     The arguments are those of `evaluate`; one `OracleCeiling` for each accuracy metric.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
+    spec, store = opened.spec.lists.override(*check_overrides(set)), event_store_of(opened, data)
+    _check_split(split)
     made = load(opened, device=device)
     return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
 
@@ -156,7 +169,8 @@ def step_curve(
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
+    spec, store = opened.spec.lists.override(*check_overrides(set)), event_store_of(opened, data)
+    _check_split(split)
     made = load(opened, device=device)
     return accuracy_by_steps(
         made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
@@ -184,6 +198,11 @@ def diagnose(
     from fullrank.analysis.diagnose import diagnose_run
 
     opened = _run(run)
+    _check_split(split)
+    for name, given in (("users", users), ("impressions", impressions)):
+        if given is not None:
+            check_whole(name, given, 0)
+    check_whole("seed", seed, 0)
     return diagnose_run(
         opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed,
         device=resolve_device(device), vectors=vectors, progress=progress,
@@ -207,6 +226,7 @@ def explain(
     from fullrank.analysis.diagnostics.explain import explain as _explain
 
     opened = _run(run)
+    _check_split(split)
     store = event_store_of(opened, data)
     return _explain(load(opened, device=device).model, store, user, split=split, vectors=vectors)
 
@@ -233,12 +253,15 @@ def report(
     """
     from fullrank.analysis.report.report import report as _report
 
-    several = [runs] if isinstance(runs, Run | str | Path) else runs
+    several = (
+        [runs] if isinstance(runs, Run | str | Path) else check_type("runs", runs, (list, tuple), "runs, in a list")
+    )
+    _check_split(split)
     made = _report(
         several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
         tell=tell, device=resolve_device(device),
     )  # fmt: skip
-    made.save(out)
+    made.save(check_path("out", out))
     return made
 
 
@@ -307,8 +330,13 @@ def predict_file(
 def _run(run: Run | str | Path) -> Run:
     if not isinstance(run, Run | str | Path):
         raise UserError(f"give a run or the path of its folder, not {brief(run)}", code="not-a-run")
-    return Run.open(run) if isinstance(run, str | Path) else run
+    return run if isinstance(run, Run) else Run.open(check_path("run", run))
+
+
+def _check_split(split: Any) -> None:
+    """Raise `UserError` for what is no name; each function says which names it takes."""
+    check_type("split", split, str, "'validation' or 'test'")
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:
-    return open_store(data) if isinstance(data, str | Path) else data
+    return open_store(check_path("data", data)) if isinstance(data, str | Path) else check_store("data", data)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
@@ -25,7 +26,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
+from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_store, open_store
 from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
 from fullrank.ops.model_memory import build_to_train, build_within
@@ -51,7 +52,7 @@ class Run:
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format."""
-        folder = Path(path)
+        folder = check_path("the run", path)
         if is_store(folder):
             raise UserError(
                 f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
@@ -200,7 +201,7 @@ def store_path(run: Run, *, how: str = "with --data") -> Path:
 def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> AnyStore:
     """The store that a run was trained on, wherever it is now (`data`). Raises `UserError` where it is another one."""
     found = store_path(run, how=how) if data is None else data
-    store = open_store(found) if isinstance(found, str | Path) else found
+    store = open_store(found) if isinstance(found, str | Path) else check_store("data", found)
     if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
         raise UserError(
             f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)",

@@ -11,7 +11,6 @@ from typing import Any
 import typer.main
 
 from fullrank.cli import build
-
 from tests.attack.worlds import DIM, ENCODE, TINY, set_of
 
 QUICK = (*set_of(*TINY, *DIM),)

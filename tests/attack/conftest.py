@@ -10,7 +10,7 @@ import pytest
 
 from tests.attack.frame import SHARED
 
-NATIVE_SECONDS = 90
+NATIVE_SECONDS = 240
 """Behind the alarm of a case: code that no signal interrupts ends the worker, and pytest names the case."""
 
 

@@ -10,6 +10,7 @@ be made to kill itself before the n-th of them, or to find the disk full from th
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -19,10 +20,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+Then = Literal["kill", "stop", "full", "remove"]
 HERE = Path(__file__).resolve()
 SOURCE, ROOT = HERE.parents[2] / "src", HERE.parents[2]
 
@@ -53,8 +56,8 @@ class Done:
 class Child:
     """A command line that runs."""
 
-    def __init__(self, server: Forks, pid: int, home: Path, begun: float):
-        self.server, self.pid, self.home, self.begun = server, pid, home, begun
+    def __init__(self, server: Forks, pid: int, begun: float):
+        self.server, self.pid, self.begun = server, pid, begun
 
     def signal(self, number: int) -> None:
         self.server.ask({"do": "signal", "pid": self.pid, "number": int(number)})
@@ -63,8 +66,11 @@ class Child:
         """How it ended within that time; its `code` is None where it has not."""
         said = self.server.ask({"do": "wait", "pid": self.pid, "seconds": seconds})
         spent = time.perf_counter() - self.begun
-        logs = [_text(self.home / f"{name}.{self.pid}") for name in ("out", "err", "places")]
-        return Done(said["code"], logs[0], logs[1], spent, logs[2].splitlines())
+        return Done(said["code"], said["out"], said["err"], spent, said["places"].splitlines())
+
+    def halted(self, seconds: float = 20.0) -> bool:
+        """Wait until it has stopped at its place; False where it ended before."""
+        return bool(self.server.ask({"do": "halted", "pid": self.pid, "seconds": seconds})["halted"])
 
     def end(self, seconds: float = 20.0) -> Done:
         """How it ended; what takes longer hangs and is killed (code -SIGKILL, and `err` says so)."""
@@ -79,16 +85,15 @@ class Child:
 class Forks:
     """The server, as the tests see it. `close` it in the end."""
 
-    def __init__(self, logs: Path):
-        self.logs = logs
-        logs.mkdir(parents=True, exist_ok=True)
+    def __init__(self, place: Path):
+        place.mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join([str(SOURCE), str(ROOT), os.environ.get("PYTHONPATH", "")])
         one = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         environment = {**os.environ, **one, "POLARS_MAX_THREADS": "1", "PYTHONPATH": path}
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(logs / "inductor")
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(place / "inductor")
         command = [sys.executable, "-W", "ignore", "-m", "tests.attack.forks"]
         self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=logs
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=place
         )
         assert self._answer() == {"ready": True}
 
@@ -97,25 +102,24 @@ class Forks:
         words: Sequence[object],
         home: Path,
         *,
-        kill_at: int | None = None,
-        fail_at: int | None = None,
+        at: int | None = None,
+        then: Then = "kill",
         limits: dict[str, int] | None = None,
-        environment: dict[str, str] | None = None,
         places: bool = False,
     ) -> Child:
         """Run a command line, or a function of fullrank (`fullrank:grow_catalog` and its arguments as one mapping).
 
-        `home` is its working folder. `kill_at` kills before that place, `fail_at` makes the disk full from it on;
-        `limits` are those of `resource` (`RLIMIT_FSIZE`).
+        `home` is its working folder. Before place `at`, `then` happens: it is killed or stopped, the disk is full from
+        there on, or everything in its folder is removed. `limits` are those of `resource`, such as `RLIMIT_FSIZE`.
+        `places`: count them.
         """
         told = [words[0], *(word if isinstance(word, dict) else str(word) for word in words[1:])]
         asked = {
-            "do": "start", "words": told, "home": str(home.resolve()), "logs": str(self.logs), "kill_at": kill_at,
-            "fail_at": fail_at, "limits": limits or {}, "environment": environment or {},
-            "places": places or kill_at is not None or fail_at is not None,
+            "do": "start", "words": told, "home": str(home.resolve()), "at": at, "then": then, "limits": limits or {},
+            "places": places or at is not None,
         }  # fmt: skip
         begun = time.perf_counter()
-        return Child(self, self.ask(asked)["pid"], self.logs, begun)
+        return Child(self, self.ask(asked)["pid"], begun)
 
     def run(self, words: Sequence[object], home: Path, **given: Any) -> Done:
         return self.start(words, home, **given).end()
@@ -206,7 +210,11 @@ class Places:
             return  # it changes nothing
         self.count += 1
         os.write(self.log, f"{kind} {os.path.relpath(path, self.root)}\n".encode())
-        self.act(self.count, kind, path)
+        outer, self.inside = self.inside, True  # what is done at a place is none itself
+        try:
+            self.act(self.count, kind, path)
+        finally:
+            self.inside = outer
 
 
 def _path_of(handle: Any) -> str:
@@ -214,10 +222,6 @@ def _path_of(handle: Any) -> str:
         return os.readlink(f"/proc/self/fd/{handle if isinstance(handle, int) else handle.fileno()}")
     except (OSError, ValueError):
         return ""
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def serve() -> None:
@@ -231,15 +235,16 @@ def serve() -> None:
         elif asked["do"] == "signal":
             os.kill(asked["pid"], asked["number"])
             answer = {}
+        elif asked["do"] == "halted":
+            answer = {"halted": _halted(asked["pid"], asked["seconds"])}
         else:
-            answer = {"code": _wait(asked["pid"], asked["seconds"])}
+            answer = _wait(asked["pid"], asked["seconds"])
         print(json.dumps(answer), flush=True)
 
 
 def _import_all() -> None:
     import importlib
     import pkgutil
-    from contextlib import suppress
 
     import fullrank
 
@@ -260,66 +265,100 @@ def _import_all() -> None:
     gc.freeze()
 
 
-def _wait(pid: int, seconds: float) -> int | None:
+PIPES: dict[int, list[int]] = {}
+"""Child -> where its stdout, its stderr and its places are read. Pipes, since a limit on files would hold for files."""
+ROOM = 1 << 20
+"""Bytes that a pipe holds; nobody reads before the child has ended."""
+
+
+def _halted(pid: int, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if state is not None:
+            return state.si_code == os.CLD_STOPPED
+        time.sleep(0.002)
+    return False
+
+
+def _wait(pid: int, seconds: float) -> dict[str, Any]:
     handle = os.pidfd_open(pid)
     try:
         if not select.select([handle], [], [], seconds)[0]:
-            return None
+            return {"code": None, "out": "", "err": "", "places": ""}
     finally:
         os.close(handle)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    texts = []
+    for pipe in PIPES.pop(pid):
+        os.set_blocking(pipe, False)
+        with open(pipe, "rb") as file:
+            texts.append((file.read() or b"").decode("utf-8", "replace"))
+    return {"code": code, "out": texts[0], "err": texts[1], "places": texts[2]}
 
 
 def _fork(asked: dict[str, Any]) -> int:
+    pipes = [os.pipe() for _ in range(3)]
+    for _, end in pipes:
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, ROOM)
     pid = os.fork()
     if pid == 0:
         code = 70
         try:
-            code = _child(asked)
+            code = _child(asked, [end for _, end in pipes])
         except BaseException:
             traceback.print_exc()
-            sys.stderr.flush()
         finally:
+            with suppress(OSError, ValueError):
+                sys.stderr.flush()
             os._exit(code)
+    for _, end in pipes:
+        os.close(end)
+    PIPES[pid] = [begin for begin, _ in pipes]
     return pid
 
 
-def _child(asked: dict[str, Any]) -> int:
+def _child(asked: dict[str, Any], ends: list[int]) -> int:
     import faulthandler
     import resource
     import tempfile
 
-    logs, me = asked["logs"], os.getpid()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{logs}/{name}.{me}", flags), number)
+    os.dup2(ends[0], 1)
+    os.dup2(ends[1], 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # the server's own has questions in it
-    places = os.open(f"{logs}/places.{me}", flags)
+    # The server's own are of other files: its stdin has questions in it.
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     os.chdir(asked["home"])
-    temporary = os.path.join(asked["home"], "tmp")
-    os.makedirs(temporary, exist_ok=True)
-    os.environ.update({"TMPDIR": temporary, **asked["environment"]})
+    os.environ["TMPDIR"] = os.path.join(asked["home"], "tmp")
     tempfile.tempdir = None
     faulthandler.enable()
     for name, value in asked["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     if asked["places"]:
-        Places(asked["home"] + os.sep, places, _act(asked["kill_at"], asked["fail_at"])).install()
+        root = asked["home"] + os.sep
+        Places(root, ends[2], _act(root, asked["at"], asked["then"])).install()
     code = _call(asked["words"])
     sys.stdout.flush()
     sys.stderr.flush()
     return code
 
 
-def _act(kill_at: int | None, fail_at: int | None) -> Callable[[int, str, str], None]:
+def _act(root: str, at: int | None, then: Then) -> Callable[[int, str, str], None]:
     import errno
+    import shutil
 
     def act(count: int, kind: str, path: str) -> None:
-        if count == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if fail_at is not None and count >= fail_at and kind in Places.WRITING:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        if then == "full":
+            if at is not None and count >= at and kind in Places.WRITING:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        elif count == at and then == "remove":
+            for name in os.listdir(root):
+                if name != "tmp":
+                    shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        elif count == at:
+            os.kill(os.getpid(), signal.SIGKILL if then == "kill" else signal.SIGSTOP)
 
     return act
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError
+from fullrank.evaluation import EvaluationResult
 from fullrank.run import Run, is_run
-from fullrank.training.state import read_checkpoint
+from fullrank.training.checkpoint import read_checkpoint
 from tests.attack.forks import Done, Forks
 from tests.attack.frame import Outcome, own_place, shared
 from tests.attack.verbs import BY_NAME, VERBS, Verb, listing, served, snapshot, world
@@ -75,7 +76,7 @@ def killed_at(verb: Verb, nth: int, home: Path) -> Outcome:
     places = len(unkilled(verb.name).places)
     at = 1 + nth * places // verb.kills if places > verb.kills else 1 + nth % places
     with server_for(verb) as (asked, _):
-        done = forks().run(asked.begin(home) and asked.line(), home, kill_at=at)
+        done = forks().run(asked.begin(home) and asked.line(), home, at=at)
         last = done.places[-1] if done.places else "?"
         return _judged(asked, done, home, f"killed before {last} ({at} of {places})")
 
@@ -132,8 +133,19 @@ def fault_of(verb: Verb, home: Path) -> str | None:
         return None
     if verb.fresh and (not now or (verb.marker and f"{verb.out}/{verb.marker}" not in now)):
         return None
+    if verb.pair and _refused_as_torn(home / verb.out):
+        return None
     parts = sorted(f"{n}: {_whose(n, now, before, new)}" for n in {**before, **new, **now})
     return f"neither the old output nor the new one ({'; '.join(parts)})"
+
+
+def _refused_as_torn(folder: Path) -> bool:
+    """Whether rows and figures of two evaluations are told apart."""
+    try:
+        EvaluationResult.load(folder)
+    except UserError as error:
+        return error.code == "not-an-evaluation"
+    return False
 
 
 @cache

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.attack.frame import SECONDS, Said
+from tests.attack.frame import SECONDS, Said, patience
 
 
 def spawn(*words: object, seconds: float = SECONDS + 10, memory: int | None = None) -> Said:
@@ -27,7 +27,7 @@ def spawn(*words: object, seconds: float = SECONDS + 10, memory: int | None = No
     )  # fmt: skip
     hung = False
     try:
-        out, err = process.communicate(timeout=seconds)
+        out, err = process.communicate(timeout=seconds * patience())
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()

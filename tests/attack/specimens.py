@@ -68,8 +68,14 @@ class Specimen:
     """Another folder of the format, whose files are put into this one; none where it is empty."""
     lacks: tuple[str, ...] = ()
     """Patterns of its format that it has no file of."""
+    unfinished: bool = False
+    """Whether it is a run whose training was cut off."""
     hashed: bool = True
     """Whether it is of a format with hashes: then every change of a file is found or does not matter."""
+    resealed: str = ""
+    """The specimen that this is a copy of, whose manifest is given the hashes of the damaged files: a stranger's folder
+    may be whole and still be hostile. Its answers are its own, so nothing is compared.
+    """
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -90,7 +96,7 @@ SPECIMENS: tuple[Specimen, ...] = (
     Specimen("srt", "run", "sasrec", LISTS),
     Specimen("dcnv2", "run", "dcnv2_twin", IMPRESSED),
     Specimen("rankmixer", "run", "dcnv2", IMPRESSED),
-    Specimen("cut_off", "run", "cut_off_twin", LISTS),
+    Specimen("cut_off", "run", "cut_off_twin", LISTS, unfinished=True),
     Specimen("grown", "run", "sasrec", UNTRAINED),
     Specimen("codes", "codes", "codes_twin"),
     Specimen("evaluation", "evaluation", "evaluation_twin", ("per_row.parquet",)),
@@ -109,6 +115,12 @@ SPECIMENS: tuple[Specimen, ...] = (
     Specimen("golden_cut_off", "run", "cut_off", LISTS, hashed=False),
     Specimen("golden_impressions", "impressions", "impressions", ("times.npy",), hashed=False),
     Specimen("golden_codes", "codes", "codes", hashed=False),
+    Specimen("events_resealed", "store", "events_twin", hashed=False, resealed="events"),
+    Specimen("impressions_resealed", "impressions", "impressions_twin", hashed=False, resealed="impressions"),
+    Specimen("sasrec_resealed", "run", "sasrec_twin", CLICKS_ALONE, hashed=False, resealed="sasrec"),
+    Specimen("rpg_resealed", "run", "sasrec", LISTS, hashed=False, resealed="rpg"),
+    Specimen("dcnv2_resealed", "run", "dcnv2_twin", IMPRESSED, hashed=False, resealed="dcnv2"),
+    Specimen("codes_resealed", "codes", "codes_twin", hashed=False, resealed="codes"),
 )
 
 TINY = (
@@ -131,12 +143,15 @@ def make(home: Path) -> None:
     """Fill a folder with all specimens, their twins, and the tables that verbs are given."""
     import fullrank as fr
 
-    before = os.getcwd()
+    before = Path.cwd()
     os.chdir(home)
     try:
         _stores(fr)
         _runs(fr)
         _others(fr)
+        for specimen in SPECIMENS:
+            if specimen.resealed:
+                shutil.copytree(specimen.resealed, specimen.name)
         for name in ("sasrec", "dcnv2", "cut_off", "impressions", "codes", "events"):
             shutil.copytree(GOLDEN / name, f"golden_{name}")
         shutil.copy(GOLDEN / "new_impressions.parquet", "golden_new.parquet")
@@ -175,6 +190,8 @@ def _stores(fr: Any) -> None:
         )
         spec = Prepare.parse({"columns": {"weight": "weight", "type": "what"}})
         fr.prepare(rows, name, items=tables.catalogue(ITEMS), users=people, spec=spec)
+    more = tables.events(USERS, ITEMS + 3)
+    fr.prepare(more, "more", items=tables.catalogue(ITEMS + 3))
     schema = tables.SCHEMA | {"time": "at"}
     for name, seed in (("impressions", 0), ("impressions_twin", 1)):
         rows = tables.impressions(ROWS, seed=seed)

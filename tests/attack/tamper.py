@@ -22,7 +22,7 @@ from typing import Any
 from tests.attack import specimens
 from tests.attack.damage import CANARY, Mutation
 from tests.attack.frame import Case, Outcome, Said, outcome_of, own_place, shared
-from tests.attack.mutations import damage, mutations, of_folder
+from tests.attack.mutations import damage, mutations, of_folder, reseal
 from tests.attack.specimens import SPECIMENS, Specimen
 from tests.attack.tamper_verbs import Verb, verbs_of
 
@@ -59,13 +59,15 @@ def attack(specimen: Specimen, at: int, pattern: str, slot: int, place: Path) ->
         mutation.write(it)
     else:
         damage(it, file, mutation)
+        if specimen.resealed:
+            reseal(it, file)
     found = judged(specimen, verbs[at], file, mutation, home, it, place)
     return Outcome(found.kind, f"[{file}: {mutation.name}] {found.detail}", found.code)
 
 
 def judged(specimen: Specimen, verb: Verb, file: str, mutation: Mutation, home: Path, it: Path, place: Path) -> Outcome:
     """What the verb makes of a folder that is damaged."""
-    (place / "out").mkdir()
+    furnish(place, home)
     before = inode(it / file)
     with canary(place / "canary"):
         said = verb.ask(home, it, place / "out")
@@ -82,11 +84,19 @@ def judged(specimen: Specimen, verb: Verb, file: str, mutation: Mutation, home: 
     return outcome
 
 
+def furnish(place: Path, home: Path) -> None:
+    """What verbs find in their working directory: a folder to write into, and the vectors that codes name."""
+    (place / "out").mkdir()
+    (place / "vectors.parquet").symlink_to(home / "more_vectors.parquet")
+
+
 def may_differ(specimen: Specimen, verb: Verb, file: str, mutation: Mutation) -> str:
     """Why another answer is no fault here; empty where it is one."""
     for rule in (_is_log, _is_row, _is_gone):
         if reason := rule(verb, file, mutation):
             return reason
+    if specimen.unfinished and file in ("weights.safetensors", FOLDER):
+        return "training has not ended: the weights are the best so far, nothing is hashed yet, and a note says so"
     return ""
 
 
@@ -104,13 +114,14 @@ def _is_row(verb: Verb, file: str, mutation: Mutation) -> str:
 
 
 def _is_gone(verb: Verb, file: str, mutation: Mutation) -> str:
-    pointer = file == "checkpoints/last.json" and mutation.name in ("missing", "a link to nowhere")
-    return "without a checkpoint training begins anew" if pointer and verb.name == "resume" else ""
+    gone = mutation.name in ("missing", "a link to nowhere", "nothing in it")
+    begins = verb.writes and file in ("checkpoints/last.json", FOLDER)
+    return "what is not there is begun anew, as the answer says" if gone and begins else ""
 
 
 # Answers
 
-VOLATILE = re.compile(r"seconds|_per_s$|_ms$|memory|hours|^date$|^when$|^taken$|created|^code$|environment")
+VOLATILE = re.compile(r"seconds|_per_s$|_ms$|memory|hours|^date$|^taken$|created|^code$|environment|^load_average$")
 """Keys of figures that no two calls share."""
 
 
@@ -139,7 +150,7 @@ def whole_answer(specimen: Specimen, verb: Verb) -> Any:
     with own_place("whole") as place:
         it = place / specimen.name
         shutil.copytree(world() / specimen.name, it)
-        (place / "out").mkdir()
+        furnish(place, world())
         said = verb.ask(world(), it, place / "out")
         assert said.code == 0, f"{verb.name} of the whole {specimen.name}: {said.err[-500:]}"
         return answer(verb, said, it, place)
@@ -178,9 +189,19 @@ def canary(path: Path) -> Iterator[None]:
 # The world
 
 
+WORLD = "tamper-world"
+
+
 @cache
 def world() -> Path:
-    return shared("tamper", specimens.make)
+    return shared("tamper", _made).with_name(WORLD)
+
+
+def _made(mark: Path) -> None:
+    home = mark.with_name(WORLD)  # not `mark`, which is moved in the end: runs hold the paths of their stores
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    specimens.make(home)
 
 
 @cache

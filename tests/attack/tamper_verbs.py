@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from tests.attack import specimens
 from tests.attack.frame import SECONDS, Said, call, captured, limited
 from tests.attack.specimens import Specimen
@@ -72,7 +74,7 @@ def _grown(home: Path, it: Path, out: Path) -> Any:
     import fullrank as fr
 
     run = fr.grow_catalog(fr.Run.open(it), home / "new_items.parquet", out / "grown", start="mean")
-    return fr.recommend(run, home / "histories.parquet", k=3).to_dicts()
+    return fr.recommend(run, pl.read_parquet(home / "histories.parquet"), k=3).to_dicts()
 
 
 def _compared(home: Path, it: Path, out: Path) -> Any:
@@ -121,8 +123,8 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         cli("cascade", "cascade", "{home}/sasrec", "{home}/dcnv2", "--impressions", "{it}", *CONTEXT, *INTO, slots=2),
     ),
     "a recommender": (
-        cli("recommend", "recommend", "{it}", *ASKED, slots=14),
-        cli("evaluate", "evaluate", "{it}", *ON_EVENTS, slots=7),
+        cli("recommend", "recommend", "{it}", *ASKED, slots=8),
+        cli("evaluate", "evaluate", "{it}", *ON_EVENTS, slots=4),
     ),
     "sasrec": (
         cli("diagnose", "diagnose", "{it}", "--users", "20", *ROWS, slots=2),
@@ -133,8 +135,8 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         api("grow", _grown, slots=4),
     ),
     "a ranking model": (
-        cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=14),
-        cli("evaluate", "evaluate", "{it}", *ON_IMPRESSIONS, slots=7),
+        cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=8),
+        cli("evaluate", "evaluate", "{it}", *ON_IMPRESSIONS, slots=4),
     ),
     "dcnv2": (
         cli("train --from", "train", "--from", "{it}", *ON_IMPRESSIONS, *INTO, "--set", "seed=2", slots=4),
@@ -144,7 +146,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         cli("resume", "train", "{home}/cut_off/spec.json", *ON_EVENTS, "--out", "{it}", "--resume", slots=12),
     ),
     "codes": (
-        cli("encode --grow", "encode", "{home}/events", "--grow", "{it}", *VECTORS[:2], *INTO, slots=18),
+        cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=18),
         cli("train", "train", "rpg", *ON_EVENTS, *INTO, "--set", "model.items.codes={it}",
             *SETTINGS, slots=3),
     ),
@@ -173,15 +175,37 @@ VERBS: dict[str, tuple[Verb, ...]] = {
             slots=6),
     ),
     "golden_codes": (
-        cli("encode --grow", "encode", "{home}/golden_events", "--grow", "{it}", *VECTORS[:2], *INTO, slots=12),
+        cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=12),
     ),
 }  # fmt: skip
 """Specimen -> what reads it; `a recommender` and `a ranking model` are read by all runs of the kind."""
 RANKING = ("dcnv2", "rankmixer")
+RECOMMEND = (cli("recommend", "recommend", "{it}", *ASKED, slots=10),)
+RESEALED: dict[str, tuple[Verb, ...]] = {
+    "events": (
+        cli("evaluate", "evaluate", "{home}/sasrec", "--data", "{it}", slots=8),
+        cli("train a baseline", "train", "item_to_item", "--data", "{it}", *INTO, slots=8),
+        cli("subset", "subset", "{it}", "--share", "0.5", *INTO, slots=6),
+    ),
+    "impressions": (
+        cli("evaluate", "evaluate", "{home}/dcnv2", "--data", "{it}", slots=10),
+        cli("train", "train", "lr", "--data", "{it}", *INTO, *ONE_EPOCH, slots=6),
+    ),
+    "sasrec": (
+        *RECOMMEND, cli("train --from", "train", "--from", "{it}", *ON_EVENTS, *INTO, "--set", "seed=2", slots=3),
+    ),
+    "rpg": RECOMMEND,
+    "dcnv2": (cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=10),),
+    "codes": (cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=16),),
+}  # fmt: skip
+"""What reads the specimens that are sealed again."""
 
 
 def verbs_of(specimen: Specimen) -> tuple[Verb, ...]:
+    if specimen.resealed:
+        return RESEALED[specimen.resealed]
     own = VERBS.get(specimen.name, ())
     if specimen.format != "run" or specimen.name.startswith("golden"):
         return own
-    return (*VERBS["a ranking model" if specimen.name in RANKING else "a recommender"], *own)
+    shared = VERBS["a ranking model" if specimen.name in RANKING else "a recommender"]
+    return (*shared[:1], *own) if specimen.name == "grown" else (*shared, *own)  # no store has its items

@@ -11,7 +11,7 @@ import pytest
 from tests.attack import kills
 from tests.attack.frame import Case, Outcome, attacks, check
 from tests.attack.kills import killed_after, killed_at
-from tests.attack.verbs import VERBS, Verb
+from tests.attack.verbs import VERBS
 
 TIMES = (0.15, 0.4, 0.65, 0.9)
 """Shares of a verb's time after which it is killed."""

@@ -37,6 +37,15 @@ def test_every_file_of_a_folder_is_known(specimen: Specimen) -> None:
     assert held == set(specimen.patterns)
 
 
+@pytest.mark.slow
+@pytest.mark.attack
+@pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda one: one.name)
+def test_verbs_answer_to_a_whole_folder(specimen: Specimen) -> None:
+    """Else every damage would be refused, and nothing be compared; twice, since no two calls share all figures."""
+    for verb in verbs_of(specimen):
+        assert tamper.whole_answer(specimen, verb) == tamper.whole_answer.__wrapped__(specimen, verb), verb.name
+
+
 SPECIMEN = next(one for one in SPECIMENS if one.name == "item_to_item")
 RECOMMEND = next(verb for verb in verbs_of(SPECIMEN) if verb.name == "recommend")
 HARMLESS = Mutation("as it was", lambda path: None)

@@ -1,4 +1,4 @@
-"""The small marketplace that bad input is thrown at: tables, stores, runs, codes, grids, made once for all processes."""
+"""The small marketplace that bad input is thrown at: tables, stores, runs, codes, grids; made once a run."""
 
 from __future__ import annotations
 

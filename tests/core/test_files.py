@@ -6,6 +6,7 @@ import datetime
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -307,3 +308,28 @@ def test_any_result_is_what_json_can_hold() -> None:
     }  # fmt: skip
     found = jsonable(given)
     assert json.dumps(found, allow_nan=False) == json.dumps(wanted)
+
+
+@pytest.mark.parametrize("values", [0, 1, 300, 590, 5_000])
+def test_an_array_is_whole_or_refused_where_its_end_finds_no_room(tmp_path: Path, values: int) -> None:
+    """`np.save` leaves out the last values without an error."""
+    array = np.arange(values, dtype=np.int32)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_400, before[1]))
+    try:
+        if values * 4 + 128 <= 2_400:
+            files.write_array(tmp_path / "a.npy", array)
+        else:
+            with refused("not-written", "a.npy"):
+                files.write_array(tmp_path / "a.npy", array)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    if (tmp_path / "a.npy").exists():
+        assert np.array_equal(np.load(tmp_path / "a.npy"), array)
+
+
+@pytest.mark.parametrize("array", [np.zeros((0, 2)), np.arange(6.0).reshape(2, 3).T, np.array(7), np.ones(3, bool)])
+def test_arrays_come_back_as_they_were(tmp_path: Path, array: np.ndarray) -> None:
+    files.write_array(tmp_path / "a.npy", array)
+    found = np.load(tmp_path / "a.npy")
+    assert found.dtype == array.dtype and found.shape == array.shape and np.array_equal(found, array)

@@ -17,6 +17,7 @@ from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_json, read_json_text, read_jsonl, read_text, read_yaml_text
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
+from fullrank.core.tensor_files import read_tensors
 from refusals import Refusal, refused
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -163,6 +164,17 @@ def test_text_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xff\xfe")
     with refused("not-text"):
         read_text(tmp_path / "x")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+@pytest.mark.parametrize(
+    ("read", "code"), [(read_json, "file-damaged"), (read_jsonl, "file-unreadable"), (read_tensors, "file-damaged")]
+)
+def test_a_pipe_in_the_place_of_a_file_is_refused(read: Any, code: str, tmp_path: Path) -> None:
+    """Nobody writes into it: reading would wait for ever, in native code where no signal ends it."""
+    os.mkfifo(tmp_path / "file")
+    with refused(code, tmp_path / "file"):
+        read(tmp_path / "file")
 
 
 @pytest.mark.parametrize("tail", ['{"b": 2', "[1]", "x", "", '{"b": ' + "1" * 5000 + "}", "\udcff"])

@@ -305,3 +305,15 @@ def test_inference(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         fr.prepare_impressions(FRAME.drop("label"), tmp_path / "none")
     with refused("no-field-columns", "'label'"):
         fr.prepare_impressions(FRAME.select("label"), tmp_path / "none")
+
+
+@pytest.mark.parametrize("kind", [{"a": 1}, ["numeric"], 5])
+def test_a_kind_that_is_no_name_is_refused(kind: Any) -> None:
+    from fullrank.data.events.prepare import Prepare
+
+    with refused("unknown-kind-of-field", kind):
+        fr.Schema.parse({"label": "l", "fields": [{"name": "a", "kind": kind}]})
+    with refused("unknown-split", kind):
+        fr.Schema.parse({"label": "l", "fields": ["a"], "split": {"kind": kind}})
+    with refused("unknown-split", kind):
+        Prepare.parse({"split": {"kind": kind}})

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from fakes import Kept, Whole
@@ -81,6 +82,39 @@ def test_a_part_of_the_wrong_kind_is_refused(key: str, wrong: object, tmp_path: 
     text = tmp_path / "evaluation.json"
     text.write_text(json.dumps(json.loads(text.read_text()) | {key: wrong}))
     with refused("not-an-evaluation", f"{key!r} is {wrong!r}"):
+        EvaluationResult.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        ("metrics.ndcg@1", "much"), ("metrics.ndcg@1", 10**400), ("interval.ndcg@1", [1]), ("slices.users", 1),
+        ("slices.users.known", []), ("slices.users.known.ndcg@1", {"kind": "os:system"}), ("protocol.bootstrap", 3),
+        ("protocol.bootstrap.samples", -1), ("protocol.bootstrap.level", 1), ("protocol.bootstrap.unit", None),
+        ("protocol.items", "40"), ("protocol.metrics", "ndcg@1"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused(place: str, wrong: object, tmp_path: Path) -> None:
+    evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
+    text = tmp_path / "evaluation.json"
+    tree = inner = json.loads(text.read_text())
+    *above, last = place.split(".")
+    for key in above:
+        inner = inner[key]
+    assert last in inner
+    inner[last] = wrong
+    text.write_text(json.dumps(tree))
+    with refused("not-an-evaluation", last):
+        EvaluationResult.load(tmp_path)
+
+
+@pytest.mark.parametrize("column", ["user", "ndcg@1"])
+def test_rows_of_another_type_are_refused(column: str, tmp_path: Path) -> None:
+    evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
+    rows = tmp_path / "per_user.parquet"
+    frame = pl.read_parquet(rows)
+    frame.with_columns(pl.struct(pl.col(column)).alias(column)).write_parquet(rows)
+    with refused("not-an-evaluation", "per_user.parquet"):
         EvaluationResult.load(tmp_path)
 
 

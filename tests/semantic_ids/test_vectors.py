@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from coded import Sentences, catalog, matrix
 from fullrank.core.progress import quiet
@@ -95,6 +96,17 @@ def test_a_damaged_part_is_made_again(
     model.asked.clear()
     assert torch.equal(spec.read(given, tmp_path, quiet).matrix, whole.matrix)
     assert len(model.asked) == 8
+
+
+@pytest.mark.parametrize("shape", [(), (1, 3)])
+def test_a_foreign_part_does_not_decide_the_width(shape: tuple[int, ...], model: Sentences, tmp_path: Path) -> None:
+    spec, given = TextVectors(columns=("price",)), catalog(10)
+    whole = spec.read(given, tmp_path, quiet)
+    (file,) = tmp_path.rglob("*.safetensors")
+    tensors = {"keys": torch.zeros(1, 32, dtype=torch.uint8), "vectors": torch.zeros(shape)}
+    save_file(tensors, file.with_name("0.safetensors"))
+    model.asked.clear()
+    assert torch.equal(spec.read(given, tmp_path, quiet).matrix, whole.matrix) and not model.asked
 
 
 def test_progress_counts_distinct_texts(model: Sentences, tmp_path: Path) -> None:

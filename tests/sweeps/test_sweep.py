@@ -5,18 +5,19 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from fullrank.core.locks import folder_lock
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.sweeps import engine, runner
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.runner import locked
 from fullrank.sweeps.sweep import run_sweep, sweep
 from fullrank.training.fit import fit
 from refusals import refused
@@ -231,13 +232,28 @@ def test_a_run_of_another_spec_is_not_overwritten(store: Store, tiny: Tiny, out:
 
 def test_a_folder_in_use_and_a_damaged_record_are_refused(store: Store, tiny: Tiny, out: Path) -> None:
     out.mkdir()
-    with locked(out), refused("folder-in-use", out):
-        sweep(tiny("[popularity]"), store, out, progress=False)
+    with ThreadPoolExecutor(1) as other, folder_lock(out, "sweep"), refused("folder-locked", out):
+        other.submit(sweep, tiny("[popularity]"), store, out, progress=False).result()
     (out / "rows.jsonl").write_text('{"cell": "x"}\n')
     with refused("file-damaged", "line 1", out / "rows.jsonl"):
         sweep(tiny("[popularity]"), store, out, progress=False)
     with refused("folder-of-others"):
         sweep(tiny("[popularity]"), store, store.path, progress=False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"seconds": -1}, {"seconds": {"train": "1"}}, {"metrics": {"test": 1}}, {"seed": "0"}, {"cell": None},
+     {"error": 5}, {"metrics": {"test": {"ndcg@10": True}}}, {"epochs": -1}],
+)  # fmt: skip
+def test_a_row_with_a_value_of_another_type_is_refused(
+    wrong: dict[str, Any], store: Store, tiny: Tiny, out: Path
+) -> None:
+    sweep(tiny("[popularity]"), store, out, progress=False)
+    rows = out / "rows.jsonl"
+    rows.write_text(json.dumps(json.loads(rows.read_text()) | wrong) + "\n")
+    with refused("file-damaged", "line 1", rows):
+        sweep(tiny("[popularity]"), store, out, progress=False)
 
 
 def test_the_live_table_shows_a_row_per_run_and_fits_the_screen(store: Store, tiny: Tiny, out: Path) -> None:

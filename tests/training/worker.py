@@ -12,9 +12,10 @@ from fullrank.experiment import Experiment
 
 
 def main() -> None:
-    store, out, spec, resume = sys.argv[1:]
+    store, out, spec, mode = sys.argv[1:]
     torch.set_num_threads(1)
-    train(Experiment.parse(json.loads(spec)), store, out, resume=resume == "resume", progress=False)
+    experiment = Experiment.parse(json.loads(spec))
+    train(experiment, store, out, resume=mode == "resume", overwrite=mode == "overwrite", progress=False)
 
 
 if __name__ == "__main__":

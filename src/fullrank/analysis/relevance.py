@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from fullrank.core.checks import check_type
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.store import Store
@@ -30,7 +31,9 @@ class Relevance:
 
     def __init__(self, store: Store, vectors: Float[np.ndarray, "V D"] | None = None):
         """`vectors` are the items' own (of their texts, say), one row an item. Raises `UserError` for another count."""
-        if vectors is not None and len(vectors) != store.num_items:
+        if vectors is not None:
+            check_type("vectors", vectors, np.ndarray, "an array of numbers, one row an item")
+        if vectors is not None and (vectors.ndim != 2 or len(vectors) != store.num_items):
             raise UserError(
                 f"there are {len(vectors)} item vectors for {store.num_items} items; give one row an item",
                 code="vectors-do-not-fit",

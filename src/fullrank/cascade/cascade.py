@@ -21,6 +21,7 @@ from fullrank.cascade.rerank import (
     encode_fields,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
+from fullrank.core.checks import check_flag, check_overrides, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.impressions.store import AnyStore
@@ -125,6 +126,7 @@ class Cascade:
         check_candidates(k, candidates, blend)
         check_settings(candidates, seen, empty)
         check_choice("bare", bare, ("error", "skip"))
+        check_flag("titles", titles)
         if (histories is None) == (users is None):
             raise UserError(
                 "give histories, or users= of the retriever's store: one of the two", code="histories-or-users"
@@ -170,7 +172,8 @@ class Cascade:
         `set` changes the retriever's evaluation (`"ks=[10]"`), the rest is as in `recommend`. Warns where the ranker
         may have been trained on the targets (`leakage`).
         """
-        spec = self.retriever.evaluation.override(*set)
+        spec = self.retriever.evaluation.override(*check_overrides(set))
+        check_type("split", split, str, "'validation' or 'test'")
         return evaluate_cascade(
             self.retriever, self.ordering(context), split, spec, candidates=candidates, blend=blend,
             device=self.device, progress=progress,

@@ -20,15 +20,18 @@ import torch
 from fullrank.cascade.rerank import Reranker, best_candidates, blocks, check_candidates
 from fullrank.cascade.stages import RetrievalStage
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_text
+from fullrank.core.files import require_replaceable, whole_folder, write_text
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
+from fullrank.data.manifest import require_no_store
 from fullrank.data.values import with_date
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.retrieval import longest_list, ranked, rows_of_lists, users_and_protocol, visible_model
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import match
+
+PAGE = "cascade.json"
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,23 @@ class CascadeResult:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str) -> None:
-        """Writes `cascade.json`, and both results into `before` and `after` (`EvaluationResult.load` reads them)."""
-        self.before.save(Path(folder) / "before")
-        self.after.save(Path(folder) / "after")
-        write_text(Path(folder) / "cascade.json", self.to_json())
+        """Write `cascade.json`, and both results into `before` and `after` (`EvaluationResult.load` reads them).
+
+        The folder is replaced at once. Raises `UserError` where it holds anything else, and where the disk refuses.
+        """
+        out = Path(folder)
+        self.check_folder(out)
+        with whole_folder(out, "cascade") as part:
+            self.before.save(part / "before")
+            self.after.save(part / "after")
+            write_text(part / PAGE, self.to_json())
+
+    @staticmethod
+    def check_folder(out: Path) -> None:
+        """Raise `UserError` where `save` would."""
+        require_no_store(out, "cascade")
+        own = {PAGE, "before", "after"}
+        require_replaceable(out, "cascade", lambda folder: (folder / PAGE).is_file(), own.__contains__)
 
 
 def evaluate_cascade(

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from fullrank.core.checks import check_type
 from fullrank.core.errors import UserError, unknown
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions.fields import Categorical, Schema
@@ -132,6 +133,8 @@ def id_column(schema: Schema, role: str, given: str | None) -> str:
     Where none is `given`: the group column (of users), or a field of a usual name. Raises `UserError` where there is
     none, and for one that is no categorical field (a group column need not be a field).
     """
+    if given is not None:
+        check_type(role, given, str, "the name of a column of the ranker's schema")
     fields = {field.name: field for field in schema.fields}
     group = schema.group if role == "user" else None
     names = [given] if given is not None else [*([group] if group else []), *USUAL[role]]

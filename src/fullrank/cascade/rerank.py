@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, constant_column
 from fullrank.cascade.stages import RankingStage
+from fullrank.core.checks import check_number, check_whole
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Impressions
@@ -168,9 +169,16 @@ def blocks(users: int, candidates: int) -> list[tuple[int, int]]:
     return [(low, min(low + size, users)) for low in range(0, users, size)]
 
 
+MOST_CANDIDATES = 2**31
+"""More than any catalogue has."""
+
+
 def check_candidates(k: int, candidates: int, blend: float) -> None:
     """Raise `UserError` for a list longer than the candidates, and for a share that is none."""
-    if candidates < 1 or k > candidates:
+    check_whole("k", k, 1)
+    check_whole("candidates", candidates, 1, MOST_CANDIDATES)
+    check_number("blend", blend)
+    if k > candidates:
         raise UserError(
             f"k={k} items cannot be chosen from candidates={candidates}: raise candidates, or lower k",
             code="too-few-candidates",

@@ -77,11 +77,13 @@ def cascade(
             "give the context by --context NAME=VALUE or by --context-table FILE, one of the two",
             code="options-exclude-each",
         )
-    from fullrank.cascade import Cascade
+    from fullrank.cascade import Cascade, CascadeResult
     from fullrank.core.overrides import read_setting
 
     output = Output(as_json)
     begun = time.perf_counter()
+    if out is not None:
+        CascadeResult.check_folder(out)
     made = Cascade(
         retriever, ranker, users=users, items=items, user=user, item=item, store=store, impressions=impressions,
         device=device,
@@ -93,7 +95,6 @@ def cascade(
             which, candidates=candidates, context=given, blend=blend, set=settings or (), progress=tick
         )  # fmt: skip
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         found.save(out)
     show(output, found)
     spent = time.perf_counter() - begun

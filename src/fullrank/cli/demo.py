@@ -13,6 +13,7 @@ from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.core.files import foreign_files, write_json
+from fullrank.core.locks import folder_lock
 
 if TYPE_CHECKING:
     from fullrank.data.events.store import Store
@@ -56,6 +57,11 @@ def demo(
     from fullrank.training import fit  # noqa: F401  (slow to import: not the first model's time)
 
     output = Output(as_json)
+    with folder_lock(out, "demo"):
+        _show(output, out)
+
+
+def _show(output: Output, out: Path) -> None:
     _claim(out)
     begun = time.perf_counter()
     output.say("A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together.")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import only_json, print_json
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import MOST_SENTENCE, UserError, did_you_mean, middle_cut
 
 if TYPE_CHECKING:
     import typer
@@ -91,7 +91,9 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
         return Explained(f"this needs the package {name!r}: pip install 'fullrank[{EXTRAS[name]}]'", "missing-package")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return Explained(f"{where}{error.strerror or error}", "file-error")
+        return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
+    if isinstance(error, UnicodeEncodeError) and any(_broken(word) for word in words):
+        return Explained("a word of the command line is no UTF-8 text; give names and ids as UTF-8", "not-utf8")
     if isinstance(error, MemoryError):
         return Explained("the memory of this machine is not enough for this", "out-of-memory")
     if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
@@ -131,7 +133,7 @@ def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
         if text.startswith("No such command") and context is not None:
             text, code = _no_verb(text, list(context.command.commands)), "unknown-verb"
         text = text[:1].lower() + text[1:]
-    return Explained(f"{text} (see {name} --help)", code)
+    return Explained(f"{_one_line(text)} (see {name} --help)", code)
 
 
 def _no_verb(text: str, verbs: list[str]) -> str:
@@ -140,8 +142,14 @@ def _no_verb(text: str, verbs: list[str]) -> str:
     return f"there is no verb {given!r}{did_you_mean(given, begin or verbs)}"
 
 
+def _broken(word: str) -> bool:
+    """Whether a word came with bytes that are no UTF-8: a file's name may have them, nothing else."""
+    return any("\ud800" <= char <= "\udfff" for char in word)
+
+
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """A text in one line of bounded length, in which no word (a path, what was typed) is longer than is of use."""
+    return middle_cut(" ".join(middle_cut(word) for word in text.split()), MOST_SENTENCE)
 
 
 def _closed_pipe(error: BaseException) -> bool:

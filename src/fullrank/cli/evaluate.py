@@ -107,8 +107,11 @@ def evaluate(
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one", code="given-twice")
     budget = given(context)
     changes = shortcuts(budget, settings)
+    from fullrank.data.manifest import require_no_store
     from fullrank.run import Run
 
+    if out is not None:  # before minutes are spent
+        require_no_store(out, "evaluation")
     runs = [Run.open(path) for path in (run, other) if path is not None]
     _check_problems(runs)
     studies = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": every_budget}
@@ -252,7 +255,6 @@ def _study(call: Call, flags: list[str], shares: str | None) -> None:
     else:
         found = _curve(call, changes, every=flags == ["--dial"])
     if call.out is not None and shares is None:
-        call.out.mkdir(parents=True, exist_ok=True)
         write_json(call.out / f"{flags[0].strip('-').replace('-', '_')}.json", jsonable(found))
     spent = time.perf_counter() - begun
     call.output.say(f"{call.split} split; in {seconds(spent)}")

@@ -273,6 +273,8 @@ def _type(field: FieldInfo) -> tuple[Any, str | None]:
         return str, "|".join(get_args(first))
     if get_origin(first) is tuple:
         return list[str], "NAME"
+    if get_origin(first) is Annotated:  # a bounded number that may also be None
+        first = get_args(first)[0]
     return first, {int: "N", float: "X", str: "NAME", bool: None}[first]
 
 

@@ -84,17 +84,24 @@ def train(
     from fullrank import api
 
     output = Output(as_json)
-    begun = time.perf_counter()
+    begun, old = time.perf_counter(), _identity(out)
     try:
         run = api.train(
             recipe or "same", data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
             loggers=loggers or (), callbacks=_callbacks(watch), device=device, progress=not output.silent,
         )  # fmt: skip
     except KeyboardInterrupt:
-        if (out / "checkpoints").is_dir() and not output.silent:
-            print("the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        replaced = not overwrite or _identity(out) != old  # until then its checkpoints are the old run's
+        if (out / "checkpoints").is_dir() and replaced and not output.silent:
+            instead = " in place of --overwrite" if overwrite else ""
+            print(f"the same command with --resume{instead} goes on from the last checkpoint", file=sys.stderr)
         raise
     report(output, run, time.perf_counter() - begun)
+
+
+def _identity(folder: Path) -> int | None:
+    """What changes where one folder is exchanged for another."""
+    return folder.stat().st_ino if folder.exists() else None
 
 
 def _callbacks(watch: bool) -> tuple[Callback, ...]:

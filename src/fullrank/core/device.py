@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
@@ -13,6 +13,10 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     Apple's `mps` is taken by name only: it has no double precision, which click probabilities are computed in. Raises
     `UserError` for a device that there is not.
     """
+    if not isinstance(name, str | torch.device):
+        raise UserError(
+            f"the device is {brief(name, 80)}; allowed: auto, cpu, cuda, cuda:N, mps", code="unknown-device"
+        )
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

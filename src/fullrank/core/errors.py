@@ -31,7 +31,7 @@ class UserError(ValueError):
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` where one allowed name is close to what was given, else the empty string."""
-    names = [name for a in allowed if len(name := str(a)) <= MOST_GIVEN]
+    given, names = str(given), [name for a in allowed if len(name := str(a)) <= MOST_GIVEN]
     if len(given) > MOST_GIVEN or len(names) > MOST_NAMES:
         return ""
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
@@ -48,7 +48,8 @@ def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
 def brief(value: object, most: int = MOST_GIVEN) -> str:
     """A value as an error sentence shows it: its `repr`, cut in the middle where it has more than `most` characters."""
     try:
-        return middle_cut(repr(value), most)
+        text = repr(value)
+        return middle_cut(" ".join(text.split()) if "\n" in text else text, most)  # tables and arrays have many lines
     except (ValueError, RecursionError):  # a whole number of thousands of digits; what nests too deeply
         return f"a {type(value).__name__} that is too large to show"
 

@@ -104,9 +104,15 @@ def write_jsonl(path: str | Path, rows: Iterable[Any]) -> None:
 
 
 def write_array(path: str | Path, array: np.ndarray) -> None:
-    """Write a .npy file."""
+    """Write a .npy file.
+
+    `np.save` writes through a stream of C and does not look whether its end reached the disk: on a full one the file
+    would be cut short without an error.
+    """
+    array = np.asarray(array, order="C")
     with open_whole(path) as file:
-        np.save(file, array, allow_pickle=False)
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def copy_file(source: Path, path: Path) -> None:
@@ -137,7 +143,8 @@ class Pending:
         if self.folder is None:
             return self.path
         remove_leftovers(self.path)
-        self.folder.mkdir(parents=True)  # a folder, since some writers make temporary files of their own beside what they write
+        # a folder, since some writers make temporary files of their own beside what they write
+        self.folder.mkdir(parents=True)
         return self.folder / "whole"  # a name that no reader of the folder around it takes for data
 
     def commit(self) -> None:
@@ -164,7 +171,7 @@ class PendingFolder:
     """
 
     def __init__(self, path: str | Path, keeps: Callable[[str], bool] = lambda name: False):
-        self.path, self.keeps = Path(path).resolve(), keeps
+        self.path, self.keeps = Path(os.path.realpath(path)), keeps  # `resolve` raises for a loop of links
         self.folder = _part(self.path)
 
     def begin(self) -> Path:
@@ -195,7 +202,7 @@ def whole_folder(out: str | Path, what: str = "another command") -> Iterator[Pat
     An older folder is exchanged for it in one step. Holds the lock of `out`; `what` names the holder. Raises
     `UserError` where another process writes there, the disk is full, or the place cannot be written.
     """
-    place = Path(out).resolve()
+    place = Path(os.path.realpath(out))
     with folder_lock(place, what):
         pending = PendingFolder(place)
         try:

@@ -14,10 +14,12 @@ import errno
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,8 @@ from fullrank.core.errors import UserError, brief
 from fullrank.core.log import logger
 from fullrank.core.readers import read_json_text
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows has none
-    fcntl = None  # type: ignore[assignment]
 
 log = logger(__name__)
 
@@ -104,15 +104,17 @@ def _lock_file(place: Path) -> Path:
 
 def _acquire(path: Path, place: Path) -> int | None:
     """A handle that has the lock; None where there are no locks."""
-    if fcntl is None:
-        log.info(f"{place}: this system has no locks, so nothing keeps two processes from writing there at once")
+    if sys.platform == "win32":
+        _tell_no_locks("this system")
         return None
+    vanished: OSError | None = None
     for _ in range(_TRIES):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # never through a link: what it points to would be written over
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except FileNotFoundError:  # whoever made the folder around it has just removed it
+        except FileNotFoundError as error:  # whoever made the folder around it has just removed it
+            vanished = error
             continue
         except OSError as error:
             raise _NotLocked(error.strerror or error) from error
@@ -125,14 +127,21 @@ def _acquire(path: Path, place: Path) -> int | None:
                 raise refusal from None
             if error.errno not in _NO_LOCKS:
                 raise _NotLocked(error.strerror or error) from error
-            log.info(f"{place}: its disk has no locks, so nothing keeps two processes from writing there at once")
+            _tell_no_locks(f"the disk of {place}")
             with suppress(OSError):
                 path.unlink()
             return None
         if _is_at(handle, path):
             return handle
         os.close(handle)  # its holder removed the file when it ended: the lock is one on nothing
+    if vanished is not None:  # /proc says so of whatever is made there
+        raise _NotLocked(vanished.strerror) from vanished
     raise UserError(f"{str(place)!r} is written by one process after another; try again", code="folder-locked")
+
+
+@cache
+def _tell_no_locks(where: str) -> None:
+    log.info(f"{where} has no locks: nothing keeps two processes from writing to one folder at the same time")
 
 
 def _is_at(handle: int, path: Path) -> bool:

@@ -6,7 +6,10 @@ memory of whoever opens it. In YAML, aliases count as often as they are used, be
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +50,17 @@ def read_bytes(path: str | Path, most: int = MOST_JSON) -> bytes:
     return found
 
 
+def refuse_special(path: str | Path) -> None:
+    """Raise `OSError` for a pipe or a device in the place of a folder's file: reading one may wait for ever."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder fails at once, with words of its own
+        raise OSError(errno.EINVAL, "it is a pipe or a device, and no file", str(path))
+
+
 def read_json(path: str | Path) -> dict[str, Any]:
     """The JSON object of a file in a folder of ours; anything else gives a `UserError`."""
     try:
+        refuse_special(path)
         tree = read_json_text(read_bytes(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
@@ -67,6 +78,7 @@ def read_jsonl(path: str | Path, *, torn: bool = True) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     try:
+        refuse_special(path)
         with open(path, "rb") as file:
             while line := file.readline(MOST_JSON + 1):
                 try:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, whole_file
+from fullrank.core.readers import refuse_special
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -31,6 +32,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; what is not one gives a `UserError`."""
     try:
+        refuse_special(path)  # the library would wait where no signal reaches it
         return safetensors.torch.load_file(str(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None

@@ -26,6 +26,7 @@ from urllib3.util import Retry, make_headers, parse_url
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import reason_of, write_json
+from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Reporter
 from fullrank.core.readers import read_json
 from fullrank.core.registry import find
@@ -71,7 +72,7 @@ def download(
         raise UserError(f"cannot make the folder {target}: {error.strerror}", code="not-written") from None
     found: list[Path] = []
     missing: list[RemoteFile] = []
-    with Reporter(progress, sizes=True) as shown:
+    with folder_lock(target, "download"), Reporter(progress, sizes=True) as shown:
         for file in files:
             path = _complete(file, target)
             if path is None and file.manual is None:

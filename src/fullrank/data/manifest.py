@@ -6,6 +6,7 @@ Stores of events, stores of impressions and folders of semantic ids share these.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.core.errors import UserError
-from fullrank.core.readers import read_bytes, read_json_text
+from fullrank.core.readers import read_bytes, read_json_text, refuse_special
 from fullrank.problem import PROBLEMS, Problem
 
 FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
@@ -52,6 +53,34 @@ def is_store(folder: Path, *problems: Problem) -> bool:
         return load_manifest(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
     except UserError:
         return False
+
+
+def is_described(folder: Path) -> bool:
+    """Whether a folder says that it is whole as it stands, with a list of its files: a store, or codes."""
+    try:
+        return (folder / NAME).is_file() and str(load_manifest(folder).get("format")).startswith("fullrank.")
+    except UserError:
+        return False
+
+
+def require_outside_stores(out: Path) -> None:
+    """Raise `UserError` where a folder would be written into a store or a folder of codes: it could not be replaced."""
+    for around in Path(os.path.realpath(out)).parents:
+        if is_described(around):
+            raise UserError(
+                f"{str(out)!r} is inside {str(around)!r}, which is prepared data; name a folder elsewhere",
+                code="inside-a-store",
+            )
+
+
+def require_no_store(out: Path, what: str) -> None:
+    """Raise `UserError` where files would be put into a store or a folder of codes: it could not be replaced."""
+    if is_described(out):
+        raise UserError(
+            f"{str(out)!r} is prepared data, which holds nothing else; name another folder for the {what}",
+            code="folder-of-others",
+        )
+    require_outside_stores(out)
 
 
 @dataclass(frozen=True)
@@ -130,6 +159,7 @@ def load_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of any store as JSON; nothing of it is checked."""
     path = folder / NAME
     try:
+        refuse_special(path)
         tree = read_json_text(read_bytes(path))
     except OSError as error:
         raise damaged_file(path, error.strerror or str(error)) from None

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Float, Int
 
+from fullrank.core.checks import check_number, check_type, check_whole
 from fullrank.core.errors import UserError, unknown
 from fullrank.evaluation.result import EvaluationResult, protocol_difference, setting_to_align
 from fullrank.evaluation.slices import LABELS
@@ -105,16 +106,27 @@ def compare(
 
     Raises `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
-    ours, theirs = ([side] if isinstance(side, EvaluationResult) else list(side) for side in (a, b))
+    ours, theirs = (_side(name, side) for name, side in (("a", a), ("b", b)))
+    check_type("metric", metric, str, "the name of a metric, such as 'ndcg@10'")
+    if not 0 < check_number("level", level) < 1:
+        raise UserError(f"level={level} must lie between 0 and 1", code="setting-out-of-range")
+    check_whole("seed", seed, 0)
     if not ours or not theirs:
         raise UserError("there is nothing to compare: give at least one evaluation of each side", code="no-evaluations")
     if len({one.problem for one in (*ours, *theirs)}) > 1:
         raise UserError(
             "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
         )
-    if samples is not None and samples < 1:
+    if samples is not None and check_whole("samples", samples, 0) < 1:
         raise UserError(f"samples must be at least 1, not {samples}", code="samples-below-one")
     return COMPARE[ours[0].problem](ours, theirs, metric, samples=samples, level=level, seed=seed)
+
+
+def _side(name: str, given: Any) -> list[EvaluationResult]:
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    for one in several:
+        check_type(name, one, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
+    return several
 
 
 def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:

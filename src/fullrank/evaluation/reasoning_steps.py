@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fullrank.core.bounds import MOST_ROUNDS
+from fullrank.core.checks import check_texts, check_whole
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.evaluation.retrieval import EvalStore, evaluate
@@ -117,8 +119,10 @@ def accuracy_by_steps(
     `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
     """
     spec = spec or Evaluation()
-    if rounds < 1:
+    if check_whole("rounds", rounds, 0, MOST_ROUNDS) < 1:
         raise UserError(f"rounds must be at least 1, not {rounds}", code="rounds-below-one")
+    if metrics is not None:
+        check_texts("metrics", metrics, '["ndcg@10"]')
     most = _most_steps(model, spec)
     light = spec.for_selection().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
     settings = [_at_step(light, step) for step in range(most + 1)]

@@ -13,11 +13,13 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from fullrank.core.errors import UserError, brief
-from fullrank.core.files import write_text
-from fullrank.core.readers import read_json
+from fullrank.core.errors import UserError
+from fullrank.core.files import NotWritten, whole_file, write_json
+from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
+from fullrank.data.manifest import require_no_store, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
+from fullrank.evaluation.saved import check_row_types, check_tree
 from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
@@ -70,7 +72,10 @@ class PerUser:
 
     @staticmethod
     def read(frame: pl.DataFrame, protocol: dict[str, Any]) -> PerUser:
-        """The inverse of `table`."""
+        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
+        optional = [name for name in frame.columns if name == "steps" or name.startswith("slice:")]
+        accuracy = [str(name) for name in metric_names(protocol) if name.per_user]
+        check_row_types(frame, ["user", *optional], accuracy)
         return PerUser(
             frame["user"].to_numpy(),
             {str(n): frame[str(n)].to_numpy() for n in metric_names(protocol) if n.per_user},
@@ -107,7 +112,8 @@ class PerImpression:
 
     @staticmethod
     def read(frame: pl.DataFrame, protocol: dict[str, Any]) -> PerImpression:
-        """The inverse of `table`."""
+        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
+        check_row_types(frame, [name for name in ("row", "group") if name in frame.columns], ["probability", "label"])
         row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))
         return PerImpression(row, probability, label, frame["group"].to_numpy() if "group" in frame.columns else None)
 
@@ -186,10 +192,22 @@ class EvaluationResult:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str) -> None:
-        """Write `evaluation.json`, and the rows as `per_user.parquet` or `per_row.parquet` (see their `table`)."""
+        """Write the rows as `per_user.parquet` or `per_row.parquet` (see their `table`), and `evaluation.json`.
+
+        Raises `UserError` for a folder that is a store or codes, and where the disk refuses.
+        """
         folder = Path(folder)
-        write_table(self.rows.table(), folder / self.rows.file)
-        write_text(folder / "evaluation.json", self.to_json())
+        require_no_store(folder, "evaluation")
+        page = folder / "evaluation.json"
+        try:
+            with whole_file(page) as part:  # both are on the disk before either takes its place
+                table = part.with_name(self.rows.file)
+                write_table(self.rows.table(), table)
+                # the hash tells rows of this evaluation from those of a process that was killed between the two
+                write_json(part, self.dump() | {"rows_sha256": sha256_file(table)})
+                table.replace(folder / table.name)
+        except NotWritten as error:
+            raise NotWritten(page, error.reason) from error
 
     @staticmethod
     def load(folder: Path | str) -> EvaluationResult:
@@ -200,7 +218,7 @@ class EvaluationResult:
             return _restored(tree, folder)
         except BROKEN as error:
             missing = isinstance(error, KeyError)
-            why = f"(evaluation.json lacks {error})" if missing else f"({error})"
+            why = f"(evaluation.json lacks {error})" if missing else f"({str(error)[:300]})"
             raise UserError(
                 f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}", code="not-an-evaluation"
             ) from None
@@ -276,17 +294,18 @@ def _summarised(rows: PerUser) -> EvaluationResult:
 
 
 def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
-    for key in ("metrics", "stderr", "interval", "protocol"):
-        if not isinstance(tree[key], dict):
-            raise TypeError(f"{key!r} is {brief(tree[key], 80)}, no object")
-    kind: type[Rows] = PerImpression if tree["protocol"].get("kind") == "clicks" else PerUser
+    protocol = tree.get("protocol")
+    clicks = isinstance(protocol, dict) and protocol.get("kind") == "clicks"
+    kind: type[Rows] = PerImpression if clicks else PerUser
+    check_tree(tree, kind.problem)
     slices = tree["slices"] if kind.problem == "retrieval" else {}
-    if not isinstance(slices, dict):
-        raise TypeError(f"'slices' is {brief(slices, 80)}, no object")
+    refuse_special(folder / kind.file)
+    if "rows_sha256" in tree and sha256_file(folder / kind.file) != tree["rows_sha256"]:
+        raise ValueError(f"{kind.file} is of another evaluation than evaluation.json: evaluate again")
     curve = () if kind.problem == "retrieval" else tuple(ctr.Bin(**one) for one in tree["curve"])
     try:
-        rows = kind.read(pl.read_parquet(folder / kind.file), tree["protocol"])
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        rows = kind.read(pl.read_parquet(folder / kind.file, glob=False), tree["protocol"])
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError) as error:
         raise ValueError(f"{kind.file}: {error}") from None
     interval = {n: (_float_or_nan(low), _float_or_nan(high)) for n, (low, high) in tree["interval"].items()}
     metrics, stderr = ({n: _float_or_nan(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,9 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
+from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError
+from fullrank.core.files import scratch_folder
 from fullrank.core.progress import Progress
 from fullrank.core.tables import TableWriter
 from fullrank.data.batch import Impressions
@@ -61,8 +62,8 @@ def predict(
     progress: Progress | None = None,
 ) -> pl.DataFrame:
     """The table with one more column. Raises `UserError` where a field is missing or the column is there already."""
-    with tempfile.TemporaryDirectory() as scratch:
-        chunks = _open_chunks(encoder, impressions, column, Path(scratch))
+    with scratch_folder() as scratch:
+        chunks = _open_chunks(encoder, impressions, column, scratch)
         return pl.concat(list(_predicted(model, encoder, chunks, column, device, progress)))
 
 
@@ -81,11 +82,11 @@ def predict_file(
     Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does, and where the file
     cannot be written; one that was there stays then.
     """
-    place = Path(out)
+    place = check_path("out", out)
     writer = TableWriter(place)
     total = 0.0
-    with tempfile.TemporaryDirectory() as scratch:
-        chunks = _open_chunks(encoder, impressions, column, Path(scratch))
+    with scratch_folder() as scratch:
+        chunks = _open_chunks(encoder, impressions, column, scratch)
         with writer:
             for frame in _predicted(model, encoder, chunks, column, device, progress):
                 writer.add(frame)
@@ -95,6 +96,7 @@ def predict_file(
 
 def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
     source = InputTable(impressions, "impressions")
+    check_type("column", column, str, "the name of a column")
     if column in source.columns:
         raise UserError(
             f"the impressions have a column {column!r} already: name another one for the probabilities",

@@ -18,6 +18,7 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
+from fullrank.core.checks import check_flag
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
@@ -137,6 +138,7 @@ class Predictor:
         a frame was given. Raises `UserError` for what cannot be done as asked.
         """
         check_settings(k, seen, empty)
+        check_flag("titles", titles)
         budget, decoding = self.settings(budget, decoding)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         filters = read_filters(exclude, allow, request, self.catalog)
@@ -223,6 +225,7 @@ class Predictor:
         model does not know, and for a model without a similarity of items (popularity, recency).
         """
         check_settings(k, "exclude", "popular")
+        check_flag("titles", titles)
         several = isinstance(items, list | tuple | np.ndarray | pl.Series)
         queries = pl.Series("item", list(items) if several else [items], strict=False)
         ids = self.catalog.lookup(queries)

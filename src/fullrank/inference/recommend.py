@@ -9,7 +9,7 @@ import polars as pl
 import torch
 from jaxtyping import Float, Int
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.data.batch import DenseScorer
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
@@ -27,7 +27,7 @@ from fullrank.models.sequential.reasoning.budget import Budget
 def check_settings(k: Any, seen: str, empty: str) -> None:
     """Raise `UserError` for a `k`, `seen` or `empty` that is not allowed."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k must be at least 1, a whole number, not {k!r}", code="invalid-list-length")
+        raise UserError(f"k must be at least 1, a whole number, not {brief(k)}", code="invalid-list-length")
     seen_policy(seen)
     check_choice("empty", empty, ("popular", "error"))
 

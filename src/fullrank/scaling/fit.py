@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.bounds import MOST_BINS
+from fullrank.core.errors import UserError, brief, unknown
 from fullrank.scaling.forms import FORMS, LawForm, centre_of, solve
 from fullrank.scaling.identifiability import Unidentified, end_range, unidentified
 from fullrank.scaling.ladder import Ladder
@@ -121,6 +122,8 @@ def fit_law(
             f"resamples is {resamples}; an interval needs at least 20, and {RESAMPLES} are the default",
             code="too-few-resamples",
         )
+    if resamples > MOST_BINS:
+        raise UserError(f"resamples={brief(resamples)} must be at most {MOST_BINS:,}", code="too-many-resamples")
     ladder, shape = as_ladder(runs), FORMS[form]
     points = require_points(shape, ladder)
     centre = centre_of(points.x)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from fullrank.core.checks import check_path, check_type, check_whole
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import draw_order, popularity_gini
@@ -151,10 +152,10 @@ def catalogue_growth(
 
     Raises `UserError` for a folder that is no store of histories, a store without events, and numbers that are none.
     """
+    check_type("others", others, (list, tuple), "a list of numbers of parameters")
     for name, value, least in (("seed", seed, 0), ("dim", dim, 1), *(("others", other, 0) for other in others)):
-        if value < least:
-            raise UserError(f"{name}={value} must be at least {least}", code="setting-out-of-range")
-    source = store if isinstance(store, Store) else _open(Path(store))
+        check_whole(name, value, least)
+    source = store if isinstance(store, Store) else _open(check_path("store", store))
     if source.num_events == 0:
         raise UserError(
             f"{str(source.path)!r} has no events, so nothing grows; give a store with histories", code="no-events"

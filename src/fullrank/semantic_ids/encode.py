@@ -12,7 +12,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from fullrank.core.checks import check_overrides, check_path, check_type
 from fullrank.core.errors import UserError
+from fullrank.core.files import without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Tell, quiet
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
@@ -44,10 +47,17 @@ def encode(
     fingerprint. An item of which nothing is known is described by the mean of all vectors, is not learned from, and is
     counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
     """
-    place, spec = Path(out), spec.override(*set)
+    check_type("spec", spec, Encode, "fr.Encode(...)")
+    place, spec = without_dots(check_path("out", out)), spec.override(*check_overrides(set))
+    cache = check_path("cache", cache)
+    with folder_lock(place, "encode"):
+        return _encode_locked(items, place, spec, cache, tell)
+
+
+def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encode, cache: Path, tell: Tell) -> Codes:
     folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
-    found = spec.vectors.read(catalog, Path(cache), tell)
+    found = spec.vectors.read(catalog, cache, tell)
     raw = fill_unknown(found)
     learned = _learned(found, catalog, spec)
     reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)
@@ -77,7 +87,7 @@ def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, 
         return items, {}
     if isinstance(items, Store):
         return items.catalog, {"store": items.path.name, "fingerprint": items.fingerprint}
-    path = Path(items)
+    path = check_path("items", items)
     if not manifests.is_store(path) and (path / "items.parquet").is_file():
         return Catalog.open(path / "items.parquet"), {"run": path.name}
     return open_items(Store.open(path))

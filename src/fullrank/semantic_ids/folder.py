@@ -31,6 +31,7 @@ MOST_CODES = 65536
 
 def require_replaceable_codes(out: Path) -> None:
     """Raise `UserError` unless codes may be written at `out`: nothing there, an empty folder, or codes."""
+    manifests.require_outside_stores(out)
     require_replaceable(out, "folder of codes", is_codes, {manifests.NAME, TABLE, BOOKS}.__contains__)
 
 

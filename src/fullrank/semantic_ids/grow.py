@@ -14,7 +14,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
+from fullrank.core.files import without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Tell, quiet
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
@@ -43,8 +46,16 @@ def grow_codes(
     has the new (and any of the old, which the report is then about too). The manifest's `grown` says how many are new
     and how well they are described. Raises `UserError` where no item is new or none of the new has a vector.
     """
-    old = codes if isinstance(codes, Codes) else Codes.open(codes)
-    place, source = Path(out), _source(old, vectors)
+    old = codes if isinstance(codes, Codes) else Codes.open(check_path("codes", codes))
+    place = without_dots(check_path("out", out))
+    source = _source(old, vectors if vectors is None else check_path("vectors", vectors))
+    with folder_lock(place, "encode --grow"):
+        return _grow_locked(old, items, place, source, check_path("cache", cache), tell)
+
+
+def _grow_locked(
+    old: Codes, items: Catalog | Store | str | Path, place: Path, source: VectorsSpec, cache: Path, tell: Tell
+) -> Codes:
     folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
     rows = old.rows(catalog)
@@ -54,7 +65,7 @@ def grow_codes(
         raise UserError(
             f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add", code="no-new-items"
         )
-    found = source.read(catalog, Path(cache), tell)
+    found = source.read(catalog, cache, tell)
     fresh = rows < 0
     if not bool((found.known & fresh).any()):
         raise UserError(

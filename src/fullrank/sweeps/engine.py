@@ -31,7 +31,7 @@ from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Row, code_version, environment
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import fit
-from fullrank.training.state import clear_run, first_difference
+from fullrank.training.state import first_difference
 
 CELLS = "cells"
 """Folder of the run folders."""
@@ -50,8 +50,6 @@ def run_job(
     folder = out / CELLS / job.folder
     resume = (folder / "manifest.json").is_file()
     first, earlier = steps_done(folder), logged_seconds(folder) if resume else 0.0
-    if not resume:
-        clear_run(folder)  # a process killed before the manifest was written leaves files that make no run
     begun = time.perf_counter()
     run = fit(job.experiment, store, folder, resume=resume, overwrite=not resume, device=device, progress=progress)
     trained = time.perf_counter()

@@ -22,6 +22,7 @@ from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.readers import read_jsonl
+from fullrank.data.manifest import is_count
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 
@@ -86,7 +87,7 @@ class RowsFile:
         except UserError as error:
             raise UserError(f"{error}; the file is damaged or not ours", code=error.code) from None
         for number, row in enumerate(found, 1):
-            if not {"cell", "seed", "spec_hash", "data_fingerprint"} <= row.keys():
+            if not _is_row(row):
                 raise UserError(
                     f"line {number} of {self.path} is no row of a sweep; the file is damaged or not ours",
                     code="file-damaged",
@@ -111,6 +112,26 @@ class RowsFile:
         if row is None or row.get("error") or not set(job.splits) <= set(row.get("metrics", {})):
             return None
         return row
+
+
+def _is_row(row: Row) -> bool:
+    """Whether a line is what a job left: what tells the job, its error, or its metrics and what it took."""
+    named = all(isinstance(row.get(key), str) for key in ("cell", "spec_hash", "data_fingerprint"))
+    if not named or type(row.get("seed")) is not int:
+        return False
+    if row.get("error"):
+        return isinstance(row["error"], str)
+    splits, spent, epochs = row.get("metrics", {}), row.get("seconds", {}), row.get("epochs")
+    whole = isinstance(splits, dict) and isinstance(spent, dict) and (epochs is None or is_count(epochs))
+    return whole and all(map(_is_number, spent.values())) and all(map(_are_metrics, splits.values()))
+
+
+def _are_metrics(values: Any) -> bool:
+    return isinstance(values, dict) and all(value is None or _is_number(value) for value in values.values())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:

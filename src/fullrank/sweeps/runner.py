@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
+from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
@@ -50,7 +50,7 @@ def run_jobs(
     begun = time.perf_counter()
     folder = Path(out)
     _make(folder)
-    with locked(folder):
+    with folder_lock(folder, "sweep"):
         outcome = Outcome(jobs, store.fingerprint, RowsFile(folder))
         left = [job for job in jobs if outcome.rows.finished(job, store.fingerprint) is None and start(job)]
         for job in left:
@@ -184,21 +184,3 @@ def _make(out: Path) -> None:
         raise UserError(
             f"cannot make the folder {out}: {error.strerror or error}", code="folder-not-writable"
         ) from None
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Holds the folder while a sweep writes to it, until the process ends. Raises `UserError` where another has it."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    with open(out / ".lock", "a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"another process runs a sweep in {out}; wait for it or choose another --out", code="folder-in-use"
-            ) from None
-        yield

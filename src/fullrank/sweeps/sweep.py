@@ -14,9 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.checks import check_flag, check_number, check_path, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_jsonl
-from fullrank.data.impressions.store import AnyStore
+from fullrank.core.locks import folder_lock
+from fullrank.data.impressions.store import AnyStore, check_store
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.records import (
@@ -51,10 +53,25 @@ def sweep(
     seeds, replaced after each row; `command` is noted in it. `engine`: where the runs are run, by default here.
     Raises `UserError` for what is wrong in the grid, its settings or the folders, before anything runs.
     """
+    check_type("grid", grid, Grid, "fr.Grid(...), or fr.Grid.read(FILE)")
+    check_study(store, out, max_hours, dry_run, command)
+    if results is not None:
+        check_path("results", results)
     return run_sweep(
         grid, store, out, max_hours=max_hours, dry_run=dry_run, results=results, command=command, progress=progress,
         engine=engine,
     ).newest  # fmt: skip
+
+
+def check_study(store: Any, out: Any, max_hours: Any, dry_run: Any, command: Any) -> None:
+    """Raise `UserError` for the wrong types of what a sweep and a search are both given."""
+    check_store("store", store)
+    check_path("out", out)
+    check_flag("dry_run", dry_run)
+    if max_hours is not None:
+        check_number("max_hours", max_hours)
+    if command is not None:
+        check_type("command", command, str, "a text, what was typed")
 
 
 def run_sweep(
@@ -150,14 +167,15 @@ def run_ladder(
         if place is not None:
             write_results(place, _results(grid, rungs, command))
 
-    for rung in rungs:
-        if on_store is not None:
-            on_store(rung.store)
-        left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        rung.outcome = run_sweep(
-            grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
-            engine=engine, kept=partial(keep, rung),
-        )  # fmt: skip
+    with folder_lock(folder, "sweep"):
+        for rung in rungs:
+            if on_store is not None:
+                on_store(rung.store)
+            left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
+            rung.outcome = run_sweep(
+                grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
+                engine=engine, kept=partial(keep, rung),
+            )  # fmt: skip
     return rungs
 
 

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.checks import check_type
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import write_json, write_text
+from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
 from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import selection_sign
@@ -25,7 +27,7 @@ from fullrank.sweeps.records import Outcome, code_version, environment, write_re
 from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
 from fullrank.sweeps.search import Plan, Search, SearchCell, trial_name
-from fullrank.sweeps.sweep import describe_data
+from fullrank.sweeps.sweep import check_study, describe_data
 
 
 def tune(
@@ -48,9 +50,26 @@ def tune(
     the extra `tune`) chooses those after the first few from the scores so far, so a dry run prices the first alone.
     Raises `UserError` for what is wrong in the space, its settings or the folders, before anything runs.
     """
-    if sampler not in SAMPLERS:
+    check_type("space", space, Search, "fr.Search(...), or fr.Search.read(FILE)")
+    check_study(store, out, max_hours, dry_run, command)
+    if not isinstance(sampler, str) or sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
-    folder, begun = Path(out), time.perf_counter()
+    with folder_lock(out, "tune"):  # plan.json is read, asked for more, and written between the rounds
+        return _tune_locked(space, store, Path(out), max_hours, dry_run, command, progress, engine, sampler)
+
+
+def _tune_locked(
+    space: Search,
+    store: AnyStore,
+    folder: Path,
+    max_hours: float | None,
+    dry_run: bool,
+    command: str | None,
+    progress: bool,
+    engine: Engine,
+    sampler: str,
+) -> dict[str, Any]:
+    begun = time.perf_counter()
     points = space.plan()
     asked = AskedTrials(folder, space, store.fingerprint) if sampler == "tpe" else None
     plan = points if asked is None else asked.begin(points)

@@ -79,16 +79,27 @@ def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], 
     """Write a checkpoint into the run folder `out` and forget the one before it."""
     root = out / "checkpoints"
     folder = root / f"step-{state.step:09d}"
-    for name, tensors in zip(TENSOR_FILES, (dict(model.state_dict()), optimizer), strict=True):
-        write_tensors(folder / name, tensors)
-    hashes = {name: sha256_file(folder / name) for name in TENSOR_FILES}
-    write_json(folder / "state.json", state.model_dump() | {"files": hashes})
+    began = not folder.exists()
+    try:
+        for name, tensors in zip(TENSOR_FILES, (dict(model.state_dict()), optimizer), strict=True):
+            write_tensors(folder / name, tensors)
+        hashes = {name: sha256_file(folder / name) for name in TENSOR_FILES}
+        write_json(folder / "state.json", state.model_dump() | {"files": hashes})
+    except BaseException:
+        if began:  # half a checkpoint is of no use, and may be what fills the disk
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     write_json(
         root / "last.json", {"folder": folder.name, "state_sha256": sha256_file(folder / "state.json")}, indent=None
     )
-    for old in root.glob("step-*"):
-        if old.name != folder.name:
-            shutil.rmtree(old, ignore_errors=True)
+    forget_other_checkpoints(folder)
+
+
+def forget_other_checkpoints(kept: Path) -> None:
+    """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half written or removed."""
+    for other in kept.parent.glob("step-*"):
+        if other.name != kept.name:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def read_checkpoint(out: Path) -> Checkpoint | None:

@@ -1,15 +1,32 @@
-"""Which process this is, and numbers over all processes (torchrun)."""
+"""Which process this is, how several find each other (torchrun), and numbers over all of them.
+
+A process that is lost takes the others down: none can go on without its share of a batch. They end with one sentence.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+from fullrank.core.errors import UserError, brief
+
+JOIN_SECONDS = 300.0
+"""How long a process waits for the others when it starts: torchrun starts them at once."""
+ANSWER_SECONDS = 1800.0
+"""How long it waits for them in training, where the first one may be writing or measuring alone."""
+_COUNTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+_NEEDED = (*_COUNTS, "MASTER_ADDR")
+_LOST = ("gloo", "NCCL", "TCPStore", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""Words of torch's errors about a peer: gloo raises a plain `RuntimeError`, which has no other mark."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +38,69 @@ class ProcessRank:
 
 
 def launched() -> ProcessRank:
-    """This process among those that torchrun started, known before they form a group; one of one without torchrun."""
-    return ProcessRank(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+    """This process among those that torchrun started, known before they form a group; one of one without torchrun.
+
+    Raises `UserError` where the environment is not what torchrun makes it: incomplete, or of impossible numbers.
+    """
+    found = ProcessRank(_count("RANK", 0), _count("WORLD_SIZE", 1))
+    if found.world == 1 and found.rank == 0:
+        return found
+    missing = [name for name in _NEEDED if not os.environ.get(name)]
+    if missing:
+        raise _incomplete(f"lacks {', '.join(missing)}")
+    for name in _COUNTS:
+        _count(name, 0)
+    local, here = _count("LOCAL_WORLD_SIZE", 1), _count("LOCAL_RANK", 0)
+    fits = found.rank < found.world and here < local and found.world % max(1, local) == 0
+    if not (fits and _count("MASTER_PORT", 0) < 2**16):
+        given = ", ".join(f"{name}={os.environ[name]}" for name in _COUNTS)
+        raise _incomplete(f"has {given}, which do not fit together")
+    return found
+
+
+def join_processes(device: torch.device) -> None:
+    """Wait until all processes that torchrun started are here, and form their group; nothing for one process alone.
+
+    Raises `UserError` where some do not come within `JOIN_SECONDS`.
+    """
+    here = launched()
+    if here.world == 1 or is_distributed():
+        return
+    patience = timedelta(seconds=JOIN_SECONDS)
+    try:
+        store, rank, world = next(torch.distributed.rendezvous("env://", timeout=patience))
+        store.set(f"fullrank/{rank}", b"here")
+        store.wait([f"fullrank/{one}" for one in range(world)], patience)
+    except torch.distributed.DistError as error:  # the address cannot be reached, or the time is over
+        reason = (str(error).splitlines() or [""])[0][:160]
+        raise UserError(
+            f"process {here.rank} of {here.world} waited {JOIN_SECONDS:g} s at {os.environ['MASTER_ADDR']}:"
+            f"{os.environ['MASTER_PORT']} for the others ({reason}); check that all of them were started, and the "
+            "network between them",
+            code="peers-missing",
+        ) from None
+    answer = timedelta(seconds=ANSWER_SECONDS)
+    store.set_timeout(answer)
+    with told_of_peers():
+        torch.distributed.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=world, timeout=answer
+        )
+
+
+@contextmanager
+def told_of_peers() -> Iterator[None]:
+    """Raise `UserError` (code `peer-lost`) for what torch raises in the block when another process is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if launched().world == 1 or not _is_peers(error):
+            raise
+        here = launched()
+        raise UserError(
+            f"process {here.rank} of {here.world} has lost another one, and ends; see what that one said, and start all "
+            "of them again with --resume",
+            code="peer-lost",
+        ) from error
 
 
 def is_distributed() -> bool:
@@ -48,3 +126,22 @@ def gather_ranks(value: Float[Tensor, "n"]) -> Float[Tensor, "N"]:
     parts = [torch.zeros_like(padded) for _ in counts]
     torch.distributed.all_gather(parts, padded)
     return torch.cat([part[: int(n)] for part, n in zip(parts, counts, strict=True)])
+
+
+def _count(name: str, without: int) -> int:
+    given = os.environ.get(name, str(without))
+    if not (given.isascii() and given.isdigit() and len(given) < 10):
+        raise _incomplete(f"has {name}={brief(given, 80)}, which is no count")
+    return int(given)
+
+
+def _incomplete(what: str) -> UserError:
+    return UserError(
+        f"the environment of this process {what}; start several processes by torchrun, which sets "
+        f"{', '.join(_NEEDED)}, or unset RANK and WORLD_SIZE for one",
+        code="launch-incomplete",
+    )
+
+
+def _is_peers(error: RuntimeError) -> bool:
+    return isinstance(error, torch.distributed.DistError) or any(word in str(error) for word in _LOST)

@@ -6,28 +6,34 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from torch import nn
 
 from fullrank import __version__
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
+from fullrank.core.files import foreign_files, without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.training import Callback
-from fullrank.training.checkpoint import Checkpoint, CheckpointState, read_checkpoint
+from fullrank.training.checkpoint import Checkpoint, CheckpointState, forget_other_checkpoints, read_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
-from fullrank.training.distributed import launched, sum_over_ranks
+from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
-from fullrank.training.state import check_folder, clear_run, initial_run
+from fullrank.training.optim import make_optimizer
+from fullrank.training.run_folder import RunFolder
+from fullrank.training.state import check_folder, initial_run
 
 WARM = 2
 """Steps that are not timed: the first ones allocate."""
@@ -52,9 +58,30 @@ def fit(
 
     `resume` continues a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU,
     with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a ranking
-    model's fields, are matched by external id.
+    model's fields, are matched by external id. `overwrite` replaces the run that is there with the first checkpoint of
+    the new one: until then it stays whole. The folder is locked while it is written.
     """
-    folder, where = Path(out), resolve_device(device)
+    folder, where = without_dots(out), resolve_device(device)
+    join_processes(where)
+    with folder_lock(folder, "train") if launched().rank == 0 else nullcontext():
+        return _fit_locked(
+            experiment, store, folder, resume, overwrite, init_from, loggers, callbacks, where, progress
+        )  # fmt: skip
+
+
+def _fit_locked(
+    experiment: Experiment,
+    store: AnyStore,
+    folder: Path,
+    resume: bool,
+    overwrite: bool,
+    init_from: Run | None,
+    loggers: tuple[str, ...],
+    callbacks: tuple[Callback, ...],
+    where: torch.device,
+    progress: bool,
+) -> Run:
+    """Check all that can be checked, then train: nothing of an old run is lost before the new one has a checkpoint."""
     if launched().rank == 0:  # the others may come when it has begun to write
         check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
     resume = resume and is_run(folder)
@@ -77,17 +104,27 @@ def fit(
     if source is not None and kept is None:
         data.warm_start(model, source)
     loader = data.loader(model, launched().world) if gradient else None
+    if gradient:
+        make_optimizer(model, experiment.training)  # for what it refuses
     tools = make_loggers(loggers, folder) if launched().rank == 0 else ()
-    if launched().rank == 0 and not resume:  # nothing of an old run is lost before all of the new one could be made
-        clear_run(folder)
-        write_run(folder, experiment, data.known, _manifest(model, data, init_from))
-    if loader is None:
-        begun = time.perf_counter()
-        model.fit(store)
-        write_weights(folder, model)
-        MetricsLog(folder).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
-    else:
-        _fit(model, experiment, data, loader, folder, kept, MetricsLog(folder, tools), callbacks, progress, where)
+    first_rank = launched().rank == 0
+    run = RunFolder(folder, replaces=first_rank and overwrite and not resume and bool(foreign_files(folder)))
+    try:
+        if first_rank:
+            run.begin(resume=resume)
+        if first_rank and not resume:
+            write_run(run.path, experiment, data.known, _manifest(model, data, init_from))
+        if loader is None:
+            begun = time.perf_counter()
+            model.fit(store)
+            write_weights(run.path, model)
+            MetricsLog(run.path).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
+            run.publish()
+        else:
+            log = MetricsLog(run.path, tools, wait=not run.published)
+            _fit(model, experiment, data, loader, run, kept, log, callbacks, progress, where)
+    finally:
+        run.abandon()
     return Run.open(folder)
 
 
@@ -96,7 +133,7 @@ def _fit(
     experiment: Experiment,
     data: DataModule,
     loader: Batches,
-    out: Path,
+    out: RunFolder,
     kept: Checkpoint | None,
     log: MetricsLog,
     callbacks: tuple[Callback, ...],
@@ -109,6 +146,8 @@ def _fit(
     if kept is not None:
         kept.check_total(total)
         load_weights(model, kept.weights, kept.folder)
+        if launched().rank == 0:
+            forget_other_checkpoints(kept.folder)
         state = kept.state
         if state.finished:
             return
@@ -177,7 +216,8 @@ def _run_steps(
     here = launched()
     stream = _Stream(loader, first, stop, range(here.rank, loader.shards, here.world))
     try:
-        _trainer(module.training_spec, here.world, stop - first, callback, device).fit(module, stream)
+        with told_of_peers():
+            _trainer(module.training_spec, here.world, stop - first, callback, device).fit(module, stream)
     except SystemExit:  # Lightning turns an interrupt into one
         raise KeyboardInterrupt from None
 
@@ -206,6 +246,8 @@ def _trainer(
         devices=local if device.index is None or local > 1 else [device.index],
         num_nodes=max(1, world // max(1, local)),
         strategy="ddp" if world > 1 else "auto",
+        # named, since Lightning starts processes of its own where it does not find torchrun's variables
+        plugins=[TorchElasticEnvironment()] if world > 1 else None,
         precision="bf16-mixed" if training.precision == "bf16" else "32-true",
         max_steps=steps,
         max_epochs=-1,

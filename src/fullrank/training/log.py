@@ -19,10 +19,21 @@ from fullrank.run import metrics_rows
 
 
 class MetricsLog:
-    """Appends rows to a run's metrics.jsonl and passes their numbers on to Lightning loggers."""
+    """Appends rows to a run's metrics.jsonl and passes their numbers on to Lightning loggers.
 
-    def __init__(self, out: Path, loggers: tuple[Any, ...] = ()):
+    Loggers write to the place of the run. With `wait` an older run is still there, and they get nothing until `move`.
+    """
+
+    def __init__(self, out: Path, loggers: tuple[Any, ...] = (), *, wait: bool = False):
         self.path, self.loggers = out / "metrics.jsonl", loggers
+        self.waiting: list[tuple[dict[str, Any], int]] | None = [] if wait else None
+
+    def move(self, out: Path) -> None:
+        """Go on in another folder, into which the run was moved; the loggers get what has waited for that."""
+        self.path = out / "metrics.jsonl"
+        waiting, self.waiting = self.waiting or [], None
+        for numbers, step in waiting:
+            self._pass_on(numbers, step)
 
     def keep_until(self, step: int) -> None:
         """Drop the rows after a step: a resumed run writes them again."""
@@ -35,6 +46,12 @@ class MetricsLog:
         row = {"event": event, "step": step, "epoch": epoch, **figures}
         append_line(self.path, json.dumps(row))
         numbers = {f"{event}/{k}": v for k, v in figures.items() if isinstance(v, int | float)}
+        if self.waiting is None:
+            self._pass_on(numbers, step)
+        else:
+            self.waiting.append((numbers, step))
+
+    def _pass_on(self, numbers: dict[str, Any], step: int) -> None:
         for logger in self.loggers:
             logger.log_metrics(numbers, step=step)
 

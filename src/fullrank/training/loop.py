@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 import lightning
@@ -28,6 +27,7 @@ from fullrank.training.data_module import AnyBatch, Batches, DataModule
 from fullrank.training.distributed import ProcessRank, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress
 from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimizer, make_optimizer
+from fullrank.training.run_folder import RunFolder
 from fullrank.training.schedule import lr_factor, plateau_factor
 
 _STRIDE = 1_000_003
@@ -122,7 +122,7 @@ class TrainingLoop(lightning.Callback):
         experiment: Experiment,
         data: DataModule,
         loader: Batches,
-        out: Path,
+        out: RunFolder,
         log: MetricsLog,
         progress: TrainingProgress,
         callbacks: tuple[Callback, ...],
@@ -135,6 +135,7 @@ class TrainingLoop(lightning.Callback):
         self.epoch_sums = dict(state.sums)
         self.tokens, self.positions, self.seconds = state.pace
         self.saved_at = self.resumed_at = time.perf_counter()
+        self.saved = False
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self.resumed_at = time.perf_counter()
@@ -191,7 +192,7 @@ class TrainingLoop(lightning.Callback):
             figures |= self._validate(module, step, epoch)
         trainer.should_stop = training.patience is not None and self.validations_without_gain >= training.patience
         if trainer.is_global_zero:
-            state = TrainState(module.model, self.data.store, self.out, step, epoch)
+            state = TrainState(module.model, self.data.store, self.out.path, step, epoch)
             for callback in self.callbacks:
                 figures |= callback.on_epoch(state)
             self.metrics_log.add("epoch", step, epoch, figures)
@@ -203,12 +204,12 @@ class TrainingLoop(lightning.Callback):
             told = f"epoch {epoch}/{training.max_epochs}  {_loss_text(loss, penalty, module.penalties)}"
             self.progress.epoch(step, f"{told}{shown}  {rate}")
             if final and self.best is None:
-                write_weights(self.out, module.model)
+                write_weights(self.out.path, module.model)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
         """A row for each callback whose turn it is inside an epoch."""
-        state = TrainState(module.model, self.data.store, self.out, step, epoch)
+        state = TrainState(module.model, self.data.store, self.out.path, step, epoch)
         for callback in self.callbacks:
             every = getattr(callback, "every", None)
             if every is not None and step % every == 0:
@@ -223,7 +224,7 @@ class TrainingLoop(lightning.Callback):
         if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.validations_without_gain = score, epoch, 0
             if module.global_rank == 0:
-                write_weights(self.out, module.model)
+                write_weights(self.out.path, module.model)
         else:
             self.validations_without_gain += 1
             if self.experiment.training.schedule == "plateau":
@@ -243,7 +244,12 @@ class TrainingLoop(lightning.Callback):
             cuts=module.cuts,
         )
         if trainer.is_global_zero:
-            write_checkpoint(self.out, module.model, dump_optimizer(trainer.optimizers[0]), state)
+            write_checkpoint(self.out.path, module.model, dump_optimizer(trainer.optimizers[0]), state)
+            if self.out.publish():
+                self.metrics_log.move(self.out.path)
+        if not self.saved:
+            trainer.strategy.barrier()  # no process ends, and opens the run, before it is in its place
+            self.saved = True
         self.saved_at = time.perf_counter()
 
 

@@ -53,23 +53,23 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
     owners = [(parameter, group.get("rows")) for group in groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
-        number, _, name = key.partition(".")
-        if not (number.isascii() and number.isdigit() and len(number) < 10 and int(number) < len(owners)):
+        digits, _, name = key.partition(".")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) < len(owners)):
             raise damaged_checkpoint(where, f"{brief(key, 80)} belongs to none of the {len(owners)} parameters")
-        state.setdefault(int(number), {})[name] = value
+        state.setdefault(int(digits), {})[name] = value
     if not state:
         raise damaged_checkpoint(where, "it holds no moments")
-    for number, entry in state.items():
-        expected = _moments(*owners[number])
+    for place, entry in state.items():
+        expected = _moments(*owners[place])
         for name in sorted(expected.keys() ^ entry.keys()):
-            told = f"lacks {number}.{name}" if name in expected else f"holds {brief(f'{number}.{name}', 80)}"
+            told = f"lacks {place}.{name}" if name in expected else f"holds {brief(f'{place}.{name}', 80)}"
             raise damaged_checkpoint(where, f"it {told} (moments of this optimizer: {', '.join(expected)})")
         for name, shape in expected.items():
             value = entry[name]
             if value.dtype != torch.float32 or value.shape != shape or not bool(value.isfinite().all()):
                 given = f"{value.dtype} {tuple(value.shape)}"
                 raise damaged_checkpoint(
-                    where, f"{number}.{name} is {given}, expected finite torch.float32 {tuple(shape)}"
+                    where, f"{place}.{name} is {given}, expected finite torch.float32 {tuple(shape)}"
                 )
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

@@ -22,6 +22,10 @@ RUN_FILES = (
 )  # fmt: skip
 
 
+LEARNED = ("checkpoints", "weights.safetensors")
+"""What is written when the manifest is there already: without it, somebody has lost it."""
+
+
 def check_folder(
     folder: Path, experiment: Experiment, store: AnyStore, *, resume: bool, overwrite: bool, init_from: Run | None
 ) -> None:
@@ -38,6 +42,11 @@ def check_folder(
             raise UserError(
                 f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder",
                 code="foreign-files",
+            )
+        if not overwrite and any((folder / name).exists() for name in LEARNED):
+            raise UserError(
+                f"{folder} holds a run that has lost its manifest.json; replace it with --overwrite, or choose another",
+                code="folder-holds-a-run",
             )
         return
     if resume:

@@ -15,7 +15,10 @@ import polars as pl
 from pydantic import Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
+from fullrank.core.checks import check_path, check_texts, check_type
 from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.files import without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.spec import Spec
 from fullrank.data.events import splits, write
@@ -99,9 +102,17 @@ def prepare(
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
-    place = Path(out)
+    place = without_dots(check_path("out", out))
+    check_type("spec", spec, Prepare, "fr.Prepare(...)")
+    check_texts("notes", notes, '["what is known of the data"]')
+    with folder_lock(place, "prepare"):
+        return _prepare_locked(events, place, items, users, spec, shown_at(progress), notes)
+
+
+def _prepare_locked(
+    events: Any, place: Path, items: Any, users: Any, spec: Prepare, level: int, notes: Sequence[str]
+) -> Store:
     require_replaceable_store(place)
-    level = shown_at(progress)
 
     def say(step: str, facts: dict[str, Any]) -> None:
         counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)

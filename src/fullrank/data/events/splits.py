@@ -101,7 +101,7 @@ def _named(given: Any) -> Any:
     if isinstance(given, str):
         given = {"kind": given}
     if isinstance(given, dict):
-        if given.get("kind") not in kinds:
+        if not isinstance(given.get("kind"), str) or given["kind"] not in kinds:
             raise unknown("split", str(given.get("kind")), kinds)
         return kinds[given["kind"]].model_validate(given)
     return given

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64
 
+from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
 from fullrank.core.files import require_replaceable
 from fullrank.core.jagged import Jagged
@@ -69,7 +70,7 @@ class Store:
 
         Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
         """
-        folder = Path(path)
+        folder = check_path("the store", path)
         manifest = _read_manifest(folder)
         if verify:
             manifests.verify_hashes(folder, manifest)
@@ -207,7 +208,11 @@ def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
 
 
 def require_replaceable_store(out: Path) -> None:
-    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store."""
+    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store.
+
+    Inside another store none may.
+    """
+    manifests.require_outside_stores(out)
     own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
     require_replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)
 

@@ -9,6 +9,7 @@ or draws from it, still meets them as negatives, which an item that is truly new
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import polars as pl
 from jaxtyping import Bool, Int64
 
 from fullrank import __version__
+from fullrank.core.checks import check_flag, check_number, check_path, check_whole
 from fullrank.core.errors import UserError
+from fullrank.core.files import without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
 from fullrank.data.events.store import FORMAT, FORMAT_VERSION, Store, require_replaceable_store
@@ -46,10 +50,17 @@ def subset(
     Raises `UserError` for shares that are none, and where no users or training events would be left.
     """
     source = store if isinstance(store, Store) else Store.open(store)
-    place = Path(out)
-    _check(share, hide_items)
-    if place.resolve() == source.path.resolve():
+    place = without_dots(check_path("out", out))
+    _check(check_number("share", share), check_number("hide_items", hide_items))
+    check_whole("seed", seed, 0)
+    keep_items = check_flag("keep_items", keep_items)
+    if os.path.realpath(place) == os.path.realpath(source.path):
         raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
+    with folder_lock(place, "subset"):
+        return _subset_locked(source, place, share, seed, hide_items, keep_items)
+
+
+def _subset_locked(source: Store, place: Path, share: float, seed: int, hide_items: float, keep_items: bool) -> Store:
     require_replaceable_store(place)
     chosen = _first(source.num_users, share, seed)
     if not chosen.any():

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from fullrank.core.errors import UserError, brief
+from fullrank.core.readers import refuse_special
 from fullrank.core.tables import write_table
 from fullrank.data.frames import unreadable
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
@@ -74,6 +75,7 @@ def restore_encoder(path: Path, tree: Mapping[str, Any], again: str = AGAIN) -> 
 def read_columns(path: Path, *allowed: dict[str, Any], again: str = AGAIN) -> pl.DataFrame:
     """A Parquet file with one of the `allowed` sets of columns and types. Raises `UserError` for any other."""
     try:
+        refuse_special(path)
         frame = pl.read_parquet(path, glob=False)
     except FileNotFoundError:
         raise UserError(f"{path} is missing; {again}", code="missing-file") from None

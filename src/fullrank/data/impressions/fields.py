@@ -125,7 +125,7 @@ def _field(given: Any) -> Any:
         given = {"name": given}
     if isinstance(given, dict):
         kind = given.get("kind", "categorical")
-        if kind not in _FIELDS:
+        if not isinstance(kind, str) or kind not in _FIELDS:
             raise unknown("kind of field", str(kind), _FIELDS)
         return _FIELDS[kind].model_validate(given)
     return given

@@ -12,15 +12,17 @@ from typing import Any
 import narwhals as nw
 import polars as pl
 
+from fullrank.core.checks import check_path, check_texts
 from fullrank.core.errors import UserError
-from fullrank.core.files import require_replaceable, whole_folder
+from fullrank.core.files import require_replaceable, whole_folder, without_dots
+from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore, is_own
 from fullrank.data.impressions.write import write_impressions
-from fullrank.data.manifest import is_store
+from fullrank.data.manifest import is_store, require_outside_stores
 
 log = logger(__name__)
 
@@ -48,9 +50,21 @@ def prepare_impressions(
     number of distinct values, not of rows. `notes` are kept in the manifest.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
-    place = Path(out)
+    place = without_dots(check_path("out", out))
+    check_texts("notes", notes, '["what is known of the data"]')
+    with folder_lock(place, "prepare-impressions"):
+        return _prepare_locked(impressions, place, schema, shown_at(progress), notes)
+
+
+def _prepare_locked(
+    impressions: Any,
+    place: Path,
+    schema: Schema | Mapping[str, Any] | str | Path | None,
+    level: int,
+    notes: Sequence[str],
+) -> ImpressionStore:
+    require_outside_stores(place)
     require_replaceable(place, "store of impressions", lambda folder: is_store(folder, "ranking"), is_own)
-    level = shown_at(progress)
 
     def say(line: str) -> None:
         log.log(level, line)
@@ -60,7 +74,7 @@ def prepare_impressions(
         spec = infer(source)
         log.info(summary(spec))
     else:
-        spec = Schema.read(schema) if isinstance(schema, str | Path) else Schema.parse(schema)
+        spec = Schema.read(check_path("schema", schema)) if isinstance(schema, str | Path) else Schema.parse(schema)
     for column in spec.columns:
         source.require(column, "correct the schema")
     facts = {"input": _name(impressions), "notes": list(notes)}

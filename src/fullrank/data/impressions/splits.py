@@ -133,7 +133,7 @@ def _named(given: Any) -> Any:
     if isinstance(given, str):
         given = {"kind": given}
     if isinstance(given, dict):
-        if given.get("kind") not in rules:
+        if not isinstance(given.get("kind"), str) or given["kind"] not in rules:
             raise unknown("split", str(given.get("kind")), rules)
         return rules[given["kind"]].model_validate(given)
     return given

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import polars as pl
 
+from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.jagged import Jagged
 from fullrank.data import manifest as manifests
@@ -317,7 +318,14 @@ AnyStore = Store | ImpressionStore
 """A prepared dataset of either problem."""
 
 
+def check_store(name: str, given: Any) -> AnyStore:
+    """An opened store, as it is. Raises `UserError` for whatever else is not a path."""
+    if not isinstance(given, ImpressionStore | Store):
+        raise UserError(f"{name}={brief(given, 80)}: give a store or the path of its folder", code="not-a-store")
+    return given
+
+
 def open_store(path: str | Path) -> AnyStore:
     """Open a store of either kind, which its manifest names. Raises `UserError` where the folder is none."""
-    folder = Path(path)
+    folder = check_path("the store", path)
     return ImpressionStore.open(folder) if manifests.is_store(folder, "ranking") else Store.open(folder)

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float32
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
+from fullrank.core.files import sweep_folder, write_json
 from fullrank.core.progress import Progress
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.semantic_ids.vectors.sentences import Embed
@@ -72,10 +72,10 @@ def _read(place: Path) -> Known:
             keys, vectors = tensors["keys"].numpy(), tensors["vectors"].numpy()
         except (UserError, KeyError, TypeError):
             continue
-        width = width or vectors.shape[-1]
         fits = keys.dtype == np.uint8 and vectors.dtype == np.float32 and keys.ndim == vectors.ndim == 2
-        if fits and keys.shape == (len(vectors), 32) and vectors.shape[1] == width:
-            if file.stem == _content(keys, vectors):
+        if fits and keys.shape == (len(vectors), 32) and file.stem == _content(keys, vectors):
+            width = width or vectors.shape[1]  # of a part that is whole: a damaged one must not decide it
+            if vectors.shape[1] == width:
                 known |= zip(map(bytes, keys), vectors, strict=True)
     return known
 
@@ -99,6 +99,7 @@ def _describe(place: Path, options: Mapping[str, Any]) -> None:
             f"the cache {str(place)!r} cannot be made ({error.strerror}); name another folder",
             code="folder-not-writable",
         ) from None
+    sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
     write_json(place / "options.json", options, indent=1, sort_keys=True)
 
 

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.checks import check_path
+from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -65,16 +66,17 @@ def fill_unseen(
     of a trained one, for items without a vector of their own (text, codes, features alone: those have vectors without
     events), and where every item has training events, or none has.
     """
-    if start not in FALLBACKS:
+    if not isinstance(start, str) or start not in FALLBACKS:
         raise UserError(
-            f"start={start!r}{did_you_mean(start, FALLBACKS)} (allowed: {', '.join(FALLBACKS)})", code="unknown-start"
+            f"start={brief(start, 80)}{did_you_mean(brief(start, 80), FALLBACKS)} (allowed: {', '.join(FALLBACKS)})",
+            code="unknown-start",
         )
     if (like is not None) != (start == "neighbours"):
         raise UserError(
             "like= names the column that neighbours share: give it with start='neighbours' and only there",
             code="like-not-given",
         )
-    folder = Path(out)
+    folder = check_path("out", out)
     if folder.is_file() or foreign_files(folder):
         raise UserError(
             f"{folder} is a file, or not empty; choose a new folder for the filled run", code="folder-not-empty"

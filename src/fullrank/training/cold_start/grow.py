@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.checks import check_path, check_type
+from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.files import copy_file, foreign_files
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -41,10 +42,14 @@ def grow_catalog(
     vector is put together from parts that are trained already, so nothing is retrained. So it is with items made of
     text, which need the text of the new items alone.
     """
+    check_type("run", run, Run, "an opened run, fr.Run.open(FOLDER)")
+    check_path("out", out)
+    check_type("item", item, str, "the name of the column of ids")
     allowed = ("features", "neighbours", "mean")
-    if start not in allowed:
+    if not isinstance(start, str) or start not in allowed:
         raise UserError(
-            f"start={start!r}{did_you_mean(start, allowed)} (allowed: {', '.join(allowed)})", code="unknown-start"
+            f"start={brief(start, 80)}{did_you_mean(brief(start, 80), allowed)} (allowed: {', '.join(allowed)})",
+            code="unknown-start",
         )
     if (like is not None) != (start == "neighbours"):
         raise UserError(
