@@ -32,6 +32,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, write_run, write_weights
+from fullrank.run_manifest import seal_run
 
 ITEMS, K, THREADS = 12_000, 10, 2
 OPENED = 15
@@ -132,6 +133,7 @@ def _opened(model: RecommenderModel, catalog: Catalog, histories: list[list[int]
         data = {"path": folder, "split_fingerprint": ""}
         write_run(place, fr.recipe("sasrec"), catalog, {"parameters": 0, "data": data})
         write_weights(place, model)
+        seal_run(place)
         run, taken = Run.open(place), []
         for history in histories[:OPENED]:
             begun = time.perf_counter()

@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "models",
         "inference",
         "evaluation",
-        "experiment run",
+        "experiment run run_manifest",
         "training cascade",
         "sweeps scaling analysis",
         "recipes testing",

@@ -2,11 +2,11 @@
 items.parquet, or of a ranking model its fitted encoder (encoder.json, vocabulary.parquet). Inference needs no store.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
+Files are read through `Run.file`, which compares their hashes with the manifest's (`run_manifest`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -18,9 +18,10 @@ from torch import nn
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import write_json, write_text
+from fullrank.core.files import copy_file, foreign_files, whole_folder, write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions import encoder_files
@@ -30,15 +31,23 @@ from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_sto
 from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
 from fullrank.ops.model_memory import build_to_train, build_within
+from fullrank.run_manifest import (
+    AGAIN,
+    ENCODER,
+    FORMAT,
+    ITEMS,
+    METRICS,
+    SPEC,
+    WEIGHTS,
+    note_once,
+    read_manifest,
+    require_listed,
+    seal_run,
+    write_manifest,
+)  # fmt: skip
 
-FORMAT = 2
-"""Version of the run folder. A reader refuses what is newer than itself and reads all that is older.
-
-1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
-"""
 CatalogOrEncoder = Catalog | FieldEncoder
 """What a model is built on: the items of a recommender, the encoder of a ranking model."""
-AGAIN = "take another copy of the run, or train it again"
 
 
 @dataclass(frozen=True)
@@ -51,34 +60,52 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format."""
+        """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format.
+
+        The spec's hash is compared here, those of other files when they are read. Formats 1 and 2 hold none, which is
+        logged. Metrics are looked at by `rows` alone: inference does not need them.
+        """
         folder = check_path("the run", path)
         if is_store(folder):
             raise UserError(
                 f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
             )
-        if not (folder / "manifest.json").is_file():
-            raise UserError(
-                f"{folder} is not a run folder (it has no manifest.json); `fullrank train` makes one", code="not-a-run"
-            )
-        manifest = read_json(folder / "manifest.json")
-        version = manifest.get("format_version")
-        if type(version) is not int or not 1 <= version <= FORMAT:
-            raise UserError(
-                f"{folder} has run format {version!r}; this version of fullrank reads formats 1 to {FORMAT}",
-                code="unknown-format",
-            )
-        _check_manifest(manifest, folder)
+        manifest = read_manifest(folder)
         try:
-            return cls(folder, Experiment.parse(read_json(folder / "spec.json")), manifest)
+            run = cls(folder, Experiment.parse(read_json(folder / SPEC)), manifest)
         except UserError as error:
-            raise UserError(f"{folder / 'spec.json'}: {error}", code=error.code) from None
+            raise UserError(f"{folder / SPEC}: {error}", code=error.code) from None
+        require_listed(manifest, folder, (ITEMS,) if run.spec.clicks is None else ENCODER)
+        return run
+
+    def file(self, name: str) -> Path:
+        """The path of one of the run's files; its hash is compared where the manifest holds one.
+
+        A file is hashed once in a process while it stays as it is. Raises `UserError` where it differs.
+        """
+        entry = self.manifest["files"].get(name) if self.manifest.get("format_version") == FORMAT else None
+        if entry is not None:
+            if not (self.path / name).is_file():
+                raise UserError(f"{str(self.path / name)!r} is missing; {AGAIN}", code="missing-file")
+            manifests.check_hash(self.path, name, entry, AGAIN)
+        return self.path / name
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The trained weights by name. Those of a run whose training has not ended have no hash yet, which is logged.
+
+        Raises `UserError` where the file is missing or damaged.
+        """
+        if self.manifest.get("finished") is False:
+            note_once(
+                f"the training of {self.path} has not ended: these are its best weights so far, and have no hash yet"
+            )
+        return read_tensors(self.file(WEIGHTS))
 
     @property
     def catalog(self) -> Catalog:
         """The items that the model ranks, in the order of its table. `UserError` of a ranking model, which has none."""
         _ = self.spec.lists  # refuses a ranking model
-        return Catalog.open(self.path / "items.parquet")
+        return Catalog.open(self.file(ITEMS))
 
     @property
     def needs_store(self) -> bool:
@@ -109,7 +136,7 @@ class Run:
             return self.encoder().fields
         tree = read_json(self.path / "fields.json")
         try:
-            found = tuple(FieldInfo(**one) for one in tree["fields"])
+            found = tuple(FieldInfo(**one) for one in tree["fields"])  # types are checked below
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"{self.path / 'fields.json'} does not list fields but {brief(tree.get('fields'), 80)} ({error}); "
@@ -117,6 +144,14 @@ class Run:
                 code="file-damaged",
             ) from None
         for field in found:
+            named = isinstance(field.name, str) and isinstance(field.shares, str | None)
+            if not named or field.kind not in ("categorical", "numeric", "bag", "sequence"):
+                raise damaged_file(
+                    self.path / "fields.json",
+                    f"it lists a field of kind {brief(field.kind, 40)}, named {brief(field.name, 40)}, that shares the "
+                    f"table of {brief(field.shares, 40)}",
+                    AGAIN,
+                )
             if not is_count(field.size):
                 raise UserError(
                     f"{self.path / 'fields.json'} gives the field {brief(field.name, 80)} the size "
@@ -142,7 +177,7 @@ class Run:
 
     def model(self, encoder: FieldEncoder | None = None) -> nn.Module:
         """The trained model in evaluation mode, on the CPU. `encoder` is the run's own, where it was read already."""
-        tensors = read_tensors(self.path / "weights.safetensors")
+        tensors = self.tensors()
         known: Catalog | Sequence[FieldInfo]
         if self.spec.clicks is None:
             known = self.catalog
@@ -162,13 +197,19 @@ class Run:
         return model.eval()
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short)."""
+        """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short).
+
+        Of a run whose training has ended, raises `UserError` where the file is not as training left it.
+        """
+        self.file(METRICS)
         return metrics_rows(self.path)
 
     def _own_encoder(self) -> FieldEncoder:
-        path = self.path / encoder_files.NAME
+        path, _ = (self.file(name) for name in ENCODER)
         encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
-        found, trained = _encoder_hashes(self.path), self.manifest.get("encoder")
+        if self.manifest["format_version"] == FORMAT:
+            return encoder
+        found, trained = {name: sha256_file(self.path / name) for name in ENCODER}, self.manifest.get("encoder")
         if trained != found:
             # two values that changed places have the right number of ids, and would predict in silence
             known = trained if isinstance(trained, dict) else {}
@@ -241,51 +282,53 @@ def is_run(folder: Path) -> bool:
     return (folder / "manifest.json").is_file() and not is_store(folder)
 
 
-def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
-    data = manifest.get("data")
-    whole = isinstance(data, dict) and all(isinstance(data.get(key), str) for key in ("path", "split_fingerprint"))
-    parameters = manifest.get("parameters")
-    if not whole or type(parameters) is not int:
-        raise UserError(
-            f"{folder / 'manifest.json'} says data={brief(data, 120)} and parameters={brief(parameters, 80)}, "
-            "not a path with a split_fingerprint, and a count; the folder is damaged",
-            code="file-damaged",
-        )
-
-
 def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: dict[str, Any]) -> None:
-    """Everything of a run folder but its weights and metrics; the manifest last, since it makes the folder a run."""
+    """Everything of a run folder but its weights and metrics; the manifest last, since it makes the folder a run.
+
+    The run counts as in training until `seal_run`. `manifest` says where it came from; that of a copied run will do.
+    """
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(known, Catalog):
-        known.write(path / "items.parquet")
+        known.write(path / ITEMS)
     else:
         write_json(path / encoder_files.NAME, encoder_files.encoder_state(known), indent=1)
         encoder_files.write_vocabulary(path, encoder_files.vocabularies(known))
-        manifest = manifest | {"encoder": _encoder_hashes(path)}
-    write_text(path / "spec.json", experiment.to_json())
-    own = {key: value for key, value in manifest.items() if key != "format_version"}  # that of a copied run is not ours
-    write_json(path / "manifest.json", {"format_version": FORMAT, **own})
+    write_text(path / SPEC, experiment.to_json())
+    write_manifest(path, manifest, finished=False)
 
 
-def _encoder_hashes(path: Path) -> dict[str, str]:
-    """SHA-256 of the files of a run's encoder."""
-    return {name: sha256_file(path / name) for name in (encoder_files.NAME, encoder_files.VOCABULARY)}
+def require_empty(folder: Path) -> None:
+    """Raise `UserError` unless a folder is missing or empty."""
+    if folder.is_file() or foreign_files(folder):
+        raise UserError(
+            f"{folder} is a file, or not empty; choose a new folder for the new run", code="folder-not-empty"
+        )
+
+
+def write_copy(run: Run, out: Path, catalog: Catalog, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> Run:
+    """A sealed copy of a recommender's run with other items and weights, whole or not at all; `facts` say why.
+
+    Returns the folder `out`, opened. Raises `UserError` where it is not empty.
+    """
+    metrics = run.file(METRICS)
+    with whole_folder(out, "a copy of a run") as folder:
+        require_empty(out)  # now that nobody else writes there
+        write_run(folder, run.spec, catalog, run.manifest | facts)
+        write_tensors(folder / WEIGHTS, tensors)
+        if metrics.exists():
+            copy_file(metrics, folder / METRICS)
+        seal_run(folder)
+    return Run.open(out)
 
 
 def write_weights(path: Path, model: nn.Module) -> None:
     """weights.safetensors of a run folder."""
-    write_tensors(path / "weights.safetensors", dict(model.state_dict()))
+    write_tensors(path / WEIGHTS, dict(model.state_dict()))
 
 
 def weights_hash(path: Path) -> str:
     """SHA-256 of a run folder's weights: what was measured on them is kept under it."""
-    try:
-        with open(path / "weights.safetensors", "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path / 'weights.safetensors'}: {error.strerror or error}", code="file-unreadable"
-        ) from error
+    return manifests.file_hash(path / WEIGHTS)
 
 
 def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], where: Path) -> None:
@@ -305,6 +348,11 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path
         if name not in tensors:
             raise UserError(
                 f"{where}: the weights lack {name!r}; the folder is damaged or its spec was edited",
+                code="weights-differ-from-spec",
+            )
+        if tensors[name].dtype != tensor.dtype:
+            raise UserError(
+                f"{where}: {name!r} holds {tensors[name].dtype}, the spec asks for {tensor.dtype}",
                 code="weights-differ-from-spec",
             )
         if tensors[name].shape != tensor.shape:

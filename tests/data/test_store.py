@@ -17,7 +17,9 @@ import pytest
 
 from fullrank.data.events.prepare import Columns, Prepare, prepare
 from fullrank.data.events.store import Store
+from fullrank.data.manifest import sealed
 from refusals import refused
+from seals import reseal
 
 EVENTS = pl.DataFrame(
     {
@@ -98,6 +100,7 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     manifest = json.loads(path.read_text())
     edit(manifest)
     path.write_text(json.dumps(manifest))
+    reseal(folder)
 
 
 def put(folder: Path, name: str, array: np.ndarray, pickled: bool = False) -> None:
@@ -293,10 +296,18 @@ def test_verify_finds_a_flipped_bit(folder: Path) -> None:
     content = bytearray((folder / "times.npy").read_bytes())
     content[-1] ^= 1
     (folder / "times.npy").write_bytes(content)
-    Store.open(folder)
+    assert Store.open(folder, verify=False).num_events
+    with refused("file-damaged", "times.npy"):
+        Store.open(folder)
     with refused("file-damaged", "times.npy"):
         Store.open(folder, verify=True)
-    change(folder, lambda m: m.update(content="0"))
     (folder / "times.npy").write_bytes(bytes(content[:-1]) + bytes([content[-1] ^ 1]))
+    Store.open(folder, verify=True)
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"fingerprint": "0"}))
+    with refused("file-damaged", "seal", "manifest.json"):
+        Store.open(folder, verify=False)
+    path.write_text(json.dumps(sealed(manifest | {"content": "0"})))
     with refused("file-damaged", "content hash", "manifest.json"):
         Store.open(folder, verify=True)

@@ -12,6 +12,7 @@ import pytest
 from fakes import Kept, Whole
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
 from refusals import refused
+from seals import reseal
 
 STORE = Kept.random(50, 40)
 
@@ -69,6 +70,7 @@ def test_a_broken_folder_is_refused(broken: str, names: tuple[str, ...], tmp_pat
         (tmp_path / "per_user.parquet").write_bytes(b"no")
     elif broken == "column":
         text.write_text(text.read_text().replace('"ndcg@1"', '"ndcg@2"'))
+        reseal(text)
     else:
         text.write_text(json.dumps({"metrics": {}}))
     with refused("not-an-evaluation", tmp_path, *names):
@@ -81,6 +83,7 @@ def test_a_part_of_the_wrong_kind_is_refused(key: str, wrong: object, tmp_path: 
     evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0)).save(tmp_path)
     text = tmp_path / "evaluation.json"
     text.write_text(json.dumps(json.loads(text.read_text()) | {key: wrong}))
+    reseal(text)
     with refused("not-an-evaluation", f"{key!r} is {wrong!r}"):
         EvaluationResult.load(tmp_path)
 
@@ -104,6 +107,7 @@ def test_a_value_of_another_type_is_refused(place: str, wrong: object, tmp_path:
     assert last in inner
     inner[last] = wrong
     text.write_text(json.dumps(tree))
+    reseal(text)
     with refused("not-an-evaluation", last):
         EvaluationResult.load(tmp_path)
 

@@ -51,6 +51,6 @@ def as_format_1(folder: Path) -> Run:
     for name in ("encoder.json", "vocabulary.parquet"):
         (folder / name).unlink()
     manifest = json.loads((folder / "manifest.json").read_text()) | {"format_version": 1}
-    del manifest["encoder"], manifest["data"]["trained_until"]
+    del manifest["files"], manifest["finished"], manifest["seal"], manifest["data"]["trained_until"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return Run.open(folder)

@@ -14,6 +14,7 @@ from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
+from seals import reseal
 from tests.training.conftest import tiny
 
 WEIGHT = "items.embedding.weight"
@@ -78,6 +79,7 @@ def alone(run: Run, out: Path) -> Run:
     shutil.copytree(run.path, out)
     frame = pl.read_parquet(out / "items.parquet")
     frame.with_columns(title=pl.Series([f"title {n}" for n in range(len(frame))])).write_parquet(out / "items.parquet")
+    reseal(out, sizes=True)
     return Run.open(out)
 
 

@@ -77,7 +77,7 @@ def test_the_others_never_come(rank: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:57067: Connection reset by peer",
+        "[/pytorch/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:57067: Connection reset by peer",
         "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3321",
     ],
 )

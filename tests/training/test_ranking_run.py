@@ -18,9 +18,11 @@ import fullrank as fr
 from fullrank.cli import main
 from fullrank.data.impressions.encoding import FieldEncoder, transform
 from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.manifest import sha256_file
 from fullrank.run import Run, write_run
 from fullrank.training.state import RUN_FILES
 from refusals import refused
+from seals import as_format_2, reseal
 from tests.cascade.pieces import BEGIN, SCHEMA, log
 from tests.training.clicks import as_format_1, tiny
 
@@ -83,7 +85,7 @@ def test_the_folder_holds_what_the_format_says(trained: Trained) -> None:
     names = {path.name for path in trained.path.iterdir()}
     assert {"encoder.json", "vocabulary.parquet"} < names <= set(RUN_FILES) and "fields.json" not in names
     run = Run.open(trained.path)
-    assert run.manifest["format_version"] == 2 and not run.needs_store
+    assert run.manifest["format_version"] == 3 and not run.needs_store
     assert run.fields == trained.encoder.fields
 
 
@@ -177,7 +179,7 @@ def test_what_is_written_again_is_of_this_format(market: fr.Store, tmp_path: Pat
         tmp_path / "run", fr.recipe("popularity"), market.catalog, {"format_version": 1, "parameters": 0, "data": data}
     )
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["format_version"] == 2 and next(iter(manifest)) == "format_version"
+    assert manifest["format_version"] == 3 and next(iter(manifest)) == "format_version"
     with refused("not-a-ranking-model", tmp_path / "run"):
         Run.open(tmp_path / "run").encoder()
 
@@ -290,11 +292,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[object, ...]]] = {
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_or_hostile_encoder_is_refused(case: str, trained: Trained, tmp_path: Path) -> None:
+    """Of a run of format 2, so that each check stands for itself."""
     change, says = DAMAGE[case]
-    folder = copied(trained, tmp_path)
+    folder = as_format_2(copied(trained, tmp_path))
     change(folder)
     if case == "more ids than weights":
-        _sealed(folder)
+        hashes = {name: sha256_file(folder / name) for name in ("encoder.json", "vocabulary.parquet")}
+        _tree(lambda tree: tree.update(encoder=hashes), "manifest.json")(folder)
     with refused(*says):
         fr.predict(folder, unseen())
 
@@ -316,7 +320,7 @@ def test_fields_that_do_not_fit_the_weights_are_refused(
     change(folder)
     if "hour" not in (folder / "encoder.json").read_text():
         _values(lambda v: v.filter(pl.col("field") != "hour"))(folder)
-    _sealed(folder)
+    reseal(folder, sizes=True)
     with refused("weights-differ-from-spec"):
         fr.predict(folder, unseen())
 
@@ -324,12 +328,6 @@ def test_fields_that_do_not_fit_the_weights_are_refused(
 def test_a_time_that_is_none_is_refused(trained: Trained, tmp_path: Path) -> None:
     folder = copied(trained, tmp_path)
     _tree(lambda tree: tree["data"].update(trained_until="now"), "manifest.json")(folder)
+    reseal(folder)
     with refused("file-damaged", "trained_until", "now"):
         Run.open(folder).trained_until()
-
-
-def _sealed(folder: Path) -> None:
-    """Puts the hashes of the encoder's files, whatever they are, into the manifest."""
-    from fullrank.run import _encoder_hashes
-
-    _tree(lambda tree: tree.update(encoder=_encoder_hashes(folder)), "manifest.json")(folder)

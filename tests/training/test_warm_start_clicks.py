@@ -16,6 +16,7 @@ from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run
 from fullrank.training.cold_start.warm_start_ranking import _buckets
 from refusals import refused
+from seals import reseal
 from tests.training.clicks import as_format_1, table, tiny
 from tests.training.conftest import tiny as sasrec
 
@@ -85,6 +86,7 @@ def test_the_earlier_run_needs_no_store(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(run.manifest["data"]["path"], str(tmp_path / "gone")))
+    reseal(tmp_path / "run")
     after = fr.train("same", store, tmp_path / "b", init_from=tmp_path / "run", set=FROZEN, progress=False)
     old, new = before.model().state_dict(), after.model().state_dict()
     assert all(torch.equal(old[name], new[name]) for name in old)

@@ -18,18 +18,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import Any, cast
 
 import urllib3
 from urllib3.exceptions import HTTPError, InvalidHeader, LocationValueError
 from urllib3.util import Retry, make_headers, parse_url
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.files import reason_of, write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Reporter
 from fullrank.core.readers import read_json
 from fullrank.core.registry import find
+from fullrank.data.manifest import is_count
 from fullrank.data.sources import EventSource, ImpressionSource, RemoteFile
 
 CHUNK = 1 << 18
@@ -38,6 +39,8 @@ TIMEOUT = 60.0
 """Seconds without a byte before a connection counts as lost."""
 LONGEST_WAIT = 30.0
 """Seconds between two attempts, at most."""
+MOST_BYTES = 1 << 38
+"""Bytes of a file whose length nobody says: 256 GiB, far above what any source here publishes."""
 # Redirects are followed; every failure is ours to wait for and to go on from.
 _RETRIES = Retry(total=None, connect=0, read=0, other=0, status=0, redirect=10)
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -66,6 +69,10 @@ def download(
         if file.name in ("", ".", "..") or PurePosixPath(file.name.replace("\\", "/")).name != file.name:
             sentence = f"the source names a file {file.name!r} outside of the download folder; names hold no folders"
             raise UserError(sentence, code="path-outside-folder")
+        for place in (target / f"{file.name}{ending}" for ending in ("", ".part", ".part.json")):
+            if place.exists() and not place.is_file():  # a pipe would never answer
+                sentence = f"{place} is no file, and {file.name} would be downloaded there; move it away"
+                raise UserError(sentence, code="not-a-file")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -114,13 +121,16 @@ class _Part:
     def of(cls, file: RemoteFile, target: Path) -> _Part:
         """The part where an earlier process left it; from the start where that cannot be trusted."""
         part = cls(file, target.with_name(f"{target.name}.part"), target.with_name(f"{target.name}.part.json"))
-        with suppress(UserError, OSError, KeyError, TypeError):  # no note, or a broken one
-            noted = read_json(part.note)
-            # A part without a validator could mix two versions; a checksum would find that out at the end.
-            trusted = noted["url"] == file.url and (noted["validator"] or file.md5 or file.sha256)
-            if trusted and part.path.is_file() and isinstance(noted["total"], (int, type(None))):
-                part.validator, part.total, part.done = noted["validator"], noted["total"], part.path.stat().st_size
-                return part
+        noted: dict[str, Any] = {}
+        if part.note.is_file():
+            with suppress(UserError):  # a broken note
+                noted = read_json(part.note)
+        validator, total = noted.get("validator"), noted.get("total")
+        whole = _is_validator(validator) and (total is None or (is_count(total) and total < MOST_BYTES))
+        # A part without a validator could mix two versions; a checksum would find that out at the end.
+        if whole and noted.get("url") == file.url and (validator or file.md5 or file.sha256) and part.path.is_file():
+            part.validator, part.total, part.done = validator, total, part.path.stat().st_size
+            return part
         part.restart()
         return part
 
@@ -136,8 +146,9 @@ class _Part:
             raise _refusal(self.file.url, response)
         tag = headers.get("ETag")
         validator = tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
+        validator = validator if _is_validator(validator) else None
         length = spot.rpartition("/")[2] if response.status == 206 else headers.get("Content-Length", "")
-        total = int(length) if length.isdigit() else None
+        total = _length(length, self.file.url)
         if response.status == 200:  # also of a server that ignores the range
             self.restart(total, validator)
         elif (  # a server may also ignore If-Range and send the rest of another version
@@ -167,7 +178,8 @@ class _Part:
         write_json(self.note, {"url": self.file.url, "validator": self.validator, "total": total}, indent=None)
 
     def copy(self, response: urllib3.BaseHTTPResponse, tell: Callable[[], None]) -> None:
-        """Append the body. Raises `_Interrupted` for the network, `OSError` for the disk."""
+        """Append the body. Raises `_Interrupted` for the network, `OSError` for the disk, `UserError` for no end."""
+        most = self.total or self.file.size or MOST_BYTES
         with open(self.path, "r+b" if self.done else "wb") as out:
             out.seek(self.done)
             out.truncate()
@@ -176,11 +188,19 @@ class _Part:
                 try:
                     block = response.read1(CHUNK)  # what has arrived: `read` would lose it where the connection breaks
                 except (OSError, HTTPError) as error:
-                    broken = f"the connection broke after {self.done:,} bytes ({reason_of(_cause(error))})"
+                    broken = f"the connection broke after {self.done:,} bytes ({_shown(reason_of(_cause(error)))})"
                     raise _Interrupted(broken) from None
                 if not block:
                     break
                 self.done += out.write(block)
+                if self.done > most:  # of no use to a later run
+                    self.restart()
+                    self.note.unlink(missing_ok=True)
+                    raise UserError(
+                        f"{self.file.url} has sent more than {most:,} bytes and has not ended, so it is not the "
+                        "published file; fetch it by hand, or set base_url to a mirror",
+                        code="size-differs",
+                    )
         if self.total is not None and self.done != self.total:
             raise _Interrupted(f"the connection ended after {self.done:,} of {self.total:,} bytes")
 
@@ -229,8 +249,8 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
             "GET", url, headers=headers, retries=_RETRIES, timeout=TIMEOUT, preload_content=False,
             decode_content=False, enforce_content_length=False,
         )  # fmt: skip
-    except LocationValueError:  # of the address, or of one that it redirects to
-        sentence = f"cannot download {url!r}: give an address that starts with http:// or https://"
+    except ValueError:  # of the address, or of one that it redirects to: urllib3's LocationValueError, urljoin's own
+        sentence = f"cannot download {brief(url)}: give an address that starts with http:// or https://"
         raise UserError(sentence, code="address-not-http") from None
     except HTTPError as error:
         cause = _cause(error)
@@ -241,7 +261,7 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
                 code="certificate-invalid",
             ) from None
         raise _Interrupted(
-            f"{parse_url(url).netloc} does not answer ({reason_of(cause)}); check the network and any proxy"
+            f"{parse_url(url).netloc} does not answer ({_shown(reason_of(cause))}); check the network and any proxy"
         ) from None
     try:
         part.begin(response)
@@ -269,9 +289,9 @@ def pause(seconds: float) -> None:
 
 def _refusal(url: str, response: urllib3.BaseHTTPResponse) -> _Interrupted | UserError:
     """The error for an answer that is no file."""
-    status = f"the server answered {response.status} {response.reason}"
+    status = f"the server answered {response.status} {_shown(response.reason or '')}"
     if response.status in _MAY_PASS:
-        with suppress(InvalidHeader):
+        with suppress(InvalidHeader, ValueError, OverflowError):  # a date or a number beyond any calendar
             return _Interrupted(status, _RETRIES.get_retry_after(response) or 0.0)
         return _Interrupted(status)
     if response.status in (404, 410):
@@ -281,6 +301,29 @@ def _refusal(url: str, response: urllib3.BaseHTTPResponse) -> _Interrupted | Use
     else:
         advice = "set base_url to a mirror, or fetch it by hand"
     return UserError(f"cannot download {url}: {status}; {advice}", code="server-refused")
+
+
+def _length(given: str, url: str) -> int | None:
+    """The length that a header says, None where it says none (`*` of a range). Raises `UserError` for nonsense."""
+    if given in ("", "*"):
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) < 16):
+        raise UserError(
+            f"cannot download {url}: the server says that it has {brief(given, 60)} bytes, which is no length; set "
+            "base_url to a mirror, or fetch it by hand",
+            code="answer-malformed",
+        )
+    return int(given)
+
+
+def _is_validator(value: object) -> bool:
+    """Whether a value can be sent back as If-Range: no header takes a line break."""
+    return value is None or (isinstance(value, str) and len(value) < 1000 and value.isascii() and value.isprintable())
+
+
+def _shown(text: str) -> str:
+    """What a server said, as a sentence can hold it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:120])
 
 
 def _cause(error: BaseException) -> Exception:

@@ -1,14 +1,19 @@
-"""The manifest of a folder of data: what the folder says of itself, and the checks that it is true.
+"""The manifest of a folder: what the folder says of itself, and the checks that it is true.
 
-Stores of events, stores of impressions and folders of semantic ids share these. No file is trusted, none can run code.
+Stores of events, stores of impressions, folders of semantic ids and runs share these. No file is trusted, none can run
+code. A manifest holds the SHA-256 of each file and, as its seal, that of itself. They find damage and mix-ups, not
+malice: whoever can write the folder can write new hashes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +26,30 @@ from fullrank.problem import PROBLEMS, Problem
 FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
 """What a manifest calls the stores of each problem."""
 NAME = "manifest.json"
+SEAL = "seal"
+"""The key of a manifest that holds the hash of all its others."""
 AGAIN = "prepare the data again"
+RUN_AGAIN = "take another copy of the run, or train it again"
+"""What to do where a file of a run is damaged."""
+HASHED_WHEN_OPENED = 2**30
+"""Bytes of the largest file of a store whose hash is compared when it is opened: less than a second of reading."""
+SETTLED = 2.0
+"""Seconds after which the times of a file tell of every further write: file systems count time in steps."""
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
     """Size, hash, dtype and shape of each file of a store that is being written."""
-    files: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.iterdir()):
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    files = hash_files(folder, sorted(path.name for path in folder.iterdir()))
+    for path in (folder / name for name in files):
         if path.suffix == ".npy":
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             files[path.name] |= {"dtype": array.dtype.str, "shape": list(array.shape)}
     return files
+
+
+def hash_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Size and hash of some files of a folder that is being written."""
+    return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)} for name in names}
 
 
 def content(files: Mapping[str, Mapping[str, Any]]) -> str:
@@ -45,6 +62,42 @@ def sha256_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, read once in a process for as long as the file stays as it is.
+
+    One that was written in the last seconds is read each time. Raises `UserError` where it cannot be read.
+    """
+    try:
+        at = path.stat()
+        if time.time() - max(at.st_mtime, at.st_ctime) < SETTLED:
+            return sha256_file(path)
+        return _hash_of(str(path.resolve()), at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}", code="file-unreadable") from None
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(path: str, *state: int) -> str:
+    return sha256_file(Path(path))
+
+
+def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
+    own = {key: value for key, value in tree.items() if key != SEAL}
+    return own | {SEAL: _seal_of(own)}
+
+
+def check_seal(tree: Mapping[str, Any], path: Path, again: str = AGAIN) -> None:
+    """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
+    if SEAL in tree and tree[SEAL] != _seal_of({key: value for key, value in tree.items() if key != SEAL}):
+        raise damaged_file(path, "it is not as it was written (its seal differs)", again)
+
+
+def _seal_of(own: Mapping[str, Any]) -> str:
+    as_read = json.loads(json.dumps(own))  # keys that are numbers become text
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def is_store(folder: Path, *problems: Problem) -> bool:
@@ -115,6 +168,7 @@ def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
             f"{form.again}, or use the library version that wrote it",
             code="wrong-format-version",
         )
+    check_seal(manifest, folder / NAME, form.again)
     return manifest
 
 
@@ -134,15 +188,44 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return found
 
 
-def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN) -> None:
-    """Read every file and compare its hash. Raises `UserError` for the first that differs."""
+def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN, *, verify: bool | None = True) -> None:
+    """Read the files and compare their hashes. Raises `UserError` for the first that differs.
+
+    `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this process.
+    """
+    if verify is False:
+        return
     for name, entry in manifest["files"].items():
-        if sha256_file(folder / name) != entry.get("sha256"):
-            raise damaged_file(folder / name, "its hash is not the one in the manifest", again)
+        if verify is None and entry["bytes"] <= HASHED_WHEN_OPENED:
+            check_hash(folder, name, entry, again)
+        elif verify and sha256_file(folder / name) != entry["sha256"]:
+            raise _differs(folder / name, again)
     if content(manifest["files"]) != manifest["content"]:
         raise UserError(
             f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}", code="file-damaged"
         )
+
+
+def check_hash(folder: Path, name: str, entry: Mapping[str, Any], again: str = AGAIN) -> None:
+    """Raise `UserError` unless a file has the hash that the manifest's entry of it says."""
+    if file_hash(folder / name) != entry["sha256"]:
+        raise _differs(folder / name, again)
+
+
+def checked_file(folder: Path, name: str, again: str = AGAIN) -> Path:
+    """The path of one file of a folder, its hash compared where the folder's manifest holds it."""
+    if (folder / NAME).is_file():
+        manifest = load_manifest(folder)
+        check_seal(manifest, folder / NAME, again)
+        files = manifest.get("files")
+        if isinstance(files, dict) and name in files:
+            check_files(folder, {name: files[name]}, {name}, set(), again)
+            check_hash(folder, name, files[name], again)
+    return folder / name
+
+
+def _differs(path: Path, again: str) -> UserError:
+    return damaged_file(path, "its hash is not the one in the manifest", again)
 
 
 def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:

@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, whole_file, write_json
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
-from fullrank.data.manifest import require_no_store, sha256_file
+from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, check_tree
 from fullrank.evaluation.slices import slice_means
@@ -204,7 +204,7 @@ class EvaluationResult:
                 table = part.with_name(self.rows.file)
                 write_table(self.rows.table(), table)
                 # the hash tells rows of this evaluation from those of a process that was killed between the two
-                write_json(part, self.dump() | {"rows_sha256": sha256_file(table)})
+                write_json(part, sealed(self.dump() | {"rows_sha256": sha256_file(table)}))
                 table.replace(folder / table.name)
         except NotWritten as error:
             raise NotWritten(page, error.reason) from error
@@ -215,6 +215,7 @@ class EvaluationResult:
         folder = Path(folder)
         try:
             tree = read_json(folder / "evaluation.json")
+            check_seal(tree, folder / "evaluation.json", "evaluate again")
             return _restored(tree, folder)
         except BROKEN as error:
             missing = isinstance(error, KeyError)

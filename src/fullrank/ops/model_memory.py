@@ -38,7 +38,7 @@ def build_to_train(
         return build()
     try:
         with torch.device("meta"):
-            shapes: Any = build()
+            shapes = build()
     except UserError:
         raise
     except (RuntimeError, TypeError, ValueError):

@@ -88,8 +88,10 @@ def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, 
     if isinstance(items, Store):
         return items.catalog, {"store": items.path.name, "fingerprint": items.fingerprint}
     path = check_path("items", items)
-    if not manifests.is_store(path) and (path / "items.parquet").is_file():
-        return Catalog.open(path / "items.parquet"), {"run": path.name}
+    table = path / "items.parquet"
+    # of a run: a store's manifest names its format, and a folder without a manifest is none of the two
+    if table.is_file() and (path / manifests.NAME).is_file() and "format" not in manifests.load_manifest(path):
+        return Catalog.open(manifests.checked_file(path, "items.parquet", manifests.RUN_AGAIN)), {"run": path.name}
     return open_items(Store.open(path))
 
 

@@ -54,7 +54,7 @@ def write_folder(
         files = manifests.describe_files(folder)
         header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__}
         whole = header | jsonable(facts) | {"content": manifests.content(files), "files": files}
-        write_json(folder / manifests.NAME, whole, indent=1, ensure_ascii=False)
+        write_json(folder / manifests.NAME, manifests.sealed(whole), indent=1, ensure_ascii=False)
 
 
 def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
@@ -62,7 +62,7 @@ def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
     return pl.Series("codes", codes.numpy().astype(np.uint16), dtype=pl.Array(pl.UInt16, codes.shape[1]))
 
 
-def read_folder(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
+def read_folder(folder: Path, verify: bool | None) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
     """(manifest, item ids, codes), all of it checked. Raises `UserError` for what is no codes, newer, or damaged."""
     manifest = manifests.read_header(folder, FORM)
     where = f"{manifests.NAME} of {str(folder)!r}"
@@ -79,8 +79,7 @@ def read_folder(folder: Path, verify: bool) -> tuple[dict[str, Any], pl.Series, 
     if not isinstance(files, dict):
         raise UserError(f"{where} lacks 'files'; {AGAIN}", code="manifest-incomplete")
     manifests.check_files(folder, files, {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
-    if verify:
-        manifests.verify_hashes(folder, manifest, AGAIN)
+    manifests.verify_hashes(folder, manifest, AGAIN, verify=verify)
     ids, codes = _table(folder / TABLE, tuple(sizes))
     if manifest["counts"].get("items") != len(ids):
         raise manifests.damaged_file(folder / TABLE, f"it has {len(ids):,} items, the manifest another number", AGAIN)

@@ -44,8 +44,8 @@ class Codes:
         self.path, self.manifest, self.spec, self.item_ids, self.codes = path, manifest, spec, item_ids, codes
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = False) -> Codes:
-        """Open a folder of codes; `verify` reads all of it and compares the hashes.
+    def open(cls, path: str | Path, *, verify: bool | None = None) -> Codes:
+        """Open a folder of codes. The hashes of its files are compared as `verify` says (`Store.open`).
 
         Raises `UserError` for a folder that holds no codes, is of another format version, or is damaged.
         """

@@ -37,6 +37,7 @@ from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
 from fullrank.run import Run, write_run, write_weights
+from fullrank.run_manifest import seal_run
 
 SAMPLE = 24
 """Users or impressions."""
@@ -256,6 +257,7 @@ def _collected(folder: Path, store: Any, experiments: list[Experiment], build: A
             data = {"path": str(store.path), "split_fingerprint": store.fingerprint}
             write_run(path, experiment, known, {"parameters": sum(p.numel() for p in model.parameters()), "data": data})
             write_weights(path, model)
+            seal_run(path)
             runs.append(Run.open(path))
     return [Example(result, store) for result in collect(runs, data=store, sample=SAMPLE)]
 

@@ -97,8 +97,8 @@ def told_of_peers() -> Iterator[None]:
             raise
         here = launched()
         raise UserError(
-            f"process {here.rank} of {here.world} has lost another one, and ends; see what that one said, and start all "
-            "of them again with --resume",
+            f"process {here.rank} of {here.world} has lost another one, and ends; see what that one said, and "
+            "start all of them again with --resume",
             code="peer-lost",
         ) from error
 

@@ -25,6 +25,7 @@ from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
+from fullrank.run_manifest import reopen_run, seal_run
 from fullrank.training import Callback
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, forget_other_checkpoints, read_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
@@ -114,15 +115,20 @@ def _fit_locked(
             run.begin(resume=resume)
         if first_rank and not resume:
             write_run(run.path, experiment, data.known, _manifest(model, data, init_from))
+        elif first_rank and not (kept is not None and kept.state.finished):
+            reopen_run(run.path)
         if loader is None:
             begun = time.perf_counter()
             model.fit(store)
             write_weights(run.path, model)
             MetricsLog(run.path).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
+            seal_run(run.path)
             run.publish()
         else:
             log = MetricsLog(run.path, tools, wait=not run.published)
             _fit(model, experiment, data, loader, run, kept, log, callbacks, progress, where)
+            if first_rank:
+                seal_run(run.path)
     finally:
         run.abandon()
     return Run.open(folder)

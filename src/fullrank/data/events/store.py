@@ -65,15 +65,17 @@ class Store:
         self.times, self.weights, self.types = arrays["times"], arrays["weights"], arrays["types"]
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = False) -> Store:
-        """Map a store into memory and check that it is whole; `verify` reads all of it and compares the hashes.
+    def open(cls, path: str | Path, *, verify: bool | None = None) -> Store:
+        """Map a store into memory and check that it is whole.
+
+        The hashes of its files are compared: with `verify=None` once in a process and of files up to 1 GiB, with True
+        of all of them, read anew, with False of none.
 
         Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
         """
         folder = check_path("the store", path)
         manifest = _read_manifest(folder)
-        if verify:
-            manifests.verify_hashes(folder, manifest)
+        manifests.verify_hashes(folder, manifest, verify=verify)
         counts = manifest["counts"]
         users, events = counts["users"], counts["events"]
         shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}

@@ -77,7 +77,7 @@ def save_store(
             write_table(table, folder / f"{name}.parquet")
         files = manifests.describe_files(folder)
         manifest |= {"content": manifests.content(files), "files": files}
-        write_json(folder / manifests.NAME, manifest, indent=1, ensure_ascii=False)
+        write_json(folder / manifests.NAME, manifests.sealed(manifest), indent=1, ensure_ascii=False)
 
 
 def store_fingerprint(

@@ -85,7 +85,7 @@ def _prepare_locked(
         if chunks.rows == 0:
             raise UserError(f"{source.name} has no rows", code="empty-table")
         write_impressions(folder, scratch, chunks, spec, source.typed, facts, say)
-    store = ImpressionStore.open(place)
+    store = ImpressionStore.open(place, verify=False)  # the hashes were taken just now
     say(f"wrote {str(place)!r}: {len(store):,} rows")
     return store
 

@@ -2,8 +2,8 @@
 
 Rows stand in the order train, validation, test.
 
-`fullrank.data.impressions.prepare` makes one. Opening costs the same for any number of rows: sizes and headers are
-checked then, ids and offsets when a batch reads them.
+`fullrank.data.impressions.prepare` makes one. Sizes, headers and hashes are checked when it is opened, ids and offsets
+when a batch reads them.
 """
 
 from __future__ import annotations
@@ -71,15 +71,14 @@ class ImpressionStore:
         self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = False) -> ImpressionStore:
-        """Map a store into memory; `verify` reads all of it and compares the hashes.
+    def open(cls, path: str | Path, *, verify: bool | None = None) -> ImpressionStore:
+        """Map a store into memory. The hashes of its files are compared as `verify` says (`Store.open`).
 
         Raises `UserError` for a folder that is no store of impressions, is of another version, or is damaged.
         """
         folder = Path(path)
         manifest, schema = _read_manifest(folder)
-        if verify:
-            manifests.verify_hashes(folder, manifest)
+        manifests.verify_hashes(folder, manifest, verify=verify)
         encoder = encoder_files.restore_encoder(folder / manifests.NAME, manifest)
         own, said = [asdict(info) for info in encoder.fields], manifest["fields"]
         if own != said:

@@ -219,7 +219,7 @@ def _manifest(folder: Path, schema: Schema, encoder: FieldEncoder, fit: Fit, fac
         "content": manifests.content(files),
         "files": files,
     }
-    write_json(folder / manifests.NAME, tree, indent=1, ensure_ascii=False)
+    write_json(folder / manifests.NAME, manifests.sealed(tree), indent=1, ensure_ascii=False)
 
 
 def _where(chunks: Chunks, start: int, frame: pl.DataFrame) -> str:

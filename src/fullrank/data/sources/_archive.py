@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import TypeVar, cast
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, open_whole
 from fullrank.data.sources._parse import damaged_download
 
+T = TypeVar("T")
 MOST_MEMBERS = 100_000
 MOST_BYTES = 1 << 38
 """Unpacked bytes of an archive up to its last wanted member: 256 GiB, far above what any source here publishes."""
@@ -30,14 +31,16 @@ MOST_BYTES = 1 << 38
 def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Path]:
     """Write the members called `wanted` (base names) to `into`, and return where they are.
 
-    A member that lies there already with the archive's size is kept. Files appear whole or not at all. Raises
+    A member that lies there already with the archive's size is kept. Files appear when all of them are written and the
+    archive was read to its end, where gzip, bzip2 and xz have their checksums. Raises
     `UserError` for a missing member, a hostile path, a damaged archive, or a folder that cannot be written.
     """
     found: dict[str, Path] = {}
     unpacked = 0
     try:
-        with _members(archive) as members:
-            for number, (path, size, stream) in enumerate(members, 1):
+        # the files are put in their places when the block ends, so none of a damaged archive is
+        with _members(archive) as (members, rest), ExitStack() as parts:
+            for number, (path, size, stream) in enumerate(_reading(archive, members), 1):
                 unpacked += size  # of each member that comes before: a tar is read through, wanted or not
                 if number > MOST_MEMBERS or unpacked > MOST_BYTES:
                     raise UserError(
@@ -48,11 +51,16 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
                 name = PurePosixPath(path.replace("\\", "/")).name
                 if name in wanted and name not in found:
                     _refuse_hostile(path, archive)
-                    found[name] = _write(stream, into / name, size, archive)
+                    found[name] = _write(stream, into / name, size, archive, parts)
                     if len(found) == len(wanted):
                         break
-    # RuntimeError: a zip with a password; NotImplementedError: an unknown compression.
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
+            for _ in () if rest is None else _blocks(rest, archive):
+                pass
+    except NotWritten as error:
+        raise UserError(f"cannot unpack {archive} to {into}: {error.reason}", code="not-written") from None
+    # RuntimeError: a zip with a password; NotImplementedError, which is one: an unknown compression; OSError: of bz2,
+    # or a place before the beginning of the file. What cannot be written is a UserError by then.
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
         raise damaged_download(archive, error) from None
     missing = [name for name in wanted if name not in found]
     if missing:
@@ -64,13 +72,17 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
 
 
 @contextmanager
-def _members(archive: Path) -> Iterator[Iterator[tuple[str, int, BufferedIOBase]]]:
-    """Path, size in bytes and content of each regular file of an archive."""
+def _members(archive: Path) -> Iterator[tuple[Iterator[tuple[str, int, BufferedIOBase]], BufferedIOBase | None]]:
+    """Path, size in bytes and content of each regular file of an archive; and the stream of a tar, to be read on.
+
+    A zip has a checksum of each member and needs no reading on.
+    """
     with ExitStack() as stack:
         if zipfile.is_zipfile(archive):
-            yield _zip_members(stack.enter_context(zipfile.ZipFile(archive)))
+            yield _zip_members(stack.enter_context(zipfile.ZipFile(archive))), None
         else:
-            yield _tar_members(stack.enter_context(tarfile.open(archive, "r:*")))
+            opened = stack.enter_context(tarfile.open(archive, "r:*"))
+            yield _tar_members(opened), cast(BufferedIOBase, opened.fileobj)
 
 
 def _zip_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, int, BufferedIOBase]]:
@@ -98,7 +110,8 @@ def _refuse_hostile(path: str, archive: Path) -> None:
         )
 
 
-def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path) -> Path:
+def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path, parts: ExitStack) -> Path:
+    """Write a member beside its place; it gets there when `parts` is closed."""
     if target.is_file() and target.stat().st_size == size:
         return target
     try:
@@ -108,10 +121,22 @@ def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path) -> Pa
                 f"unpacking {target.name} needs {size:,} bytes but {target.parent} has {free:,} free; make room",
                 code="disk-full",
             )
-        with open_whole(target) as out:
-            shutil.copyfileobj(stream, out, 1 << 20)
-    except NotWritten as error:
-        raise UserError(f"cannot unpack {archive} to {target}: {error.reason}", code="not-written") from None
+        out = parts.enter_context(open_whole(target))
+        for block in _blocks(stream, archive):
+            out.write(block)
     except OSError as error:
         raise UserError(f"cannot unpack {archive} to {target}: {error.strerror or error}", code="not-written") from None
     return target
+
+
+def _blocks(stream: BufferedIOBase, archive: Path) -> Iterator[bytes]:
+    """What is left of a stream."""
+    return _reading(archive, iter(lambda: stream.read(1 << 20), b""))
+
+
+def _reading(archive: Path, values: Iterator[T]) -> Iterator[T]:
+    """The same values; an error of reading them is the archive's and not the disk's that is written to."""
+    try:
+        yield from values
+    except OSError as error:
+        raise damaged_download(archive, error) from None

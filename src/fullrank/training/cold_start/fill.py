@@ -12,11 +12,8 @@ from torch import Tensor, nn
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief, did_you_mean
-from fullrank.core.files import copy_file, foreign_files
-from fullrank.core.readers import read_json
-from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
-from fullrank.run import Run, write_run
+from fullrank.run import Run, require_empty, write_copy
 
 
 class LikeItems:
@@ -77,10 +74,7 @@ def fill_unseen(
             code="like-not-given",
         )
     folder = check_path("out", out)
-    if folder.is_file() or foreign_files(folder):
-        raise UserError(
-            f"{folder} is a file, or not empty; choose a new folder for the filled run", code="folder-not-empty"
-        )
+    require_empty(folder)
     run = run if isinstance(run, Run) else Run.open(run)
     own = getattr(getattr(run.model(), "items", None), "embedding", None)
     if not isinstance(own, nn.Embedding) or own.num_embeddings != run.catalog.size:
@@ -101,7 +95,7 @@ def fill_unseen(
             "name a column with fewer values, or take start='mean'",
             code="no-like-items",
         )
-    tensors = read_tensors(run.path / "weights.safetensors")
+    tensors = run.tensors()
     filled = tensors[TABLE].clone()
     filled[unseen] = like_items.mean(filled)
     tensors[TABLE] = filled
@@ -111,10 +105,4 @@ def fill_unseen(
         "items": int(unseen.sum()),
         "without_neighbours": int(like_items.alone.sum()),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / "weights.safetensors", tensors)
-    manifest = read_json(run.path / "manifest.json") | {"filled_from": str(run.path), "filled": facts}
-    write_run(folder, run.spec, run.catalog, manifest)
-    if (run.path / "metrics.jsonl").exists():
-        copy_file(run.path / "metrics.jsonl", folder / "metrics.jsonl")
-    return Run.open(folder)
+    return write_copy(run, folder, run.catalog, tensors, {"filled_from": str(run.path), "filled": facts})

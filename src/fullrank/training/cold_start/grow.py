@@ -11,13 +11,10 @@ from torch import Tensor, nn
 
 from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError, brief, did_you_mean
-from fullrank.core.files import copy_file, foreign_files
-from fullrank.core.readers import read_json
-from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import ItemsSpec
 from fullrank.models.sequential.items.semantic import Semantic, read_codes
-from fullrank.run import Run, write_run
+from fullrank.run import Run, require_empty, write_copy
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 from fullrank.training.cold_start.fill import LikeItems
 
@@ -76,19 +73,13 @@ def grow_catalog(
             code="no-item-features",
         )
     folder = Path(out)
-    if foreign_files(folder):
-        raise UserError(f"{folder} is not empty; choose a new folder for the grown run", code="folder-not-empty")
+    require_empty(folder)
     new = _grown(
         model,
-        read_tensors(run.path / "weights.safetensors"),
+        run.tensors(),
         LikeItems(grown, np.arange(old.size), np.arange(old.size, grown.size), like),
     )
-    manifest = read_json(run.path / "manifest.json") | {"grown_from": str(run.path), "id_map_version": grown.version}
-    write_run(folder, run.spec, grown, manifest)
-    write_tensors(folder / "weights.safetensors", new)
-    if (run.path / "metrics.jsonl").exists():
-        copy_file(run.path / "metrics.jsonl", folder / "metrics.jsonl")
-    return Run.open(folder)
+    return write_copy(run, folder, grown, new, {"grown_from": str(run.path), "id_map_version": grown.version})
 
 
 def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | None) -> Catalog:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import Items
 from fullrank.run import Run
@@ -26,7 +25,7 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     (`Items.transferred`); its buffers are the new data's. All else is copied and must have the same shape.
     Raises `UserError` where no item is known or the run is of another model spec.
     """
-    tensors = read_tensors(source.path / "weights.safetensors")
+    tensors = source.tensors()
     old = source.catalog
     place = np.asarray(old.lookup(catalog.ids))
     known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])

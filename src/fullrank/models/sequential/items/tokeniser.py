@@ -14,6 +14,7 @@ import polars as pl
 
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.manifest import RUN_AGAIN, checked_file
 
 TOKENISER, TOKENISER_SIZE = "tokeniser", "tokeniser_size"
 """Columns of a run's item table: the model (in the first row alone), and its number of tokens."""
@@ -99,7 +100,7 @@ class TextTokeniser:
         """From a run's folder or a SentencePiece model file."""
         place = Path(path)
         if place.is_dir():
-            return cls.of(Catalog.open(place / "items.parquet"))
+            return cls.of(Catalog.open(checked_file(place, "items.parquet", RUN_AGAIN)))
         try:
             return cls(place.read_bytes(), f"the tokeniser {str(place)!r}")
         except OSError as error:

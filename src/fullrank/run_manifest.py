@@ -1,0 +1,147 @@
+"""The manifest of a run, and its seal: the hashes of all files that are final.
+
+It is written without weights when training begins, which makes the folder a run, and anew, last, when training has
+ended. A run that was cut off between the two opens and can be resumed; its weights have no hash yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fullrank.core.errors import UserError, brief
+from fullrank.core.files import write_json
+from fullrank.core.log import logger
+from fullrank.core.readers import read_json
+from fullrank.data import manifest as manifests
+from fullrank.data.impressions import encoder_files
+from fullrank.data.manifest import damaged_file
+
+log = logger(__name__)
+
+FORMAT = 3
+"""Version of the run folder. A reader refuses what is newer than itself and reads all that is older.
+
+1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
+2: the manifest holds no hashes but those of the encoder's files.
+"""
+WEIGHTS, METRICS, SPEC, ITEMS = "weights.safetensors", "metrics.jsonl", "spec.json", "items.parquet"
+ENCODER = (encoder_files.NAME, encoder_files.VOCABULARY)
+SEALED = (SPEC, ITEMS, *ENCODER, WEIGHTS, METRICS)
+"""Files whose hashes the manifest holds; the last two from the end of training on."""
+AGAIN = manifests.RUN_AGAIN
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run, checked: its seal, and that its files are there, of the size it says; the spec's hash too.
+
+    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer format, and damage.
+    """
+    if not (folder / manifests.NAME).is_file():
+        raise UserError(
+            f"{folder} is not a run folder (it has no manifest.json); `fullrank train` makes one", code="not-a-run"
+        )
+    manifest = read_json(folder / manifests.NAME)
+    version = manifest.get("format_version")
+    if type(version) is not int or not 1 <= version <= FORMAT:
+        raise UserError(
+            f"{folder} has run format {brief(version, 40)}; this version of fullrank reads formats 1 to {FORMAT}",
+            code="unknown-format",
+        )
+    manifests.check_seal(manifest, folder / manifests.NAME, AGAIN)
+    _check_manifest(manifest, folder)
+    if version == FORMAT:
+        _check_listed(manifest, folder)
+    else:
+        note_once(f"{folder} is of run format {version}, which holds no hashes: damage may stay unnoticed")
+    return manifest
+
+
+def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
+    data = manifest.get("data")
+    whole = isinstance(data, dict) and all(isinstance(data.get(key), str) for key in ("path", "split_fingerprint"))
+    parameters = manifest.get("parameters")
+    if not whole or type(parameters) is not int:
+        raise UserError(
+            f"{folder / 'manifest.json'} says data={brief(data, 120)} and parameters={brief(parameters, 80)}, "
+            "not a path with a split_fingerprint, and a count; the folder is damaged",
+            code="file-damaged",
+        )
+    source = manifest.get("init_from")
+    if not isinstance(source, str | None):
+        raise damaged_file(
+            folder / manifests.NAME, f"its init_from is {brief(source, 80)}, not the path of a run, or null", AGAIN
+        )
+
+
+def _check_listed(manifest: dict[str, Any], folder: Path) -> None:
+    """Raise `UserError` unless a manifest of this format is sealed and its files are there, of the size it says."""
+    files = manifest.get("files")
+    if manifests.SEAL not in manifest or not isinstance(files, dict) or type(manifest.get("finished")) is not bool:
+        raise manifests.incomplete_manifest(folder, "lacks 'files', 'finished' or its 'seal'", AGAIN)
+    read = {name: entry for name, entry in files.items() if name != METRICS}
+    manifests.check_files(folder, read, set(SEALED), {SPEC, WEIGHTS} if manifest["finished"] else {SPEC}, AGAIN)
+    manifests.check_hash(folder, SPEC, files[SPEC], AGAIN)
+    if METRICS in files and not isinstance(_hash_in(files[METRICS]), str):
+        raise manifests.incomplete_manifest(folder, f"lacks the size or the hash of {METRICS}", AGAIN)
+
+
+def _hash_in(entry: Any) -> Any:
+    return entry.get("sha256") if isinstance(entry, dict) else None
+
+
+def require_listed(manifest: dict[str, Any], folder: Path, needed: Sequence[str]) -> None:
+    """Raise `UserError` unless a manifest of this format lists these files."""
+    if manifest["format_version"] != FORMAT:
+        return
+    for name in needed:
+        if name not in manifest["files"]:
+            raise manifests.incomplete_manifest(folder, f"does not list {name}", AGAIN)
+
+
+@lru_cache(maxsize=1024)
+def note_once(sentence: str) -> None:
+    """Log what a person should know of a folder, once in a process."""
+    log.info(sentence)
+
+
+def seal_run(path: Path) -> None:
+    """Write the manifest anew, with the hashes of weights and metrics: training has ended, and nothing will change.
+
+    A run that is sealed already stays as it is, and so does one of format 1 or 2.
+    """
+    manifest = read_json(path / manifests.NAME)
+    if manifest["format_version"] == FORMAT and not manifest["finished"]:
+        write_manifest(path, manifest, finished=True)
+
+
+def reopen_run(path: Path) -> None:
+    """Mark a run as in training, before its weights and metrics change again.
+
+    One of format 2 becomes one of this format. A ranking run of format 1 stays what it is: it has no encoder to hash.
+    Raises `UserError` where a file that stays is not as it was written: it is about to be hashed anew.
+    """
+    manifest = read_json(path / manifests.NAME)
+    known = manifest["files"] if manifest["format_version"] == FORMAT else _encoder_of_format_2(manifest)
+    for name in known:
+        if name not in (WEIGHTS, METRICS):
+            manifests.check_hash(path, name, known[name], AGAIN)
+    if (path / ITEMS).is_file() or (path / encoder_files.NAME).is_file():
+        write_manifest(path, manifest, finished=False)
+
+
+def _encoder_of_format_2(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    hashes = manifest.get("encoder")
+    return {name: {"sha256": hashes.get(name)} for name in ENCODER} if isinstance(hashes, dict) else {}
+
+
+def write_manifest(path: Path, facts: dict[str, Any], *, finished: bool) -> None:
+    """The manifest of a run folder, from `facts`, which may be those of a copied run, and its files as they are."""
+    of_format = ("format_version", "finished", "files", "encoder", manifests.SEAL)
+    own = {key: value for key, value in facts.items() if key not in of_format}  # those of a copied run are not ours
+    final = SEALED if finished else tuple(name for name in SEALED if name not in (WEIGHTS, METRICS))
+    files = manifests.hash_files(path, [name for name in final if (path / name).is_file()])
+    tree = {"format_version": FORMAT, "finished": finished, **own, "files": files}
+    write_json(path / manifests.NAME, manifests.sealed(tree))
