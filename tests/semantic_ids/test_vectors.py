@@ -205,6 +205,23 @@ def test_the_packaged_model_works_offline(tmp_path: Path, monkeypatch: pytest.Mo
         sentences.load_encoder(str(tmp_path / "empty"), device="cpu", batch=1, max_tokens=None, unit=True)
 
 
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sentence-transformers asks for every file again and again, for more than a minute."""
+    pytest.importorskip("sentence_transformers")
+    import huggingface_hub
+
+    asked: list[float] = []
+
+    def unreachable(self: object, model: str, timeout: float) -> None:
+        asked.append(timeout)
+        raise ConnectionError("no network here")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
+    with refused("model-not-loaded", "'nope/nope'", "no network here"):
+        sentences.load_encoder("nope/nope", device="cpu", batch=1, max_tokens=None, unit=True)
+    assert len(asked) == 1 and asked[0] <= 10
+
+
 def test_without_the_package_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

@@ -267,8 +267,6 @@ def _type(field: FieldInfo) -> tuple[Any, str | None]:
     if all(hasattr(one, "kind_of") for one in members):
         return str, "|".join(one.kind_of() for one in members)
     first = members[0]
-    if get_origin(first) is Annotated:  # a member with bounds of its own
-        first = get_args(first)[0]
     if get_origin(first) is Literal:
         return str, "|".join(get_args(first))
     if get_origin(first) is tuple:
