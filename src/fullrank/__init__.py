@@ -67,6 +67,7 @@ _WHERE = {
     "Run": "fullrank.run",
     "fill_unseen": "fullrank.training.cold_start.fill",
     "grow_catalog": "fullrank.training.cold_start.grow",
+    "verify": "fullrank.verification",
     "Spec": "fullrank.core.spec",
     "UserError": "fullrank.core.errors",
 }
@@ -80,7 +81,7 @@ __all__ = [
     "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
     "download", "encode", "evaluate", "explain", "fill_unseen", "grow_catalog", "grow_codes", "load", "oracle_step",
     "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve",
-    "subset", "sweep", "train", "tune",
+    "subset", "sweep", "train", "tune", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ if TYPE_CHECKING:
     from fullrank.sweeps.tune import tune
     from fullrank.training.cold_start.fill import fill_unseen
     from fullrank.training.cold_start.grow import grow_catalog
+    from fullrank.verification import verify
 
 
 def __getattr__(name: str) -> Any:

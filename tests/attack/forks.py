@@ -10,6 +10,7 @@ be made to kill itself before the n-th of them, or to find the disk full from th
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
@@ -22,8 +23,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from tests.attack.frame import patience, shared
 
 Then = Literal["kill", "stop", "full", "remove"]
 HERE = Path(__file__).resolve()
@@ -74,12 +78,13 @@ class Child:
 
     def end(self, seconds: float = 20.0) -> Done:
         """How it ended; what takes longer hangs and is killed (code -SIGKILL, and `err` says so)."""
+        seconds *= patience()
         done = self.wait(seconds)
         if done.code is not None:
             return done
         self.signal(signal.SIGKILL)
         done = self.wait(5.0)
-        return Done(done.code, done.out, f"{done.err}\nHANG: killed after {seconds} s", done.seconds, done.places)
+        return Done(done.code, done.out, f"{done.err}\nHANG: killed after {seconds:.0f} s", done.seconds, done.places)
 
 
 class Forks:
@@ -143,6 +148,14 @@ class Forks:
         self.process.wait(10)
 
 
+@cache
+def forks() -> Forks:
+    """The fork server of this process."""
+    server = Forks(shared(f"kills-logs-{os.getpid()}", lambda folder: None))
+    atexit.register(server.close)
+    return server
+
+
 class Places:
     """Counts what this process does to files below `root`; calls `act` at each place with its number and kind."""
 
@@ -169,8 +182,8 @@ class Places:
         self._wrap(safetensors.torch, "save_file", "native", at=1)
         from fullrank.core import files
 
-        if hasattr(files, "_exchange"):
-            self._wrap(files, "_exchange", "exchange")
+        if hasattr(files, "exchange"):
+            self._wrap(files, "exchange", "exchange")
 
     def _wrap(self, owner: Any, name: str, kind: str, at: int = 0) -> None:
         real = getattr(owner, name)

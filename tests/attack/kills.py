@@ -6,9 +6,7 @@ unkilled one ends with; and then nothing is left that an unkilled one would not 
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,18 +21,9 @@ from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult
 from fullrank.run import Run, is_run
 from fullrank.training.checkpoint import read_checkpoint
-from tests.attack.forks import Done, Forks
+from tests.attack.forks import Done, forks
 from tests.attack.frame import Outcome, own_place, shared
 from tests.attack.verbs import BY_NAME, VERBS, Verb, listing, served, snapshot, world
-
-
-@cache
-def forks() -> Forks:
-    """The fork server of this process."""
-    here = shared(f"kills-logs-{os.getpid()}", lambda folder: None)
-    server = Forks(here)
-    atexit.register(server.close)
-    return server
 
 
 @dataclass(frozen=True)

@@ -71,21 +71,28 @@ def damage(folder: Path, file: str, mutation: Mutation) -> None:
 
 
 def reseal(folder: Path, file: str) -> None:
-    """Give a manifest that can be read the size and the hash of a file as it is now, and a seal of its own."""
-    place, damaged = folder / "manifest.json", folder / file
+    """Give a manifest (or the page of an evaluation) that can be read the hash of a file as it is, and its own seal."""
+    page = folder / "evaluation.json"
+    place, damaged = page if page.exists() else folder / "manifest.json", folder / file
     if not place.is_file():
         return  # a pipe would be waited for
     try:
         tree = json.loads(place.read_bytes())
-        entry = tree["files"].get(file)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return  # nothing to put right
+    if not isinstance(tree, dict):
+        return
+    listed = tree.get("files")
+    entry = listed.get(file) if isinstance(listed, dict) else None
     if isinstance(entry, dict) and damaged.is_file():
         whole = damaged.read_bytes()
         entry |= {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
-    if "content" in tree and all(isinstance(one, dict) and "sha256" in one for one in tree["files"].values()):
-        lines = "".join(f"{name} {tree['files'][name]['sha256']}\n" for name in sorted(tree["files"]))
-        tree["content"] = hashlib.sha256(lines.encode()).hexdigest()
+    if file.startswith("per_") and damaged.is_file():
+        tree["rows_sha256"] = hashlib.sha256(damaged.read_bytes()).hexdigest()
+    if "content" in tree and isinstance(listed, dict):
+        if all(isinstance(one, dict) and "sha256" in one for one in listed.values()):
+            lines = "".join(f"{name} {listed[name]['sha256']}\n" for name in sorted(listed))
+            tree["content"] = hashlib.sha256(lines.encode()).hexdigest()
     if "seal" in tree:
         own = json.dumps(
             {key: value for key, value in tree.items() if key != "seal"}, sort_keys=True, separators=(",", ":")

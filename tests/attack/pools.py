@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import polars as pl
 
 LONG = 100_000
+
+
+def chosen(names: Iterable[str], key: str, count: int) -> list[str]:
+    """`count` names of a pool, other ones for each key: between them the keys try all of the pool."""
+    return sorted(names, key=lambda name: zlib.crc32(f"{key}/{name}".encode()))[:count]
+
+
 SEPARATOR = "\u2028"
 
 INTEGERS = {

@@ -6,7 +6,6 @@ trained with, on the small world, for one epoch.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from fullrank.experiment import find_experiment
 from tests.attack.bases import QUICK, changed, leaves
 from tests.attack.frame import Case, Outcome
 from tests.attack.options import bare
-from tests.attack.pools import VALUES
+from tests.attack.pools import VALUES, chosen
 from tests.attack.worlds import GRID, SCHEMA, SPACE, TINY, set_of
 
 RECIPES = {
@@ -33,24 +32,24 @@ RECIPES = {
 """Recipe of each family -> what it is trained on."""
 SHARP = ("negative", "zero", "thirty-digits", "nan", "inf", "word", "null", "nested", "mapping", "tiny")
 """Values for a single field; what a reader alone refuses is tried once for each verb."""
-OF_EACH = 6
-"""Sharp values that a field gets, a different choice for each."""
+LONGER = ("true", "bomb", "empty", "many-digits", "two-values")
+"""Values for a line of a file, beside these."""
+OF_EACH, OF_EACH_VERB, OF_EACH_LINE = 3, 14, 5
+"""Values that a field, the `--set` of a verb and a line of a file get, a different choice for each."""
 
 
 def cases() -> Iterator[Case]:
     """Every case of settings."""
     for recipe, data, path in fields():
-        rank = zlib.crc32(path.encode())
-        for name in sorted(SHARP, key=lambda value: zlib.crc32(f"{rank}{value}".encode()))[:OF_EACH]:
+        for name in chosen(SHARP, path, OF_EACH):
             run = partial(trained, recipe, data, f"{path}={VALUES[name]}")
             yield Case("settings", "train", f"{recipe}:{path}={name}", run)
     for verb, parameters in leaves().items():
         if any(one.name == "--set" for one in parameters):
             field = FIELDS.get(verb, "seed")
-            for name, value in VALUES.items():
-                yield Case("settings", verb, f"--set:{name}", partial(with_setting, verb, f"{field}={value}"))
-            for name, text in SETTINGS.items():
-                yield Case("settings", verb, f"--set:{name}", partial(with_setting, verb, text))
+            texts = {name: f"{field}={value}" for name, value in VALUES.items()} | SETTINGS
+            for name in texts if verb == "train" else chosen(texts, verb, OF_EACH_VERB):
+                yield Case("settings", verb, f"--set:{name}", partial(with_setting, verb, texts[name]))
     yield from files()
 
 
@@ -126,11 +125,11 @@ FILES = {
 def files() -> Iterator[Case]:
     """Files of settings with one value changed, or with something else altogether in them."""
     for verb, (text, parameter) in FILES.items():
-        for name, value in VALUES.items():
-            yield Case("settings", verb, f"file:{name}", partial(with_file, verb, parameter, value))
+        for name in VALUES if verb == "sweep" else chosen(VALUES, verb, OF_EACH_VERB):
+            yield Case("settings", verb, f"file:{name}", partial(with_file, verb, parameter, VALUES[name]))
         for number, line in enumerate(text.splitlines()):
             key = line.partition(":")[0]
-            for name in (*SHARP, "true", "bomb", "empty", "many-digits", "two-values"):
+            for name in chosen((*SHARP, *LONGER), f"{verb} {key}", OF_EACH_LINE):
                 lines = text.splitlines()
                 lines[number] = f"{key}: {VALUES[name]}"
                 yield Case(

@@ -121,6 +121,22 @@ SPECIMENS: tuple[Specimen, ...] = (
     Specimen("rpg_resealed", "run", "sasrec", LISTS, hashed=False, resealed="rpg"),
     Specimen("dcnv2_resealed", "run", "dcnv2_twin", IMPRESSED, hashed=False, resealed="dcnv2"),
     Specimen("codes_resealed", "codes", "codes_twin", hashed=False, resealed="codes"),
+    Specimen(
+        "evaluation_resealed",
+        "evaluation",
+        "evaluation_twin",
+        ("per_row.parquet",),
+        hashed=False,
+        resealed="evaluation",
+    ),
+    Specimen(
+        "evaluation_of_clicks_resealed",
+        "evaluation",
+        "",
+        ("per_user.parquet",),
+        hashed=False,
+        resealed="evaluation_of_clicks",
+    ),
 )
 
 TINY = (

@@ -105,6 +105,7 @@ CONTEXT = (
     "--item", "item",
 )  # fmt: skip
 AGAIN = ("train", "{home}/sasrec/spec.json")
+VERIFY = cli("verify", "verify", "{it}", slots=6)
 ASKED = ("--histories", "{home}/histories.parquet")
 VERBS: dict[str, tuple[Verb, ...]] = {
     "events": (
@@ -115,16 +116,19 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         cli("train", "train", "sasrec", "--data", "{it}", *INTO, *SETTINGS, slots=2),
         cli("diagnose", "diagnose", "{home}/sasrec", "--data", "{it}", "--users", "20", *ROWS, slots=2),
         cli("attention", "attention", "{home}/sasrec", "--data", "{it}", slots=2),
+        VERIFY,
     ),
     "impressions": (
         cli("evaluate", "evaluate", "{home}/dcnv2", "--data", "{it}"),
         cli("train", "train", "lr", "--data", "{it}", *INTO, *ONE_EPOCH, slots=4),
         cli("diagnose", "diagnose", "{home}/dcnv2", "--data", "{it}", "--impressions", "50", *ROWS, slots=2),
         cli("cascade", "cascade", "{home}/sasrec", "{home}/dcnv2", "--impressions", "{it}", *CONTEXT, *INTO, slots=2),
+        VERIFY,
     ),
     "a recommender": (
         cli("recommend", "recommend", "{it}", *ASKED, slots=8),
         cli("evaluate", "evaluate", "{it}", *ON_EVENTS, slots=4),
+        VERIFY,
     ),
     "sasrec": (
         cli("diagnose", "diagnose", "{it}", "--users", "20", *ROWS, slots=2),
@@ -137,6 +141,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "a ranking model": (
         cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=8),
         cli("evaluate", "evaluate", "{it}", *ON_IMPRESSIONS, slots=4),
+        VERIFY,
     ),
     "dcnv2": (
         cli("train --from", "train", "--from", "{it}", *ON_IMPRESSIONS, *INTO, "--set", "seed=2", slots=4),
@@ -149,6 +154,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=18),
         cli("train", "train", "rpg", *ON_EVENTS, *INTO, "--set", "model.items.codes={it}",
             *SETTINGS, slots=3),
+        VERIFY,
     ),
     "evaluation": (api("compare", _compared, slots=24),),
     "evaluation_of_clicks": (api("compare", _compared, slots=16),),
@@ -162,10 +168,12 @@ VERBS: dict[str, tuple[Verb, ...]] = {
         cli("recommend", "recommend", "{it}", *ASKED, slots=20),
         cli("evaluate", "evaluate", "{it}", *GOLDEN, slots=8),
         cli("train --from", "train", "--from", "{it}", *GOLDEN, *INTO, slots=3),
+        VERIFY,
     ),
     "golden_dcnv2": (
         cli("predict", "predict", "{it}", "{home}/golden_new.parquet", "--data", "{home}/golden_impressions",
             *PREDICTIONS, slots=20),
+        VERIFY,
     ),
     "golden_cut_off": (
         cli("resume", "train", "{home}/golden_cut_off/spec.json", *GOLDEN, "--out", "{it}", "--resume", slots=8),
@@ -176,6 +184,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     ),
     "golden_codes": (
         cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=12),
+        VERIFY,
     ),
 }  # fmt: skip
 """Specimen -> what reads it; `a recommender` and `a ranking model` are read by all runs of the kind."""
@@ -186,17 +195,22 @@ RESEALED: dict[str, tuple[Verb, ...]] = {
         cli("evaluate", "evaluate", "{home}/sasrec", "--data", "{it}", slots=8),
         cli("train a baseline", "train", "item_to_item", "--data", "{it}", *INTO, slots=8),
         cli("subset", "subset", "{it}", "--share", "0.5", *INTO, slots=6),
+        VERIFY,
     ),
     "impressions": (
         cli("evaluate", "evaluate", "{home}/dcnv2", "--data", "{it}", slots=10),
         cli("train", "train", "lr", "--data", "{it}", *INTO, *ONE_EPOCH, slots=6),
+        VERIFY,
     ),
     "sasrec": (
         *RECOMMEND, cli("train --from", "train", "--from", "{it}", *ON_EVENTS, *INTO, "--set", "seed=2", slots=3),
+        VERIFY,
     ),
     "rpg": RECOMMEND,
-    "dcnv2": (cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=10),),
-    "codes": (cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=16),),
+    "dcnv2": (cli("predict", "predict", "{it}", "{home}/new_impressions.parquet", *PREDICTIONS, slots=10), VERIFY),
+    "codes": (cli("encode --grow", "encode", "{home}/more", "--grow", "{it}", *INTO, slots=16), VERIFY),
+    "evaluation": VERBS["evaluation"],
+    "evaluation_of_clicks": VERBS["evaluation_of_clicks"],
 }  # fmt: skip
 """What reads the specimens that are sealed again."""
 
@@ -208,4 +222,5 @@ def verbs_of(specimen: Specimen) -> tuple[Verb, ...]:
     if specimen.format != "run" or specimen.name.startswith("golden"):
         return own
     shared = VERBS["a ranking model" if specimen.name in RANKING else "a recommender"]
-    return (*shared[:1], *own) if specimen.name == "grown" else (*shared, *own)  # no store has its items
+    without = ("evaluate",) if specimen.name == "grown" else ()  # no store has its items
+    return (*(verb for verb in shared if verb.name not in without), *own)

@@ -10,7 +10,7 @@ from tests.attack import disks
 from tests.attack.frame import Case, attacks, check
 from tests.attack.verbs import VERBS, Verb
 
-PLACES = 5
+PLACES = 3
 MOUNTED = ("small-disk", "read-only")
 
 
@@ -21,11 +21,10 @@ def cases() -> list[Case]:
 def _of(verb: Verb) -> dict[str, partial[disks.Outcome]]:
     return {
         **{f"full-from-{n}": partial(disks.full_from, verb, n, PLACES) for n in range(PLACES)},
-        **{f"files-of-{share:.0%}": partial(disks.files_limited, verb, share) for share in (0.1, 0.9)},
+        "files-of-half": partial(disks.files_limited, verb, 0.5),
         "folder-removed": partial(disks.folder_removed, verb, 1, 2),
         "few-handles": partial(disks.handles_limited, verb, 14),
-        "small-disk-2": partial(disks.small_disk, verb, 2),
-        "small-disk-5": partial(disks.small_disk, verb, 5),
+        "small-disk": partial(disks.small_disk, verb, 3),
         "read-only": partial(disks.read_only_disk, verb),
     }
 

@@ -13,7 +13,7 @@ from tests.attack.frame import Case, Outcome, attacks, check
 from tests.attack.kills import killed_after, killed_at
 from tests.attack.verbs import VERBS
 
-TIMES = (0.15, 0.4, 0.65, 0.9)
+TIMES = (0.3, 0.8)
 """Shares of a verb's time after which it is killed."""
 SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
 

@@ -8,8 +8,8 @@ from tests.attack import writers
 from tests.attack.frame import Case, Outcome, attacks, check
 from tests.attack.verbs import BY_NAME
 
-PLACES = 4
-READ = 16
+PLACES = 2
+READ = 8
 
 
 def cases() -> list[Case]:

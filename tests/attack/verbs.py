@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import re
 import shutil
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.attack.forks import Forks
+from tests.attack.forks import forks
 from tests.attack.frame import shared
 
 SHOP = ("--set", "source.users=60", "--set", "source.items=40")
@@ -47,7 +46,7 @@ class Verb:
     """It writes an evaluation, two files that are checked against each other: a kill between them may cost both."""
     kind: str = "whole"
     """`whole`: its output is the old one or the new one at any time; `train`, `rows`, `part`: it grows."""
-    kills: int = 20
+    kills: int = 6
     """Places at which the suite kills it: all of them where it has fewer."""
 
     def begin(self, home: Path) -> Path:
@@ -80,58 +79,58 @@ def _placed(word: Any) -> Any:
 
 RUN = [("run", "run")]
 VERBS = (
-    Verb("prepare", ("prepare", "@events.csv", "--items", "@goods.csv", "--out", "st"), "st", kills=30),
-    Verb("prepare-over", ("prepare", "@events.csv", "--out", "st"), "st", (("other", "st"),), kills=30),
-    Verb("clicks", ("prepare-impressions", "@clicks.csv", "--out", "st"), "st", kills=40),
-    Verb("clicks-over", ("prepare-impressions", "@clicks.csv", "--out", "st"), "st", (("clicks-old", "st"),), kills=10),
-    Verb("subset", ("subset", "@shop", "--share", "0.5", "--out", "st"), "st", (("other", "st"),), kills=15),
+    Verb("prepare", ("prepare", "@events.csv", "--items", "@goods.csv", "--out", "st"), "st", kills=10),
+    Verb("prepare-over", ("prepare", "@events.csv", "--out", "st"), "st", (("other", "st"),), kills=10),
+    Verb("clicks", ("prepare-impressions", "@clicks.csv", "--out", "st"), "st", kills=13),
+    Verb("clicks-over", ("prepare-impressions", "@clicks.csv", "--out", "st"), "st", (("clicks-old", "st"),), kills=4),
+    Verb("subset", ("subset", "@shop", "--share", "0.5", "--out", "st"), "st", (("other", "st"),), kills=5),
     Verb("encode", ("encode", "@shop", "--vectors", "@vectors.parquet", "--learner", "rq_kmeans", "--levels", "2",
-                    "--size", "4", "--collisions", "extra_digit", "--out", "codes"), "codes", kills=12),
+                    "--size", "4", "--collisions", "extra_digit", "--out", "codes"), "codes", kills=4),
     Verb("encode-over", ("encode", "@shop", "--vectors", "@vectors.parquet", "--learner", "rq_kmeans", "--levels", "2",
                          "--size", "4", "--collisions", "extra_digit", "--out", "codes"), "codes",
-         (("codes-old", "codes"),), kills=14),
+         (("codes-old", "codes"),), kills=5),
     Verb("grow-codes", ("encode", "@grown", "--vectors", "@vectors.parquet", "--grow", "@codes", "--out", "codes"),
-         "codes", kills=12),
-    Verb("train", ("train", "sasrec", "--data", "@shop", "--out", "run", *TINY), "run", kind="train", kills=60,
+         "codes", kills=4),
+    Verb("train", ("train", "sasrec", "--data", "@shop", "--out", "run", *TINY), "run", kind="train", kills=20,
          again=("train", "sasrec", "--data", "@shop", "--out", "run", *TINY, "--resume")),
     Verb("train-over", ("train", "sasrec", "--data", "@shop", "--out", "run", *TINY, "--overwrite"), "run",
-         (("run-old", "run"),), kind="train", kills=60),
+         (("run-old", "run"),), kind="train", kills=20),
     Verb("train-resume", ("train", "sasrec", "--data", "@shop", "--out", "run", *TINY, "--resume"), "run",
-         (("run-cut", "run"),), kind="train", kills=30),
+         (("run-cut", "run"),), kind="train", kills=10),
     Verb("train-clicks", ("train", "lr", "--data", "@clicks", "--out", "run", *CLICKS[2:], "--overwrite"), "run",
-         (("click-run", "run"),), kind="train", kills=15),
+         (("click-run", "run"),), kind="train", kills=5),
     Verb("train-baseline", ("train", "popularity", "--data", "@shop", "--out", "run", "--overwrite"), "run",
-         (("run-old", "run"),), kind="train", kills=30),
+         (("run-old", "run"),), kind="train", kills=10),
     Verb("grow-run", ("tests.attack.verbs:grow_run", {"run": "@run", "new_items": "@new.csv", "out": "run",
          "start": "mean"}),
-         "run", kills=16),
-    Verb("fill-run", ("fullrank:fill_unseen", {"run": "@run-cold", "out": "run", "start": "mean"}), "run", kills=16),
+         "run", kills=5),
+    Verb("fill-run", ("fullrank:fill_unseen", {"run": "@run-cold", "out": "run", "start": "mean"}), "run", kills=5),
     Verb("predict-parquet", ("predict", "@click-run", "@today.csv", "--out", "p.parquet"), "p.parquet",
-         (("p.parquet", "p.parquet"),), kills=15),
+         (("p.parquet", "p.parquet"),), kills=5),
     Verb("predict-csv", ("predict", "@click-run", "@today.csv", "--out", "p.csv"), "p.csv", (("p.csv", "p.csv"),),
-         kills=8),
-    Verb("predict-jsonl", ("predict", "@click-run", "@today.csv", "--out", "deep/p.jsonl"), "deep/p.jsonl", kills=8),
+         kills=4),
+    Verb("predict-jsonl", ("predict", "@click-run", "@today.csv", "--out", "deep/p.jsonl"), "deep/p.jsonl", kills=4),
     Verb("recommend-parquet", ("recommend", "@run", "--histories", "@events.csv", "--out", "r.parquet"), "r.parquet",
-         (("p.parquet", "r.parquet"),), kills=5),
+         (("p.parquet", "r.parquet"),), kills=4),
     Verb("recommend-jsonl", ("recommend", "@run", "--histories", "@events.csv", "--out", "r.jsonl"), "r.jsonl",
-         kills=5),
+         kills=4),
     Verb("evaluate", ("evaluate", "@run", *SEEN, "--out", "ev"), "ev", (("ev-old", "ev"),),
-         marker="evaluation.json", pair=True, kills=12),
+         marker="evaluation.json", pair=True, kills=4),
     Verb("evaluate-into-run", ("evaluate", "run", *SEEN, "--out", "run"), "run", (("run", "run"),),
-         pair=True, kills=12),
-    Verb("diagnose", ("diagnose", "run", "--data", "@shop"), "run", (("run", "run"),), kills=6),
+         pair=True, kills=4),
+    Verb("diagnose", ("diagnose", "run", "--data", "@shop"), "run", (("run", "run"),), kills=4),
     Verb("report", ("report", "@run", *SEEN, "--out", "page.html"), "page.html", (("p.csv", "page.html"),),
          kills=4),
     Verb("cascade", ("cascade", "@run", "@click-run", "--users", "@people.csv", "--user", "user", "--item", "item",
                      "--context", "hour=3", *MEASURED, "--store", "@shop",
                      "--impressions", "@clicks", "--candidates", "20", "--out", "both"), "both",
-         marker="cascade.json", kills=12),
-    Verb("scale", ("scale", "growth", "@shop", "--out", "growth"), "growth", marker="growth.json", kills=8),
+         marker="cascade.json", kills=4),
+    Verb("scale", ("scale", "growth", "@shop", "--out", "growth"), "growth", marker="growth.json", kills=4),
     Verb("sweep", ("sweep", "@grid.yaml", "--data", "@shop", "--out", "grid", "--results", "kept.json"), "grid",
-         kind="rows", kills=16),
-    Verb("tune", ("tune", "@space.yaml", "--data", "@shop", "--out", "tuned"), "tuned", kind="rows", kills=10),
+         kind="rows", kills=5),
+    Verb("tune", ("tune", "@space.yaml", "--data", "@shop", "--out", "tuned"), "tuned", kind="rows", kills=4),
     Verb("download", ("download", "frappe", "--set", "base_url=URL", "--out", "files"), "files", kind="part",
-         kills=10),
+         kills=4),
 )  # fmt: skip
 BY_NAME = {verb.name: verb for verb in VERBS}
 
@@ -164,12 +163,8 @@ def write_vectors(out: str) -> None:
 
 
 def _make_world(home: Path) -> None:
-    server = Forks(home.parent / f"logs-{os.getpid()}")
-    try:
-        _tables(home)
-        _folders(home, server)
-    finally:
-        server.close()
+    _tables(home)
+    _folders(home)
 
 
 def _tables(home: Path) -> None:
@@ -197,9 +192,9 @@ def _tables(home: Path) -> None:
     (home / "space.yaml").write_text(json.dumps(space))
 
 
-def _folders(home: Path, server: Forks) -> None:
+def _folders(home: Path) -> None:
     def do(*words: Any) -> None:
-        done = server.run(words, home)
+        done = forks().run(words, home)
         assert done.code == 0, f"{words}: {done.code} {done.err}"
 
     do("prepare", "events.csv", "--items", "goods.csv", "--out", "shop")
@@ -219,17 +214,17 @@ def _folders(home: Path, server: Forks) -> None:
     do("evaluate", "run-old", "--data", "shop", *MEASURED, "--out", "ev-old")
     for name in ("p.parquet", "p.csv"):
         do("predict", "click-run", "old.csv", "--out", name)
-    _cut(home, server)
+    _cut(home)
     shutil.rmtree(home / "tmp", ignore_errors=True)
 
 
-def _cut(home: Path, server: Forks) -> None:
+def _cut(home: Path) -> None:
     """`run-cut`: a run that was killed behind the checkpoint of its first epoch."""
     words = ("train", "sasrec", "--data", "shop", "--out", "run-cut", *TINY)
-    places = server.run(words, home, places=True).places
+    places = forks().run(words, home, places=True).places
     shutil.rmtree(home / "run-cut")
     second = [n for n, place in enumerate(places, 1) if place == "open run-cut/metrics.jsonl"][1]
-    assert server.run(words, home, at=second).code == -9
+    assert forks().run(words, home, at=second).code == -9
 
 
 VOLATILE = re.compile(

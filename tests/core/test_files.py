@@ -148,8 +148,8 @@ KILLED = """
 
 @pytest.mark.parametrize(
     ("name", "function"),
-    [("x.json", "_flush"), ("x.json", "os.replace"), ("g.parquet", "os.replace"), ("g.csv", "_flush"),
-     ("x.safetensors", "_flush")],
+    [("x.json", "flush"), ("x.json", "os.replace"), ("g.parquet", "os.replace"), ("g.csv", "flush"),
+     ("x.safetensors", "flush")],
 )  # fmt: skip
 def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, name: str, function: str) -> None:
     (tmp_path / name).write_text("old")

@@ -29,7 +29,7 @@ def left(folder: Path) -> list[str]:
 @pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two renames"])
 def test_a_store_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not exchange:
-        monkeypatch.setattr(files, "_exchange", lambda new, out: False)
+        monkeypatch.setattr(files, "exchange", lambda new, out: False)
     old = prepare(SMALL, tmp_path / "store")
     events = old.items
     assert prepare(OTHER, tmp_path / "store").num_users == 2
@@ -39,7 +39,7 @@ def test_a_store_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch: 
 
 def test_two_renames_roll_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(SMALL, tmp_path / "store")
-    monkeypatch.setattr(files, "_exchange", lambda new, out: False)
+    monkeypatch.setattr(files, "exchange", lambda new, out: False)
     rename = Path.rename
 
     def once(self: Path, target: Path) -> Path:
@@ -77,7 +77,7 @@ KILLED = """
 
 
 @pytest.mark.parametrize(
-    ("module", "function"), [("data.manifest", "describe_files"), ("core.files", "_flush"), ("core.files", "_swap")]
+    ("module", "function"), [("data.manifest", "describe_files"), ("core.files", "flush"), ("core.files", "_swap")]
 )
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_killed_writer_loses_nothing(tmp_path: Path, module: str, function: str, existing: bool) -> None:

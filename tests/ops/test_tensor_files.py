@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,25 @@ def test_what_is_missing_or_damaged(tmp_path: Path) -> None:
     for read in (read_json, read_tensors):
         with refused("file-damaged", bad):
             read(bad)
+
+
+def test_a_process_with_too_many_open_files_is_told(tmp_path: Path) -> None:
+    """Reading takes two handles at a time, and the file is neither missing nor damaged where there is one or none."""
+    write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(3)})
+    read_tensors(tmp_path / "x.safetensors")  # imports what it needs while it can
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    handles: list[int] = []
+    try:
+        with pytest.raises(OSError, match="Too many"):
+            while True:
+                handles.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(2):
+            with refused("file-unreadable", tmp_path / "x.safetensors", "Too many open files"):
+                read_tensors(tmp_path / "x.safetensors")
+            os.close(handles.pop())
+        assert read_tensors(tmp_path / "x.safetensors").keys() == {"a"}
+    finally:
+        for handle in handles:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

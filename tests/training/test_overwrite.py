@@ -216,7 +216,7 @@ def test_an_exchange_that_the_disk_refuses(old: Path, market: Store, monkeypatch
 
 
 def test_without_an_atomic_exchange(old: Path, market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_exchange", lambda new, out: False)
+    monkeypatch.setattr(files, "exchange", lambda new, out: False)
     assert train(NEW, market, old, overwrite=True, progress=False).spec.seed == 9
     assert left(old.parent) == ["run"] and (old / "thesis.tex").exists()
 

@@ -257,7 +257,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[object, ...]]] = {
         _fitted("income", {"edges": [1500.0, 700.0]}), ("file-damaged", "income", "[1500.0, 700.0]")
     ),
     "an edge twice": (_fitted("income", {"edges": [700.0, 700.0]}), ("file-damaged", "income", "[700.0, 700.0]")),
-    "ids beyond int32": (_field("town", hash_buckets=10**30), ("file-damaged", "town", "1e+30")),
+    "ids beyond int32": (_field("town", hash_buckets=10**30), ("file-damaged", "hash_buckets", 10**30)),
     "more ids than weights": (_field("town", hash_buckets=2**31 - 9), ("file-damaged", "2,147,483,750")),
     "no vocabulary": (lambda f: (f / "vocabulary.parquet").unlink(), ("missing-file", "vocabulary.parquet")),
     "no Parquet": (_text("vocabulary.parquet", b"PAR1"), ("table-unreadable", "vocabulary.parquet")),

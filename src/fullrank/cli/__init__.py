@@ -43,6 +43,7 @@ VERBS = (
     "diagnose",
     "explain",
     "report",
+    "verify",
 )
 """Modules with verbs, in the order of the help."""
 
@@ -53,7 +54,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default that of this process) and return its exit code.
 
-    0 done, 1 a bug, 2 a mistake of the caller, 130 interrupted.
+    0 done, 1 a bug, 2 a mistake of the caller, 130 interrupted, 141 the reader of its output has gone.
     """
     from fullrank.cli.errors import guarded
 

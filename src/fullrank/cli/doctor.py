@@ -19,6 +19,7 @@ from fullrank.cli.errors import EXTRAS
 from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
+from fullrank.core.file_system import NEEDED, check_file_system
 
 CORE = (
     "torch",
@@ -39,6 +40,14 @@ USERS, ITEMS, LENGTH = 400, 40, 12
 """Of the self-test: each user walks over the items in steps of one: the next item follows from the last."""
 BAR = 0.8
 """Recall@10 that a model reaches which learned the rule; by chance it is 10 / 40."""
+
+LESS = {
+    "rename": "a file may be found half written",
+    "flush": "what was written may be lost where power fails",
+    "exchange": "a folder that is replaced is absent for a moment",
+    "lock": "nothing keeps two processes from writing to one folder at the same time",
+}
+"""What does not hold on a file system without it."""
 
 
 def add(app: typer.Typer) -> None:
@@ -122,17 +131,21 @@ def _extras(output: Output) -> dict[str, Any]:
 
 
 def _folder(output: Output) -> dict[str, Any]:
-    """Whether runs can be written here."""
+    """Whether runs can be written here, and what the file system can do for them."""
     here = Path.cwd()
     try:
-        with tempfile.TemporaryFile(dir=here):
-            pass
+        found = check_file_system(here)
     except OSError as error:
         problem = f"nothing can be written in {here}: {error.strerror or error}"
         output.say(f"folder: {problem}")
-        return {"ok": False, "path": here, "problem": problem}
-    output.say(f"folder: {here} can be written to")
-    return {"ok": True, "path": here, "problem": None}
+        return {"ok": False, "path": here, "problem": problem, "file_system": {}}
+    lacking = {name: why for name, why in found.items() if why is not None}
+    broken = [f"{name}: {why}" for name, why in lacking.items() if name in NEEDED]
+    output.say(f"folder: {here} can be written to ({', '.join(name for name in found if name not in lacking)})")
+    for name, why in lacking.items():
+        output.say(f"  {name}: NO, {why}; {LESS[name]}")
+    problem = f"the file system of {here} does not do what is needed: {'; '.join(broken)}" if broken else None
+    return {"ok": not broken, "path": here, "problem": problem, "file_system": found}
 
 
 def _self_test(output: Output) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import only_json, print_json
@@ -55,7 +56,7 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
             if debug:
                 traceback.print_exc(file=sys.stderr)
             elif told.status == 1:
-                sentence += "; please report it with what --debug shows"
+                sentence += f"; this is a bug of fullrank: please report it {_tracker()} with what --debug shows"
             print(f"Error: {sentence}" if told.status != 130 else sentence, file=sys.stderr, flush=True)
             if as_json and os.environ.get("RANK", "0") == "0":
                 print_json({"error": sentence, "code": told.code})
@@ -92,10 +93,13 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
-    if isinstance(error, UnicodeEncodeError) and any(_broken(word) for word in words):
-        return Explained("a word of the command line is no UTF-8 text; give names and ids as UTF-8", "not-utf8")
-    if isinstance(error, MemoryError):
-        return Explained("the memory of this machine is not enough for this", "out-of-memory")
+    if isinstance(error, MemoryError) or _out_of_memory(error):
+        return Explained(
+            "the memory of this machine or device is not enough for this; give it less at once, or a larger machine",
+            "out-of-memory",
+        )
+    if isinstance(error, ValueError) and "null byte" in str(error) and any("\0" in word for word in words):
+        return Explained("a name holds the character NUL, which no file's name can", "not-a-name")
     if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
         from fullrank.core.spec import error_sentence
 
@@ -106,6 +110,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
 def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
     import typer
 
+    if any(_broken(word) for word in words):  # JSON and Parquet could not hold it
+        raise UserError("a word of the command line is no UTF-8 text; give names and ids as UTF-8", code="not-utf8")
     command = typer.main.get_command(build())
     code = command.main(args=words, prog_name="fullrank", standalone_mode=False)
     if code == 130:
@@ -143,13 +149,31 @@ def _no_verb(text: str, verbs: list[str]) -> str:
 
 
 def _broken(word: str) -> bool:
-    """Whether a word came with bytes that are no UTF-8: a file's name may have them, nothing else."""
+    """Whether a word came with bytes that are no UTF-8."""
     return any("\ud800" <= char <= "\udfff" for char in word)
 
 
 def _one_line(text: str) -> str:
     """A text in one line of bounded length, in which no word (a path, what was typed) is longer than is of use."""
     return middle_cut(" ".join(middle_cut(word) for word in text.split()), MOST_SENTENCE)
+
+
+def _tracker() -> str:
+    """Where bugs are reported: the address in the package's metadata, or who gave the package where it has none."""
+    try:
+        named = metadata.metadata("fullrank").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:  # a source tree that was never installed
+        named = []
+    places = {label.strip().lower(): url.strip() for label, _, url in (one.partition(",") for one in named)}
+    found = next((places[label] for label in ("issues", "bug tracker", "repository") if label in places), None)
+    return "to those you have fullrank from (its package names no address)" if found is None else f"at {found}"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether torch could not allocate: a CUDA error of a type of its own, a plain `RuntimeError` on the CPU."""
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    )
 
 
 def _closed_pipe(error: BaseException) -> bool:
@@ -159,4 +183,4 @@ def _closed_pipe(error: BaseException) -> bool:
 def _leave_pipe() -> int:
     """The reader (`| head`) has gone: nothing more can be said, and Python must not try at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 1
+    return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done

@@ -154,10 +154,10 @@ class Pending:
         mode = self.folder.stat().st_mode & 0o666  # the folder was made under the umask
         if stat.S_IMODE(written.stat().st_mode) != mode:
             written.chmod(mode)
-        _flush(written)
+        flush(written)
         os.replace(written, self.path)
         with suppress(OSError):  # the file is in its place; some file systems cannot flush a folder
-            _flush(self.path.parent)
+            flush(self.path.parent)
 
     def abandon(self) -> None:
         if self.folder is not None:
@@ -184,8 +184,8 @@ class PendingFolder:
         """Take the place, in exchange for an older folder."""
         _carry(self.path, self.folder, self.keeps)
         for file in self.folder.iterdir():
-            _flush(file)
-        _flush(self.folder)
+            flush(file)
+        flush(self.folder)
         old = _swap(self.folder, self.path)
         if old is not None:
             _carry(old, self.path, self.keeps)  # what has come in the meantime
@@ -339,7 +339,7 @@ def _swap(new: Path, out: Path) -> Path | None:
     aside: Path | None = None
     if not out.exists():
         new.rename(out)
-    elif _exchange(new, out):
+    elif exchange(new, out):
         aside = new
     else:
         # Without an atomic exchange the old folder steps aside for the time of two renames.
@@ -351,7 +351,7 @@ def _swap(new: Path, out: Path) -> Path | None:
             aside.rename(out)
             raise
     with suppress(OSError):
-        _flush(out.parent)
+        flush(out.parent)
     return aside
 
 
@@ -374,7 +374,8 @@ def _link(source: str | Path, copy: str | Path) -> None:
         shutil.copy2(source, copy, follow_symlinks=False)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def exchange(one: Path, other: Path) -> bool:
+    """Let two files or folders change places in one step; whether the system can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
@@ -382,7 +383,8 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Have a file, or a folder's list of names, written to the disk. Raises `OSError`."""
     if os.name == "nt":  # a folder cannot be opened there
         return
     handle = os.open(path, os.O_RDONLY)

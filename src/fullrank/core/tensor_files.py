@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import safetensors
@@ -9,8 +10,11 @@ import safetensors.torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, whole_file
+from fullrank.core.files import NotWritten, reason_of, whole_file
 from fullrank.core.readers import refuse_special
+
+_NOT_THE_FILE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES})
+"""Errors of the system that say nothing about what a file holds."""
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -33,13 +37,22 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; what is not one gives a `UserError`."""
     try:
         refuse_special(path)  # the library would wait where no signal reaches it
+        open(path, "rb").close()  # the library takes all that it cannot open for missing
         return safetensors.torch.load_file(str(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
+    except RuntimeError as error:  # torch could not map the file
+        raise _unreadable(path, error) from None
     except (OSError, safetensors.SafetensorError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_THE_FILE:
+            raise _unreadable(path, error) from None
         opened = isinstance(error, safetensors.SafetensorError)  # else its size may be as unreadable as the file
         size = f", of {path.stat().st_size:,} bytes," if opened else ""
         raise UserError(
             f"{path}{size} is not a readable safetensors file ({error}); the folder is damaged",
             code="file-damaged",
         ) from None
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"cannot read {path}: {reason_of(error)}", code="file-unreadable")

@@ -1,0 +1,43 @@
+"""`fullrank verify`: is a store, a run or a folder of codes as it was written?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank.cli.options import AsJson
+from fullrank.cli.output import Output
+
+
+def add(app: typer.Typer) -> None:
+    app.command("verify")(verify)
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A store, a run, or a folder of codes.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare every file of a store, run or codes with its hash.
+
+    The exit code is 2 where a file is missing or is not as it was written. Hashes find damage and mix-ups of files, not
+    somebody who changed the hashes too.
+
+    \b
+    fullrank verify data/shop
+    fullrank verify runs/sasrec
+    """
+    from fullrank.verification import verify as check
+
+    output = Output(as_json)
+    found = check(folder)
+    output.say(f"{found.kind} {found.path}")
+    output.table(
+        ("file", "bytes", "state"),
+        [(file.name, "" if file.bytes is None else f"{file.bytes:,}", file.state) for file in found.files],
+    )
+    for note in found.notes:
+        output.say(f"note: {note}")
+    found.require_ok()
+    output.finish(found.dump())

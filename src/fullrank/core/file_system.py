@@ -1,0 +1,74 @@
+"""Check a file system: does it do what the promises about folders rest on (rename, flush, exchange, locks)?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fullrank.core.errors import UserError
+from fullrank.core.files import exchange, flush, reason_of
+from fullrank.core.locks import folder_lock
+
+NEEDED = ("rename", "flush")
+"""Without these nothing can be promised of what is written; without the others less."""
+
+
+def check_file_system(folder: Path) -> dict[str, str | None]:
+    """What it can do -> None, or why it cannot, tried out in a folder of its own below `folder`.
+
+    `rename`: one file takes another's place in one step. `flush`: a file and a folder reach the disk when asked.
+    `exchange`: two folders change places in one step (without it an older folder is aside for the time of two renames).
+    `lock`: a second process is refused. Raises `OSError` where nothing can be written there.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fullrank-doctor-") as home:
+        return {name: _tried(check, Path(home) / name) for name, check in CHECKS.items()}
+
+
+def _tried(check: Callable[[Path], str | None], home: Path) -> str | None:
+    home.mkdir()
+    try:
+        return check(home)
+    except (OSError, UserError) as error:
+        return reason_of(error)
+
+
+def _rename(home: Path) -> str | None:
+    (home / "old").write_text("old")
+    (home / "new").write_text("new")
+    (home / "new").replace(home / "old")
+    return None if (home / "old").read_text() == "new" else "the old content is there after a rename"
+
+
+def _flush(home: Path) -> str | None:
+    (home / "file").write_text("x")
+    flush(home / "file")
+    flush(home)
+    return None
+
+
+def _exchange(home: Path) -> str | None:
+    for name in ("one", "other"):
+        (home / name).mkdir()
+        (home / name / name).touch()
+    if not exchange(home / "one", home / "other"):
+        return "two folders cannot change places in one step"
+    return None if (home / "one" / "other").exists() else "two folders did not change places"
+
+
+def _lock(home: Path) -> str | None:
+    def second() -> bool:
+        try:
+            with folder_lock(home / "folder", "doctor"):
+                return False
+        except UserError:
+            return True
+
+    with folder_lock(home / "folder", "doctor"), ThreadPoolExecutor(1) as others:  # a thread is another holder
+        return None if others.submit(second).result() else "a second holder of a lock is not refused"
+
+
+CHECKS: dict[str, Callable[[Path], str | None]] = {
+    "rename": _rename, "flush": _flush, "exchange": _exchange, "lock": _lock,
+}  # fmt: skip

@@ -1,0 +1,191 @@
+"""Verify a folder: read every file of a store, of codes or of a run, and compare it with the hash in its manifest.
+
+Hashes find damage and mix-ups, not malice: whoever can write the folder can write new hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fullrank.core.checks import check_path
+from fullrank.core.errors import UserError
+from fullrank.core.files import foreign_files
+from fullrank.data import manifest as manifests
+from fullrank.data.impressions.store import open_store
+from fullrank.run import Run
+from fullrank.run_manifest import ENCODER, FORMAT, SEALED
+from fullrank.semantic_ids.folder import FORMAT as CODES
+from fullrank.semantic_ids.reader import Codes
+from fullrank.training.checkpoint import read_checkpoint
+from fullrank.training.state import RUN_FILES
+
+State = Literal["ok", "differs", "missing", "unreadable", "not hashed"]
+SOUND = ("ok", "not hashed")
+KINDS = {manifests.FORMATS["retrieval"]: "store", manifests.FORMATS["ranking"]: "store of impressions", CODES: "codes"}
+"""What the manifest calls a folder -> what we call it; a run's manifest names no format."""
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """What was found of one file."""
+
+    name: str
+    state: State
+    bytes: int | None = None
+    """Its size; None where it is missing."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found."""
+
+    path: Path
+    kind: str
+    """`store`, `store of impressions`, `codes` or `run`."""
+    files: tuple[FileCheck, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be checked, and why."""
+    problem: str | None = None
+    """Why the folder cannot be opened although its hashes agree."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with what could be checked."""
+        return self.problem is None and all(file.state in SOUND for file in self.files)
+
+    def require_ok(self) -> None:
+        """Raise `UserError` that names the files that are not as they were written."""
+        wrong = [f"{file.name} ({file.state})" for file in self.files if file.state not in SOUND]
+        if wrong:
+            more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+            raise UserError(
+                f"the {self.kind} {str(self.path)!r} is damaged: {', '.join(wrong[:5])}{more}; take another copy, or "
+                "make it again",
+                code="file-damaged",
+            )
+        if self.problem is not None:
+            raise UserError(
+                f"the hashes of the {self.kind} {str(self.path)!r} agree, but it cannot be opened: {self.problem}",
+                code="file-damaged",
+            )
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        files = [{"name": file.name, "state": file.state, "bytes": file.bytes} for file in self.files]
+        return {"path": self.path, "kind": self.kind, "ok": self.ok, "files": files, "notes": list(self.notes)}
+
+
+def verify(folder: str | Path) -> Verification:
+    """Read all files of a store, of codes or of a run, compare them with its manifest, and try to open it.
+
+    Files above the size that opening a store hashes are read here too, and so is a run's checkpoint. Raises `UserError`
+    for a folder that is none of these; what is wrong with one that is stands in the result (`Verification.require_ok`).
+    """
+    path = check_path("the folder", folder)
+    if not (path / manifests.NAME).is_file():
+        raise UserError(
+            f"{str(path)!r} has no {manifests.NAME}; what can be verified: a store, codes, or a run",
+            code="wrong-folder",
+        )
+    manifest = manifests.load_manifest(path)
+    kind = KINDS.get(str(manifest.get("format")), "run" if "format_version" in manifest else None)
+    if kind is None:
+        raise UserError(
+            f"{manifests.NAME} of {str(path)!r} is of no store, codes or run, which are what can be verified",
+            code="wrong-folder",
+        )
+    notes = []
+    files = [_manifest_check(path, manifest), *_listed(path, manifest)]
+    if files[0].state == "not hashed":
+        notes.append(f"{manifests.NAME} has no seal, an older version wrote it: damage to it may stay unnoticed")
+    if kind == "run":
+        notes += _notes_of_run(manifest)
+        files += [*_unlisted(path, {file.name for file in files}), *_checkpoint(path)]
+    known = {file.name for file in files}.union(RUN_FILES if kind == "run" else ())
+    if others := foreign_files(path, known.__contains__):
+        notes.append(f"not of the {kind}, and not checked: {', '.join(others[:5])}{' ...' * (len(others) > 5)}")
+    sound = all(file.state in SOUND for file in files)
+    return Verification(path, kind, tuple(files), tuple(notes), _problem(path, kind) if sound else None)
+
+
+def _manifest_check(path: Path, manifest: Mapping[str, Any]) -> FileCheck:
+    size = (path / manifests.NAME).stat().st_size
+    if manifests.SEAL not in manifest:
+        return FileCheck(manifests.NAME, "not hashed", size)
+    try:
+        manifests.check_seal(manifest, path / manifests.NAME)
+    except UserError:
+        return FileCheck(manifests.NAME, "differs", size)
+    return FileCheck(manifests.NAME, "ok", size)
+
+
+def _listed(path: Path, manifest: Mapping[str, Any]) -> Iterator[FileCheck]:
+    """Files whose hashes the manifest holds; in run format 2 those of the encoder alone."""
+    listed = manifest.get("files")
+    if isinstance(listed, dict):
+        hashes = {str(name): entry.get("sha256") if isinstance(entry, dict) else None for name, entry in listed.items()}
+    else:
+        encoder = manifest.get("encoder")
+        hashes = {name: encoder.get(name) for name in ENCODER} if isinstance(encoder, dict) else {}
+    for name, expected in hashes.items():
+        if Path(name).name == name:  # a manifest cannot point out of its folder
+            yield _compared(path, name, expected)
+        else:
+            yield FileCheck(name, "differs")
+
+
+def _compared(path: Path, name: str, expected: Any) -> FileCheck:
+    file = path / name
+    if not file.is_file():
+        return FileCheck(name, "missing")
+    try:
+        same = manifests.sha256_file(file) == expected
+    except OSError:
+        return FileCheck(name, "unreadable", file.stat().st_size)
+    return FileCheck(name, "ok" if same else "differs", file.stat().st_size)
+
+
+def _notes_of_run(manifest: Mapping[str, Any]) -> list[str]:
+    if manifest.get("format_version") != FORMAT:
+        return [f"run format {manifest.get('format_version')!r} holds no hashes of weights, items and spec"]
+    if manifest.get("finished") is False:
+        return ["training has not ended: the hashes of weights and metrics come at its end"]
+    return []
+
+
+def _unlisted(path: Path, listed: set[str]) -> Iterator[FileCheck]:
+    """Files of a run that are there, and of which the manifest holds no hash."""
+    for name in SEALED:
+        if name not in listed and (path / name).is_file():
+            yield FileCheck(name, "not hashed", (path / name).stat().st_size)
+
+
+def _checkpoint(path: Path) -> Iterator[FileCheck]:
+    if not (path / "checkpoints" / "last.json").exists():
+        return
+    try:
+        found = read_checkpoint(path)
+    except UserError:
+        yield FileCheck("checkpoints", "differs")
+        return
+    yield FileCheck("checkpoints", "ok" if found is not None and found.state.files else "not hashed")
+
+
+def _problem(path: Path, kind: str) -> str | None:
+    """Why the readers refuse the folder; None where they take it."""
+    readers: dict[str, Callable[[Path], object]] = {"run": _read_run, "codes": Codes.open}
+    try:
+        readers.get(kind, open_store)(path)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _read_run(path: Path) -> None:
+    run = Run.open(path)
+    run.rows()
+    if (path / "weights.safetensors").is_file() or run.manifest.get("finished") is not False:
+        run.model()
