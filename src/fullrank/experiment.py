@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_ROUNDS, MOST_SEED
+from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_SEED
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
@@ -30,7 +30,7 @@ class Training(Spec):
     is one of either."""
     batch_size: int = Field(4096, ge=1, le=MOST_COUNT)
     """Events or rows per optimizer step, over all processes and micro-batches."""
-    accumulate: int = Field(1, ge=1, le=MOST_ROUNDS)
+    accumulate: int = Field(1, ge=1, le=MOST_PARTS)
     """Micro-batches that an optimizer step is split into."""
     lr: float = Field(1e-3, gt=0, le=100)
     """Peak learning rate."""

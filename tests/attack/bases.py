@@ -53,9 +53,11 @@ BASES: dict[str, Base] = {
     "diagnose": Base(("@sasrec",), {"--users": "20", "--out": "~rows.jsonl"}),
     "attention": Base(("@sasrec",)),
     "report": Base(("@popularity",), {"--out": "~page.html", "--users": "20"}),
+    "verify": Base(("@sasrec",)),
     "scale fit": Base(("@scaling.csv",), {"--form": "power", "--resamples": "20"}),
     "scale advise": Base(("@scaling.csv",), {"--flops": "1e12", "--form": "power", "--resamples": "20"}),
     "scale growth": Base(("@store",)),
+    "verify": Base(("@store",)),
 }  # fmt: skip
 """Verb -> its base; a verb without one fails `test_every_verb_has_a_base`."""
 

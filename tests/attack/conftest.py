@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +32,10 @@ def watchdog() -> Iterator[None]:
     faulthandler.dump_traceback_later(NATIVE_SECONDS, exit=True, file=sys.__stderr__)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

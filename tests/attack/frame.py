@@ -200,11 +200,11 @@ class _Hang(BaseException):
     """The time of a case is over."""
 
 
-def call(*words: object, seconds: float = SECONDS) -> Said:
+def call(*words: object, seconds: float = SECONDS, memory: int = MEMORY) -> Said:
     """Run a command line in this process. stdout and stderr are read at the file descriptors."""
     given = tuple(str(word) for word in words)
     begun, code, hung = time.perf_counter(), 0, False
-    with captured() as streams, limited(seconds) as clock:
+    with captured() as streams, limited(seconds, memory) as clock:
         try:
             code = main(list(given))
         except _Hang:
@@ -258,14 +258,18 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
 
 
 def command(
-    *words: object, keep: Sequence[Path] = (), may_grow: Sequence[Path] = (), seconds: float = SECONDS
+    *words: object,
+    keep: Sequence[Path] = (),
+    may_grow: Sequence[Path] = (),
+    seconds: float = SECONDS,
+    memory: int = MEMORY,
 ) -> Outcome:
     """Run a command line and judge it; `loss` where a file below the folders `keep` is not what it was.
 
     Below the folders `may_grow` files may be added, none changed or removed.
     """
     before, grown = digest(*keep), digest(*may_grow)
-    outcome = outcome_of(call(*words, seconds=seconds))
+    outcome = outcome_of(call(*words, seconds=seconds, memory=memory))
     after, kept = digest(*keep), digest(*may_grow)
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     changed += [path for path in grown if grown[path] != kept.get(path)]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack import kills
+from tests.attack.bases import leaves
 from tests.attack.frame import Case, Outcome, attacks, check
 from tests.attack.kills import killed_after, killed_at
 from tests.attack.verbs import VERBS
@@ -32,6 +33,15 @@ def cases() -> list[Case]:
 @attacks(cases(), one_in=90)
 def test_a_kill_loses_nothing_and_is_made_good_by_the_next_start(case: Case) -> None:
     check(case)
+
+
+def test_every_verb_that_writes_is_killed() -> None:
+    """But for the demonstration, which calls others, and `scale fit`, which takes long and writes as `scale growth`."""
+    writing = {verb for verb, parameters in leaves().items() if any(one.name == "--out" for one in parameters)}
+    lines = {" ".join(verb.words[:2]) for verb in VERBS if isinstance(verb.words[1], str)}
+    assert {verb for verb in writing if not any(f"{line} ".startswith(f"{verb} ") for line in lines)} == {
+        "demo", "scale fit",
+    }  # fmt: skip
 
 
 def test_a_torn_output_is_noticed() -> None:

@@ -46,6 +46,8 @@ class Verb:
     """It writes an evaluation, two files that are checked against each other: a kill between them may cost both."""
     kind: str = "whole"
     """`whole`: its output is the old one or the new one at any time; `train`, `rows`, `part`: it grows."""
+    once: bool = False
+    """It refuses a folder that holds anything, also what it has written itself."""
     kills: int = 6
     """Places at which the suite kills it: all of them where it has fewer."""
 
@@ -103,8 +105,9 @@ VERBS = (
          (("run-old", "run"),), kind="train", kills=10),
     Verb("grow-run", ("tests.attack.verbs:grow_run", {"run": "@run", "new_items": "@new.csv", "out": "run",
          "start": "mean"}),
-         "run", kills=5),
-    Verb("fill-run", ("fullrank:fill_unseen", {"run": "@run-cold", "out": "run", "start": "mean"}), "run", kills=5),
+         "run", once=True, kills=5),
+    Verb("fill-run", ("fullrank:fill_unseen", {"run": "@run-cold", "out": "run", "start": "mean"}), "run",
+         once=True, kills=5),
     Verb("predict-parquet", ("predict", "@click-run", "@today.csv", "--out", "p.parquet"), "p.parquet",
          (("p.parquet", "p.parquet"),), kills=5),
     Verb("predict-csv", ("predict", "@click-run", "@today.csv", "--out", "p.csv"), "p.csv", (("p.csv", "p.csv"),),
@@ -125,6 +128,8 @@ VERBS = (
                      "--context", "hour=3", *MEASURED, "--store", "@shop",
                      "--impressions", "@clicks", "--candidates", "20", "--out", "both"), "both",
          marker="cascade.json", kills=4),
+    Verb("schema", ("schema", "--kind", "transformer", "--out", "s.json"), "s.json", (("grid.yaml", "s.json"),),
+         kills=4),
     Verb("scale", ("scale", "growth", "@shop", "--out", "growth"), "growth", marker="growth.json", kills=4),
     Verb("sweep", ("sweep", "@grid.yaml", "--data", "@shop", "--out", "grid", "--results", "kept.json"), "grid",
          kind="rows", kills=5),

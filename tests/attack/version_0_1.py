@@ -23,6 +23,7 @@ from benchmarks import machine
 from tests.attack.__main__ import PYTEST, ROOT
 
 POINTS = 21
+TESTS = ("test_review.py", "test_review_crashes.py")
 
 
 def main() -> int:
@@ -54,8 +55,8 @@ def run(source: Path) -> dict[str, dict[str, int]]:
         report = Path(folder) / "junit.xml"
         words = [*PYTEST, "-n", "0", "--tb=no", "-o", f"pythonpath=. {source} tests", f"--junitxml={report}"]
         environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
-        test = str(ROOT / "tests" / "attack" / "test_review.py")
-        subprocess.run([sys.executable, "-m", "pytest", *words, test], cwd=ROOT, env=environment)
+        tests = [str(ROOT / "tests" / "attack" / name) for name in TESTS]
+        subprocess.run([sys.executable, "-m", "pytest", *words, *tests], cwd=ROOT, env=environment)
         found: dict[str, dict[str, int]] = defaultdict(lambda: {"failed": 0, "passed": 0})
         for case in ElementTree.parse(report).getroot().iter("testcase"):
             point = str(int(case.attrib["name"].split("_")[1]))

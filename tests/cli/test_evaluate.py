@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fullrank import api
+from fullrank.cli.evaluate import read_shares
 from fullrank.evaluation import EvaluationResult
+from refusals import refused
 
 if TYPE_CHECKING:
     from conftest import Call, Refuses
@@ -122,3 +124,9 @@ def test_a_folder_that_is_no_run(call: Call, tmp_path: Path, shop: Path) -> None
     (tmp_path / "bad" / "manifest.json").write_text("{")
     assert call("evaluate", tmp_path / "bad").code == 2
     assert call("evaluate", shop / "data").code == 2, "a store is no run"
+
+
+def test_a_list_of_shares_has_an_end() -> None:
+    assert len(read_shares(",".join(f"{n / 1000}" for n in range(1, 100)), [])) == 100
+    with refused("too-many-shares", "101"):
+        read_shares(",".join(f"{n / 1000}" for n in range(1, 102)), [])

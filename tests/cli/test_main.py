@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 import typer
 
 from fullrank.cli import VERBS, build, main
@@ -102,6 +103,8 @@ def test_debug_shows_the_traceback_wherever_it_stands(words: list[str], call: Ca
         (FileNotFoundError(2, "No such file", "a/b"), 2, "file-error", "a/b: No such file"),
         (ModuleNotFoundError("faiss", name="faiss"), 2, "missing-package", "pip install 'fullrank[codes]'"),
         (MemoryError(), 2, "out-of-memory", "memory"),
+        (RuntimeError("[x] DefaultCPUAllocator: can't allocate memory: 8 bytes"), 2, "out-of-memory", "memory"),
+        (torch.OutOfMemoryError("CUDA out of memory"), 2, "out-of-memory", "memory"),
         (ZeroDivisionError("oh"), 1, "bug", "unexpected ZeroDivisionError: oh"),
     ],
 )

@@ -33,7 +33,7 @@ def test_the_least_of_machine_group_and_limit_counts(tmp_path: Path, monkeypatch
     files["/proc/meminfo"][2] = "SwapFree: 0 kB"
     assert memory.available_bytes() == 0
     with refused("too-large-for-memory", "a table", "0.0 GiB", "smaller"):
-        memory.require_memory(1, "a table", "make it smaller")
+        memory.require_memory(memory.SMALL + 1, "a table", "make it smaller")
 
 
 def test_a_system_that_does_not_say_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

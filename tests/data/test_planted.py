@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fullrank.data.sources import EventSource
 from fullrank.data.sources._marketplace import TIERS, Market
 from fullrank.data.sources.planted import Planted
+from fullrank.data.sources.planted_clicks import PlantedClicks
 from refusals import refused
 
 Ints = NDArray[np.int64]
@@ -180,3 +181,18 @@ def test_a_million_events_in_a_few_seconds() -> None:
     events = Planted(users=50_000, items=20_000).read().events
     assert len(events) > 900_000
     assert time.perf_counter() - start < 20.0
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Planted(users=10**8), Planted(users=10**6, events_per_user=1000), Planted(users=3 * 10**7, items=10**7),
+        PlantedClicks(rows=10**9), PlantedClicks(users=2 * 10**9),
+    ],
+)  # fmt: skip
+def test_more_than_the_memory_holds_is_refused_before_it_is_drawn(
+    spec: Planted | PlantedClicks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fullrank.core.memory.available_bytes", lambda: 10**10)
+    with refused("too-large-for-memory", "set fewer"):
+        spec.read() if isinstance(spec, Planted) else spec.impressions()

@@ -191,3 +191,18 @@ def test_default_metrics() -> None:
     names = list(evaluate(Whole(40), STORE, "test").metrics)
     wanted = ["ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty"]
     assert names == [f"{base}@{k}" for base in wanted for k in (1, 5, 10, 20)]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Evaluation(ks=(10**6,)),
+        Evaluation(protocol="sampled", negatives=10**6),
+        Evaluation(sampled=10**6, metrics=("ndcg@5",)),
+    ],
+)
+def test_what_no_memory_holds_is_refused_before_it_is_made(spec: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullrank.core.memory.available_bytes", lambda: 40_000_000)
+    monkeypatch.setattr("fullrank.core.memory.SMALL", 10**7)
+    with refused("too-large-for-memory", "GiB"):
+        evaluate(Whole(40), STORE, "test", spec)

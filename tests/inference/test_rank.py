@@ -131,3 +131,9 @@ def test_progress_counts_users() -> None:
     told: list[tuple[int, int]] = []
     rank(Whole(5), ragged([[1], [2], [3]]), k=1, batch_size=2, progress=lambda done, of: told.append((done, of)))
     assert told == [(2, 3), (3, 3)]
+
+
+def test_lists_that_no_memory_holds_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullrank.core.memory.available_bytes", lambda: 10**9)
+    with refused("too-large-for-memory", "3 lists of 1,000,000,000 items"):
+        rank(Whole(3), ragged([[0], [1], [2]]), k=10**9)

@@ -30,6 +30,8 @@ def test_equal_metrics_have_one_name() -> None:
         ("ndgc@10", "unknown-metric", "did you mean 'ndcg'"),
         ("ndcg", "metric-without-length", "ndcg@10"),
         ("ndcg@0", "invalid-list-length", "'0'"),
+        ("ndcg@1000001", "invalid-list-length", "'1000001'"),
+        ("ndcg@" + "9" * 5001, "invalid-list-length", "1,000,000"),
         ("ndcg@ten", "invalid-list-length", "'ten'"),
         ("ndcg@-1", "invalid-list-length", "'-1'"),
         ("ndcg@1.5", "invalid-list-length", "'1.5'"),

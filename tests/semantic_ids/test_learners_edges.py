@@ -1,4 +1,4 @@
-"""Learners of codes where vectors are few, alike or enormous; in a process of their own, since faiss may end it."""
+"""Learners of codes where vectors are few, alike, or enormous; in a process of its own, since faiss may end it."""
 
 from __future__ import annotations
 

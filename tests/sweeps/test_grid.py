@@ -121,6 +121,17 @@ def test_mistakes_are_named(text: str, tmp_path: Path) -> None:
         Grid.read(path).jobs()
 
 
+def test_a_grid_is_counted_before_it_is_multiplied_out() -> None:
+    axes = {f"a.b{n}": list(range(10)) for n in range(60)}
+    with refused("too-many-runs", "5,000"):
+        Grid.parse({"base": "sasrec", "axes": axes})
+    cells = [{"recipe": "sasrec", "name": f"c{n}", "seeds": list(range(1000))} for n in range(6)]
+    with refused("too-many-runs", "6000"):
+        Grid.parse({"cells": cells})
+    Grid.parse({"cells": cells[:5]})
+    Grid.parse({"base": "sasrec", "axes": {"training.lr": list(range(1, 51))}, "seeds": list(range(100))})
+
+
 def test_settings_survive_the_way_to_text_and_back() -> None:
     given = {"a.b": 1e-5, "c": {"kind": "x", "n": 2}, "d": None, "e": "word", "f": [1, 2], "g": True}
     back = from_settings(as_settings(given))

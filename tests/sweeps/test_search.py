@@ -41,6 +41,14 @@ def test_bad_ranges_are_refused(tree: dict, code: str) -> None:
         Range.parse(tree)
 
 
+def test_trials_are_counted_before_points_are_drawn() -> None:
+    space = {"training.lr": {"log": [1e-3, 1e-2]}}
+    with refused("too-many-runs", "5,000"):
+        Search.parse({"cells": ["sasrec"], "space": space, "trials": 6000})
+    with refused("too-many-runs", "6000"):
+        Search.parse({"cells": ["sasrec", "gru4rec"], "space": space, "trials": 30, "seeds": list(range(100))})
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_points_fill_every_axis_evenly(seed: int) -> None:
     points = np.array(list(itertools.islice(halton(6, seed), 210)))

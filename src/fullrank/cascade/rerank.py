@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, constant_column
 from fullrank.cascade.stages import RankingStage
+from fullrank.core.bounds import MOST_LIST
 from fullrank.core.checks import check_number, check_whole
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
@@ -169,8 +170,8 @@ def blocks(users: int, candidates: int) -> list[tuple[int, int]]:
     return [(low, min(low + size, users)) for low in range(0, users, size)]
 
 
-MOST_CANDIDATES = 2**31
-"""More than any catalogue has."""
+MOST_CANDIDATES = MOST_LIST
+"""As many as a ranked list may have."""
 
 
 def check_candidates(k: int, candidates: int, blend: float) -> None:

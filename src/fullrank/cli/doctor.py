@@ -144,8 +144,8 @@ def _folder(output: Output) -> dict[str, Any]:
     output.say(f"folder: {here} can be written to ({', '.join(name for name in found if name not in lacking)})")
     for name, why in lacking.items():
         output.say(f"  {name}: NO, {why}; {LESS[name]}")
-    problem = f"the file system of {here} does not do what is needed: {'; '.join(broken)}" if broken else None
-    return {"ok": not broken, "path": here, "problem": problem, "file_system": found}
+    told = f"the file system of {here} does not do what is needed: {'; '.join(broken)}" if broken else None
+    return {"ok": not broken, "path": here, "problem": told, "file_system": found}
 
 
 def _self_test(output: Output) -> dict[str, Any]:

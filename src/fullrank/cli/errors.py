@@ -93,6 +93,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
+    if isinstance(error, UnicodeEncodeError) and any(_broken(word) for word in words):
+        return Explained("a word of the command line is no UTF-8 text; give names and ids as UTF-8", "not-utf8")
     if isinstance(error, MemoryError) or _out_of_memory(error):
         return Explained(
             "the memory of this machine or device is not enough for this; give it less at once, or a larger machine",

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from fullrank.run import Run
 
 
+MOST_SHARES = 100
+"""Shares that `--drop` takes."""
+
+
 def add(app: typer.Typer) -> None:
     app.command("evaluate", cls=spec_options(EVALUATION, REASONING))(evaluate)
 
@@ -274,6 +278,11 @@ def read_shares(text: str, changes: list[str]) -> list[float]:
         raise UserError(
             f"--drop {text!r} is no list of shares; write it as --drop 0.1,0.2,0.3", code="not-shares"
         ) from None
+    if len(shares) > MOST_SHARES:
+        raise UserError(
+            f"--drop names {len(shares):,} shares, each of which is an evaluation: give at most {MOST_SHARES}",
+            code="too-many-shares",
+        )
     for share in shares:
         if not 0 <= share < 1:
             raise UserError(

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 import urllib3
-from urllib3.exceptions import HTTPError, InvalidHeader, LocationValueError
+from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry, make_headers, parse_url
 
 from fullrank.core.errors import UserError, brief
@@ -242,16 +242,22 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
     headers = {"User-Agent": "fullrank (dataset download)", "Accept-Encoding": "identity"}
     if part.done:
         headers |= {"Range": f"bytes={part.done}-"} | ({"If-Range": part.validator} if part.validator else {})
+    if not url.startswith(("http://", "https://")):
+        raise UserError(
+            f"cannot download {brief(url)}: give an address that starts with http:// or https://",
+            code="address-not-http",
+        )
     try:
-        if not url.startswith(("http://", "https://")):
-            raise LocationValueError
         response = _pool(url).request(
             "GET", url, headers=headers, retries=_RETRIES, timeout=TIMEOUT, preload_content=False,
             decode_content=False, enforce_content_length=False,
         )  # fmt: skip
-    except ValueError:  # of the address, or of one that it redirects to: urllib3's LocationValueError, urljoin's own
-        sentence = f"cannot download {brief(url)}: give an address that starts with http:// or https://"
-        raise UserError(sentence, code="address-not-http") from None
+    except ValueError as error:  # urllib3's LocationValueError, urljoin's own
+        raise UserError(
+            f"cannot download {brief(url)}: {_shown(str(error)[:80])}; it, or what it redirects to, is no address that "
+            "starts with http:// or https://",
+            code="address-not-http",
+        ) from None
     except HTTPError as error:
         cause = _cause(error)
         if isinstance(cause, ssl.SSLCertVerificationError):

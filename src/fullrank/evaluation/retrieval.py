@@ -30,6 +30,8 @@ from fullrank.metrics import MetricInputs, RankedLists, match
 from fullrank.metrics.exposure import history_popularity
 from fullrank.models.sequential.reasoning.budget import described
 
+PLACE_BYTES = 40
+"""Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums over it."""
 Split = Literal["validation", "test"]
 LONG = 1000
 """Places of a list that is refused where the catalogue has fewer items."""
@@ -97,11 +99,16 @@ def measure(
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
     users = everybody.take(slice(shard[0], None, shard[1]))
-    model = visible_model(model, spec)
+    model, longest = visible_model(model, spec), longest_list(spec)
+    require_memory(
+        PLACE_BYTES * len(users) * longest,
+        f"the metrics of {len(users):,} users with lists of {longest:,} items",
+        "lower ks and the lengths in metrics",
+    )
     if spec.protocol == "sampled":
         hits = sampled_hits(model, users, store.catalog.popularity, spec, device, progress)
         return _rows(users, protocol, store, spec, MetricInputs(hits, users.truth.lengths))
-    ranking = ranked(model, users.histories, spec, longest_list(spec), device, progress)
+    ranking = ranked(model, users.histories, spec, longest, device, progress)
     rows = rows_of_lists(users, protocol, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
         return rows

@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.memory import require_memory
 from fullrank.core.progress import Progress
 from fullrank.core.random import uniform_at
 from fullrank.data.batch import Model, Scorer
@@ -36,6 +37,8 @@ from fullrank.inference.exact import block_scorer
 from fullrank.metrics import MetricInputs
 from fullrank.metrics.names import ACCURACY
 
+DRAW_BYTES = 48
+"""Memory of a negative while it is drawn and scored: its numbers, its item and its score."""
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""
 DRAWN = 1 << 22
@@ -134,6 +137,7 @@ def negatives(
     `users` are the ids that randomness is a function of. Raises `UserError` where a user has (almost) no item left.
     """
     size = len(weights)
+    _require_memory(len(users), count)
     rows = np.repeat(np.arange(len(users)), count)
     place = np.repeat(np.asarray(users, dtype=np.uint64), count), np.tile(np.arange(count, dtype=np.uint64), len(users))
     ends = np.cumsum(weights)
@@ -153,9 +157,15 @@ def negatives(
 
 def shared_negatives(groups: Int[np.ndarray, "G"], count: int, items: int, seed: int) -> Int[np.ndarray, "G n"]:
     """The draws of each group of users."""
+    _require_memory(len(groups), count)
     places = np.repeat(groups, count), np.tile(np.arange(count), len(groups))
     drawn = (uniform_at(seed, places[0], places[1].astype(np.uint64)) * items).astype(np.int64)
     return drawn.reshape(len(groups), count)
+
+
+def _require_memory(users: int, count: int) -> None:
+    what = f"drawing {count:,} negatives for {users:,} users at once"
+    require_memory(DRAW_BYTES * users * count, what, "ask for fewer negatives, or set batch_size")
 
 
 def target_places(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fullrank.core.jagged import Jagged
+from fullrank.core.memory import require_memory
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Batch, Model
 from fullrank.data.histories import Histories
@@ -26,6 +27,8 @@ from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.metrics import RankedLists
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
+LIST_BYTES = 12
+"""Memory of a place in a list: id and score."""
 TopOfStates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(states, rows of the batch) -> scores and ids of the best items of these rows."""
 
@@ -63,6 +66,7 @@ def rank(
     # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
     width = max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK)) if block is None else block
     width = min(width, max(model.num_items, 1))
+    require_memory(LIST_BYTES * len(histories) * k, f"{len(histories):,} lists of {k:,} items", "ask for shorter lists")
     ids = np.full((len(histories), k), -1, dtype=np.int64)
     scores = np.full((len(histories), k), -np.inf, dtype=np.float32)
     seen_items = histories.items if policy == "exclude" else None

@@ -80,7 +80,7 @@ def split_name(text: str) -> tuple[str, int]:
         )
     if not length.isdecimal() or len(length) > 20 or not 1 <= int(length) <= MOST_LIST:
         raise UserError(
-            f"the list length of the metric {text!r} must be a whole number of 1 to {MOST_LIST:,}, not {length!r}",
+            f"the list length of the metric {text!r} must be a whole number from 1 to {MOST_LIST:,}, not {length!r}",
             code="invalid-list-length",
         )
     return base, int(length)

@@ -19,6 +19,7 @@ from fullrank.sweeps.jobs import (
     Cell,
     Job,
     Split,
+    check_count,
     check_distinct_folders,
     check_name,
     check_seeds,
@@ -76,6 +77,8 @@ class Grid(Spec):
         for axis in self._axes():
             if not axis:
                 raise UserError("an axis of the grid has no values", code="empty-axis")
+        combinations = math.prod(len(axis) for axis in self._axes()) if self.base is not None else 0
+        check_count(sum(len(cell.seeds or self.seeds) for cell in self.cells) + combinations * len(self.seeds))
         return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Grid:

@@ -14,13 +14,15 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.overrides import read_setting
 from fullrank.core.registry import kinds
 from fullrank.core.spec import BEFORE, Spec
 from fullrank.experiment import Experiment, find_experiment
 
 Split = Literal["validation", "test"]
+MOST_JOBS = 5000
+"""Runs of a sweep or a search: their experiments are all made before the first starts, in about 15 seconds."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """Names of cells are names of folders."""
 
@@ -173,10 +175,20 @@ def check_name(name: str) -> None:
         )
 
 
+def check_count(runs: int) -> None:
+    """Raise `UserError` for more runs than a study may have, before one of them is made."""
+    if runs > MOST_JOBS:
+        raise UserError(
+            f"these are {brief(runs)} runs (cells times seeds, and times trials), and a study has at most "
+            f"{MOST_JOBS:,}: take fewer, or split them over several files",
+            code="too-many-runs",
+        )
+
+
 def check_seeds(seeds: Iterable[int]) -> None:
     given = list(seeds)
     if len(set(given)) < len(given) or any(s < 0 for s in given):
-        raise UserError(f"seeds must be different numbers of at least 0, not {given}", code="invalid-seeds")
+        raise UserError(f"seeds must be different numbers of at least 0, not {brief(given)}", code="invalid-seeds")
 
 
 def check_distinct_folders(jobs: Iterable[Job]) -> None:

@@ -13,7 +13,7 @@ from fullrank.core.bounds import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, SeedNumbe
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
-from fullrank.sweeps.jobs import Cell, Job, check_distinct_folders, check_name, check_seeds, make_jobs
+from fullrank.sweeps.jobs import Cell, Job, check_count, check_distinct_folders, check_name, check_seeds, make_jobs
 from fullrank.sweeps.samplers import Range, halton
 
 MOST = 12
@@ -65,6 +65,7 @@ class Search(Spec):
     def _every_cell_has_a_space(self) -> Search:
         check_name(self.name)
         check_seeds(self.seeds)
+        check_count(len(self.cells) * self.trials * len(self.seeds))
         for cell in self.cells:
             space = self.space_of(cell)
             if not space:

