@@ -158,11 +158,6 @@ def test_models_see_user_rows_and_times() -> None:
         ({"selection": "ndcg"}, ("metric-without-length", "selection", "'ndcg'", "ndcg@10")),
         ({"ks": []}, ("invalid-list-length", "ks", "[]")),
         ({"ks": [0]}, ("invalid-list-length", "ks", "[0]")),
-        ({"ks": [10**6 + 1]}, ("invalid-list-length", "ks", "1,000,000")),
-        ({"metrics": ["ndcg@1000001"]}, ("invalid-list-length", "'1000001'", "1,000,000")),
-        ({"metrics": ["ndcg@" + "9" * 5000]}, ("invalid-list-length",)),
-        ({"sampled": 10**8}, ("invalid-setting", "sampled", "1000000", 10**8)),
-        ({"seed": -1}, ("invalid-setting", "seed", -1)),
         ({"negatvies": 3}, ("unknown-setting", "'negatvies'", "'negatives'")),
         ({"seen": "hide"}, ("invalid-setting", "seen", "'hide'", "'exclude'", "'keep'")),
     ],
@@ -177,14 +172,6 @@ def test_settings_round_trip_and_the_selection_is_cheap() -> None:
     assert Evaluation.from_text(spec.to_yaml()) == spec
     assert list(evaluate(Whole(40), STORE, "test", spec.for_selection()).metrics) == ["recall@3"]
     assert Evaluation(selection=" ndcg@05").selection == "ndcg@5"
-
-
-def test_lists_longer_than_the_catalogue_are_refused() -> None:
-    """Places are memory for every user; up to a thousand they cost nothing worth a word."""
-    assert evaluate(Whole(40), STORE, "test", Evaluation(ks=(1000,), bootstrap=0)).metrics["recall@1000"] == 1
-    for spec in (Evaluation(ks=(1001,)), Evaluation(metrics=("ndcg@10", "mrr@1000000"))):
-        with refused("list-longer-than-catalogue", "40 items", "1,000"):
-            evaluate(Whole(40), STORE, "test", spec)
 
 
 def test_default_metrics() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import Kept, Whole
-from fullrank.evaluation import Evaluation, evaluate, sampled
+from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.sampled import negatives, target_places
 from fullrank.metrics.names import ACCURACY
 from refusals import refused
@@ -65,16 +65,6 @@ def test_ties_go_to_the_target() -> None:
     sampled = evaluate(flat, store, "test", Evaluation(protocol="sampled", bootstrap=0))
     assert sampled.metrics["ndcg@1"] == 1.0
     assert evaluate(flat, store, "test", Evaluation(bootstrap=0)).metrics["ndcg@1"] < 0.2
-
-
-@pytest.mark.parametrize("drawn", [1, 40, 100])
-def test_negatives_drawn_at_once_change_nothing(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Down to one user at a time."""
-    store, spec = Kept.random(25, 60), Evaluation(protocol="sampled", negatives=9, ks=(3,), bootstrap=0, block=17)
-    whole = evaluate(Whole(60, max_length=4), store, "test", spec).per_user.values
-    monkeypatch.setattr(sampled, "DRAWN", drawn)
-    parts = evaluate(Whole(60, max_length=4), store, "test", spec).per_user.values
-    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
 
 
 @pytest.mark.parametrize("source", [None, "uniform", "popularity"])

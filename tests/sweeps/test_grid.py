@@ -25,12 +25,6 @@ def test_axes_are_multiplied_the_last_one_fastest() -> None:
     assert [cell.name for cell in grid.expand()][0] == "sasrec-dim32-lr1e-3"
 
 
-def test_a_grid_of_a_billion_runs_is_counted_not_made() -> None:
-    axes = ", ".join(f"model.a{n}: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]" for n in range(9))
-    with refused("grid-too-large", "10000000000", "10,000"):
-        Grid.from_text(f"{{base: sasrec, axes: {{{axes}}}, seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}}").expand()
-
-
 def test_a_list_of_mappings_is_one_axis_whose_settings_change_together() -> None:
     text = """
     base: sasrec

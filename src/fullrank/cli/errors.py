@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "sentence_transformers": "text",
+    "huggingface_hub": "text",
     "sentencepiece": "text",
     "faiss": "codes",
     "optuna": "tune",

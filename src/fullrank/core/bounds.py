@@ -24,7 +24,7 @@ MOST_LENGTH = 2**20
 MOST_LIST = 10**6
 """Places of a ranked list, items kept by a search, negatives of a query."""
 MOST_BINS = 10**5
-"""Buckets of a number, bins of a curve, negatives of a user, and resamplings behind an interval."""
+"""Buckets of a number, bins of a curve, and resamplings behind an interval."""
 MOST_EPOCHS = 10**6
 """Passes over the data."""
 MOST_ROUNDS = 10**4

@@ -33,10 +33,6 @@ from fullrank.models.sequential.reasoning.budget import described
 PLACE_BYTES = 40
 """Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums over it."""
 Split = Literal["validation", "test"]
-LONG = 1000
-"""Places of a list that is refused where the catalogue has fewer items."""
-PLACE_BYTES = 24
-"""Memory that a place of a user's list takes: its item, twice, whether it is a target, and a metric's weight."""
 TIES = {
     "full": "score descending, item id ascending",
     "sampled": "target first: place = 1 + negatives scored higher",
@@ -129,7 +125,6 @@ def users_and_protocol(model: Model, store: EvalStore, split: str, spec: Evaluat
             code="catalogue-size-differs",
         )
     users, skipped = _users(store, split, spec)
-    _check_lists(longest_list(spec), len(users), model.num_items)
     protocol = _protocol(store, split, spec, len(users), skipped)
     protocol |= _inference(model, spec)
     hides_seen = spec.seen == "exclude" and spec.protocol == "full"
@@ -218,17 +213,6 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
         )
     order = np.flatnonzero(keep)[np.argsort(whole.users[keep], kind="stable")]
     return whole.take(order), int(np.sum(~keep))
-
-
-def _check_lists(k: int, users: int, items: int) -> None:
-    """Raise `UserError` for lists that are much longer than the catalogue, or take more memory than there is."""
-    if k > max(items, LONG):
-        raise UserError(
-            f"lists of {k:,} places are asked for and the catalogue has {items:,} items: set evaluation.ks, and what "
-            f"follows an @ in evaluation.metrics, to at most {max(items, LONG):,}",
-            code="list-longer-than-catalogue",
-        )
-    require_memory(PLACE_BYTES * users * k, f"lists of {k:,} places for each of {users:,} users", "set evaluation.ks")
 
 
 def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:

@@ -41,8 +41,6 @@ DRAW_BYTES = 48
 """Memory of a negative while it is drawn and scored: its numbers, its item and its score."""
 ROUNDS = 200
 """Redraws of a forbidden negative before giving up."""
-DRAWN = 1 << 22
-"""Negatives of users that are drawn at once: some hundred MB."""
 SHARED_BY = 128
 """Rows of users that share a draw: SRT's evaluation batch."""
 
@@ -61,26 +59,16 @@ def sampled_hits(
     """Which of the first places of each user's candidates hold a target, under the sampled protocol."""
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
 
-    count = spec.negatives or 100
-
     def places(scorer: Scorer, at: Int[np.ndarray, "B"]) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
-        """Some users at a time, so that the table of their negatives has at most `DRAWN` places."""
-        parts = np.array_split(np.arange(len(at)), -(-len(at) * count // DRAWN))
-        found = [placed(scorer, at, some) for some in parts if len(some)]
-        return np.concatenate([own for own, _ in found]), np.concatenate([place for _, place in found])
-
-    def placed(
-        scorer: Scorer, at: Int[np.ndarray, "B"], some: Int[np.ndarray, "b"]
-    ) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
-        truth = users.truth.take(at[some])
+        truth = users.truth.take(at)
         own, targets, forbidden = truth.row_of(), truth.flat(), truth.keys(len(popularity))
         if spec.seen == "exclude":
-            forbidden = np.concatenate([forbidden, users.histories.items.take(at[some]).keys(len(popularity))])
-        drawn = negatives(users.users[at[some]], count, weights, np.unique(forbidden), spec.seed)
-        pairs = some[np.concatenate([np.repeat(np.arange(len(some)), count), own])]
+            forbidden = np.concatenate([forbidden, users.histories.items.take(at).keys(len(popularity))])
+        drawn = negatives(users.users[at], spec.negatives or 100, weights, np.unique(forbidden), spec.seed)
+        pairs = np.concatenate([np.repeat(np.arange(len(at)), drawn.shape[1]), own])
         scores = pair_scores(scorer, pairs, np.concatenate([drawn.ravel(), targets]), block=_block(model, spec))
         others = scores[: drawn.size].reshape(drawn.shape)
-        return some[own], target_places(scores[drawn.size :], own, others)
+        return own, target_places(scores[drawn.size :], own, others)
 
     return _hits(model, users, spec, max(n.k for n in spec.names()), places, device, progress)
 

@@ -37,7 +37,7 @@ class Evaluation(Spec):
     """Whether items of the whole history are kept out of the ranking, or ranked like any other."""
     protocol: Literal["full", "sampled"] = "full"
     """Rank the whole catalogue, or each target among sampled negatives (not comparable with anything else)."""
-    negatives: int | None = Field(default=None, ge=1, le=MOST_BINS)
+    negatives: int | None = Field(default=None, ge=1, le=MOST_LIST)
     """Sampled protocol: negatives per user; None is 100."""
     negatives_from: Literal["uniform", "popularity"] | None = None
     """Sampled protocol: drawn evenly (None) or by training popularity."""

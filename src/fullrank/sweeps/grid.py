@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import (
@@ -27,8 +27,6 @@ from fullrank.sweeps.jobs import (
     recipe_label,
 )
 
-MOST_JOBS = 10_000
-"""Runs of a grid: every experiment is built before the first begins."""
 Zipped = tuple[dict[str, Any], ...]
 """Settings that go together: one mapping per place on the axis, with an optional `name`."""
 
@@ -88,18 +86,11 @@ class Grid(Spec):
 
     def expand(self) -> list[Cell]:
         """Every cell with all of its settings, in the order in which they run."""
-        places = math.prod(len(axis) for axis in self._axes()) if self.base is not None else 0
-        count = (len(self.cells) + places) * len(self.seeds)
-        if count > MOST_JOBS:
-            raise UserError(
-                f"the grid has {brief(count)} runs ({len(self.cells):,} cells, {brief(places)} places of the axes, "
-                f"{len(self.seeds)} seeds); a sweep has at most {MOST_JOBS:,}: take values out, or make several grids",
-                code="grid-too-large",
-            )
         cells = [c.model_copy(update={"set": {**self.set, **c.set}}) for c in self.cells]
         if self.base is not None:
+            places = itertools.product(*self._axes())
             taken = {c.name for c in cells}
-            cells += [_cell(self.base, self.set, place, taken) for place in itertools.product(*self._axes())]
+            cells += [_cell(self.base, self.set, place, taken) for place in places]
         return cells
 
     def jobs(self) -> list[Job]:

@@ -26,7 +26,7 @@ BLOCK = 16_384
 START = 1_577_836_800
 """The market opens on 2020-01-01 00:00 UTC (seconds since 1970) and runs for three years."""
 YEAR = 365 * 86_400
-EVENT_BYTES, USER_BYTES, ITEM_BYTES = 60, 200, 400
+EVENT_BYTES, USER_BYTES, ITEM_BYTES = 100, 300, 1000
 """Memory that they take at least, measured on a million of each."""
 REDRAWS = 4
 """Times that an item which the user already has is drawn again before the repeat is accepted."""

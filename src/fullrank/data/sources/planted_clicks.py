@@ -29,7 +29,7 @@ from fullrank.data.sources import ImpressionTables, RemoteFile
 START = 1_577_836_800
 """2020-01-01 00:00 UTC; rows are a second apart."""
 DEVICES, HOURS, TAGS = ("phone", "tablet", "laptop", "tv"), 24, ("new", "sale", "local", "gift", "used", "premium")
-ROW_BYTES, SIGN_BYTES = 150, 9
+ROW_BYTES, SIGN_BYTES = 150, 24
 """Memory that an impression takes at least, and a user or an item."""
 BLOCK = 1 << 20
 """Rows drawn at once."""

@@ -63,7 +63,6 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
     folder = folder_of(model)
     answers = folder is None and _hub_answers(model)
     try:
-        local = folder is not None or not _on_hub(model)
         loaded = SentenceTransformer(
             str(folder or model),
             device=device,
