@@ -20,7 +20,6 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
     "pydantic_core": "pydantic",
     "faiss": "faiss-cpu",
-    "huggingface_hub": "huggingface-hub",
     "sentence_transformers": "sentence-transformers",
 }
 

@@ -7,6 +7,7 @@ Files are read through `Run.file`, which compares their hashes with the manifest
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -46,6 +47,8 @@ from fullrank.run_manifest import (
     write_manifest,
 )  # fmt: skip
 
+_MOST = 1e15
+"""Steps, epochs and seconds of a row of metrics; far above any training."""
 CatalogOrEncoder = Catalog | FieldEncoder
 """What a model is built on: the items of a recommender, the encoder of a ranking model."""
 
@@ -274,7 +277,19 @@ def metrics_rows(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    return list(takewhile(lambda row: isinstance(row.get("step"), int), read_jsonl(path)))
+    return list(takewhile(_is_row, read_jsonl(path)))
+
+
+def _is_row(row: dict[str, Any]) -> bool:
+    """Whether an object has a step, an epoch, and numbers where figures of training and validation stand."""
+    figures = [value for name, value in row.items() if name.startswith(("train/", "validation/"))]
+    seconds = [row.get(name, 0) for name in ("epoch", "seconds", "validation_seconds")]
+    numbers = [*figures, *seconds]
+    return (
+        type(row.get("step")) is int
+        and all(type(one) in (int, float) and not abs(one) > sys.float_info.max for one in numbers)
+        and all(abs(one) <= _MOST for one in (row["step"], *seconds))  # neither NaN nor infinite
+    )
 
 
 def is_run(folder: Path) -> bool:

@@ -245,7 +245,7 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
         return Outcome("ok") if not errors else Outcome("noise", f"exit 0 with an error: {errors[0][:300]}")
     if len(errors) != 1 or last != errors[0]:
         return Outcome("noise", f"not one sentence at the end of stderr: {said.err[-300:]}")
-    if len(last) > SENTENCE:
+    if len(last.removeprefix("Error: ")) > SENTENCE:
         return Outcome("noise", f"a sentence of {len(last):,} characters: {last[:200]}")
     for word in said.words:
         for start in range(0, max(0, len(word) - SHOWN), SHOWN // 2):

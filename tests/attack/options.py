@@ -132,8 +132,8 @@ REPLACES = {
 
 def spoken(verb: str, words: list[str], place: Path) -> Outcome:
     """The base of a verb with words behind it."""
-    base = changed(verb)
-    return bare([*base[: len(verb.split())], *words, *base[len(verb.split()) :]], place)
+    base, behind = changed(verb), len(verb.split()) + 1  # behind --json
+    return bare([*base[:behind], *words, *base[behind:]], place)
 
 
 def bare(words: list[str], place: Path) -> Outcome:

@@ -69,7 +69,7 @@ COLUMNS: dict[str, Callable[[pl.Series], pl.Series]] = {
     "durations": _series(lambda n: [timedelta(k) for k in range(n)]),
     "clock": _series(lambda n: [time(k % 24) for k in range(n)]),
     "decimals": _series(lambda n: [Decimal(k) / 4 for k in range(n)]),
-    "categories": lambda column: column.cast(pl.String, strict=False).cast(pl.Categorical),
+    "categories": lambda column: pl.Series(column.name, [f"{value}" for value in column.to_list()], pl.Categorical),
     "text": lambda column: pl.Series(column.name, [f"{value}" for value in column.to_list()]),
     "padded": lambda column: pl.Series(column.name, [f" {value} " for value in column.to_list()]),
     "zeros-before": lambda column: pl.Series(column.name, [f"00{k}" for k in range(len(column))]),
@@ -109,6 +109,7 @@ TABLES: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
 }
 
 
+SUFFIXES = ("parquet", "csv", "jsonl")
 OF_EACH = 14
 """Changes that a column gets, a different choice for each."""
 
@@ -117,7 +118,9 @@ def cases() -> Iterator[Case]:
     """Every case of tables."""
     for (verb, parameter), table in READ.items():
         for name in TABLES:
-            for suffix in ("parquet", "csv", "jsonl") if name in ("no-rows", "one-row", "odd-names") else ("parquet",):
+            for suffix in SUFFIXES if name in ("no-rows", "one-row", "odd-names") else SUFFIXES[:1]:
+                if suffix == "csv" and any(kind.is_nested() for kind in table().dtypes):
+                    continue  # CSV has no vectors
                 yield Case(
                     "tables", verb, f"{parameter}:{name}.{suffix}", partial(with_table, verb, parameter, name, suffix)
                 )

@@ -233,9 +233,9 @@ def _cut(home: Path) -> None:
 
 
 VOLATILE = re.compile(
-    r"seconds$|_per_s$|hours|^pace$|^seal$|^taken$|^estimate$|^since$|^created|^command$|^resumed_at_step$|^load"
+    r"seconds$|_per_s$|hours|^pace$|^seal$|^taken$|^estimate$|^since$|^created|^command$|^resumed_at_step$|^load|^code$"
 )
-"""Keys whose values no two runs have in common."""
+"""Keys whose values no two runs have in common; `code` is the commit, which a developer may make meanwhile."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
 
 
@@ -258,7 +258,9 @@ def _said(path: Path, home: Path) -> str:
         if path.suffix == ".json":
             content = _plain(json.loads(content), home)
         elif path.suffix == ".jsonl":
-            content = b"\n".join(_plain(json.loads(line), home) for line in content.splitlines())
+            rows = [json.loads(line) for line in content.splitlines()]
+            # a sweep adds a row for a run that failed, and another one when that run is done again
+            content = b"\n".join(_plain(row, home) for row in rows if not (isinstance(row, dict) and row.get("error")))
     except ValueError:
         return "torn"
     if path.suffix == ".html":

@@ -271,6 +271,20 @@ def test_a_table_of_frames(tmp_path: Path, name: str) -> None:
     assert found["a"].to_list() == list(range(30)) and table.rows == 30 and left(tmp_path) == [name]
 
 
+def test_a_table_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.mkdir
+
+    def full(self: Path, *given: object, **named: object) -> None:
+        if self.name == "pieces":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with refused("not-written", tmp_path / "x.parquet", os.strerror(errno.ENOSPC)), TableWriter(tmp_path / "x.parquet"):
+        pass
+    assert left(tmp_path) == []
+
+
 def test_tables_that_cannot_be(tmp_path: Path) -> None:
     with refused("unknown-suffix", ".xls", "x.xls"):
         write_table(FRAME, tmp_path / "x.xls")

@@ -315,3 +315,14 @@ def test_settings_without_effect_are_refused() -> None:
     spec = Prepare().override("columns.type=what", "event_types=buy", "k_core=[5, 2]", "columns.time=null")
     assert spec.event_types == ("buy",) and spec.per_user_and_item == (5, 2)
     assert Prepare.from_text(spec.to_yaml()) == spec == Prepare.from_text(spec.to_json())
+
+
+def test_a_folder_of_many_other_files_is_not_searched_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullrank.data.frames.MOST_OTHERS", 3)
+    for name in "abc":
+        (tmp_path / "in" / name).mkdir(parents=True)
+    write(EVENTS, tmp_path / "in" / "a" / "events.parquet")
+    prepare(tmp_path / "in", tmp_path / "store")
+    (tmp_path / "in" / "b" / "c.txt").touch()
+    with refused("folder-too-large", str(tmp_path / "in"), "3"):
+        prepare(tmp_path / "in", tmp_path / "other")

@@ -244,7 +244,8 @@ def test_a_folder_in_use_and_a_damaged_record_are_refused(store: Store, tiny: Ti
 @pytest.mark.parametrize(
     "wrong",
     [{"seconds": -1}, {"seconds": {"train": "1"}}, {"metrics": {"test": 1}}, {"seed": "0"}, {"cell": None},
-     {"error": 5}, {"metrics": {"test": {"ndcg@10": True}}}, {"epochs": -1}],
+     {"error": 5}, {"metrics": {"test": {"ndcg@10": True}}}, {"epochs": -1}, {"seconds": {}}, {"metrics": None},
+     {"error": "x", "seconds": None}],
 )  # fmt: skip
 def test_a_row_with_a_value_of_another_type_is_refused(
     wrong: dict[str, Any], store: Store, tiny: Tiny, out: Path

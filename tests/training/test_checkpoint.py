@@ -196,6 +196,13 @@ def test_a_state_of_another_moment_is_found_by_its_hash(market: Store, run: Path
         resume(market, run)
 
 
+def test_a_pointer_that_lost_its_hash_is_refused(market: Store, run: Path) -> None:
+    """Else nothing would vouch for state.json, and so for none of the files."""
+    (run / "checkpoints" / "last.json").write_text(json.dumps({"folder": newest(run).name}))
+    with refused("file-damaged", "last.json"):
+        resume(market, run)
+
+
 @pytest.mark.parametrize(
     "named", ["../..", "/etc", "step-", "step-x", "step-²", "step-1/../..", "", None, 3, ["step-1"], "step-" + "1" * 99]
 )

@@ -123,6 +123,25 @@ def test_a_row_cut_short_is_left_out(good: Path, tmp_path: Path) -> None:
     assert Run.open(tmp_path / "run").rows() == rows
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '"step": true, "epoch": 1', '"step": 9, "epoch": "1"', '"step": 9, "epoch": NaN', '"step": 9, "epoch": 1e400',
+        f'"step": 9, "epoch": {10**400}', '"step": 9, "epoch": 1, "seconds": []',
+        '"step": 9, "epoch": 1, "validation/ndcg@10": "0.5"', '"step": 9, "epoch": 1, "train/loss": null',
+    ],
+)  # fmt: skip
+def test_a_row_that_training_did_not_write_is_left_out_with_those_behind_it(
+    wrong: str, good: Path, tmp_path: Path
+) -> None:
+    """Of a run without hashes; they are shown and summed by verbs."""
+    folder = as_format_2(shutil.copytree(good, tmp_path / "run"))
+    rows = Run.open(folder).rows()
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(f'{{"event": "epoch", {wrong}}}\n{{"event": "epoch", "step": 99, "epoch": 1}}\n')
+    assert Run.open(folder).rows() == rows
+
+
 def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> None:
     from fullrank.core.registry import kinds
 

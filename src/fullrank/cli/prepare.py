@@ -14,7 +14,7 @@ import typer
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.options import AsJson, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError, brief, did_you_mean
 
 if TYPE_CHECKING:
     from fullrank.data.events.prepare import Prepare
@@ -107,7 +107,8 @@ def _effective(spec: Prepare, changes: list[str]) -> Prepare:
     """The spec, unless it was told a column of ratings that nothing reads. A source names its own in any case."""
     if spec.min_rating is None and any(change.startswith("columns.rating=") for change in changes):
         raise UserError(
-            f"--rating-col {spec.columns.rating} has no effect without --min-rating, the least rating that is kept",
+            f"--rating-col {brief(spec.columns.rating)} has no effect without "
+            "--min-rating, the least rating that is kept",
             code="setting-without-effect",
         )
     return spec

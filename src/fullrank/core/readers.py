@@ -28,6 +28,9 @@ MOST_LEVELS = 100
 MOST_DIGITS = 1000
 """Characters of a number, in whatever base: Python refuses to print one of more than 4,300 decimal digits."""
 
+_NOT_THE_FILE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES})
+"""Errors of the system that say nothing about what a file holds."""
+
 
 def read_text(path: str | Path, most: int = MOST_YAML) -> str:
     """The text of a file. Raises `UserError` where it cannot be read, is not UTF-8, or has more than `most` bytes."""
@@ -57,6 +60,13 @@ def refuse_special(path: str | Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device, and no file", str(path))
 
 
+def cannot_open(path: Path, error: Exception) -> UserError | None:
+    """The error for a file that could not be opened, whatever it holds: too many are open; None for other errors."""
+    if isinstance(error, OSError) and error.errno in _NOT_THE_FILE:
+        return UserError(f"cannot read {path}: {error.strerror}", code="file-unreadable")
+    return None
+
+
 def read_json(path: str | Path) -> dict[str, Any]:
     """The JSON object of a file in a folder of ours; anything else gives a `UserError`."""
     try:
@@ -65,7 +75,9 @@ def read_json(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
     except (OSError, UserError) as error:
-        raise UserError(f"{path} is not readable JSON ({error}); the folder is damaged", code="file-damaged") from None
+        raise cannot_open(Path(path), error) or UserError(
+            f"{path} is not readable JSON ({error}); the folder is damaged", code="file-damaged"
+        ) from None
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds {brief(tree, 80)}, no JSON object; the folder is damaged", code="file-damaged")
     return tree

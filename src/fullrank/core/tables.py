@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
@@ -58,7 +58,8 @@ class TableWriter:
         self._begun = False
 
     def __enter__(self) -> TableWriter:
-        with _refusals(self.path):
+        with ExitStack() as failed, _refusals(self.path):
+            failed.callback(self._pending.abandon)
             self._part = self._pending.begin()
             if self.path.suffix != ".parquet":
                 self._file = open(self._part, "wb")  # noqa: SIM115  # closed by `__exit__`
@@ -67,6 +68,7 @@ class TableWriter:
             else:
                 self._pieces = self._part.with_name("pieces")
                 self._pieces.mkdir()
+            failed.pop_all()
         return self
 
     def add(self, frame: pl.DataFrame) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import safetensors
@@ -11,10 +10,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, reason_of, whole_file
-from fullrank.core.readers import refuse_special
-
-_NOT_THE_FILE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES})
-"""Errors of the system that say nothing about what a file holds."""
+from fullrank.core.readers import cannot_open, refuse_special
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -42,17 +38,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
     except RuntimeError as error:  # torch could not map the file
-        raise _unreadable(path, error) from None
+        raise UserError(f"cannot read {path}: {reason_of(error)}", code="file-unreadable") from None
     except (OSError, safetensors.SafetensorError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in _NOT_THE_FILE:
-            raise _unreadable(path, error) from None
+        if unopened := cannot_open(path, error):
+            raise unopened from None
         opened = isinstance(error, safetensors.SafetensorError)  # else its size may be as unreadable as the file
         size = f", of {path.stat().st_size:,} bytes," if opened else ""
         raise UserError(
             f"{path}{size} is not a readable safetensors file ({error}); the folder is damaged",
             code="file-damaged",
         ) from None
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"cannot read {path}: {reason_of(error)}", code="file-unreadable")

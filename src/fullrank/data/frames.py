@@ -28,6 +28,8 @@ SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", "
 CHUNK = 1 << 17
 """Rows of a chunk. Statistics are summed by chunk, so another size may change their last digits."""
 
+MOST_OTHERS = 100_000
+"""Files and folders beside Parquet files below a folder that is read: with more, a wrong folder such as / was named."""
 _FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError)
 
 
@@ -161,7 +163,7 @@ class Chunks:
                 self._source.attempt(lambda: frame.sink_parquet(path))
         except UserError as error:
             if os.strerror(errno.ENOSPC) in str(error):  # the engine's error, which would blame the input
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
             raise
         return pl.scan_parquet(path, glob=False)
 
@@ -192,11 +194,7 @@ def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
 
 def _scan(path: Path, name: str) -> pl.LazyFrame:
     if path.is_dir():
-        if not any(path.glob("**/*.parquet")):
-            raise UserError(
-                f"{name} is a folder without Parquet files; give a file or a folder of .parquet files",
-                code="empty-folder",
-            )
+        _require_parquet(path, name)
         return pl.scan_parquet(path)
     if not path.exists():
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -220,6 +218,24 @@ def _scan(path: Path, name: str) -> pl.LazyFrame:
         return pl.scan_csv(path, separator=separator, infer_schema=False, glob=False)
     except _FAILURES as error:
         raise unreadable(name, error) from None
+
+
+def _require_parquet(folder: Path, name: str) -> None:
+    """Raise `UserError` unless the folder holds Parquet files and, at any depth, few other things: not a whole disk."""
+    tables = others = 0
+    for _, folders, files in os.walk(folder):
+        own = sum(file.endswith(".parquet") for file in files)
+        tables, others = tables + own, others + len(files) - own + len(folders)
+        if others > MOST_OTHERS:
+            raise UserError(
+                f"{name} is a folder of more than {MOST_OTHERS:,} other files and folders; give a file or a folder of "
+                ".parquet files",
+                code="folder-too-large",
+            )
+    if not tables:
+        raise UserError(
+            f"{name} is a folder without Parquet files; give a file or a folder of .parquet files", code="empty-folder"
+        )
 
 
 def _suffix(path: Path) -> str:

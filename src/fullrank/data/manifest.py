@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.core.errors import UserError
-from fullrank.core.readers import read_bytes, read_json_text, refuse_special
+from fullrank.core.readers import cannot_open, read_bytes, read_json_text, refuse_special
 from fullrank.problem import PROBLEMS, Problem
 
 FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
@@ -179,7 +179,8 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
             found = np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
     except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
             MemoryError) as error:  # fmt: skip
-        raise damaged_file(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise cannot_open(path, error) or damaged_file(path, reason) from None
     if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
         order = "" if found.flags.c_contiguous else " by columns"
         raise damaged_file(path, f"it holds {found.dtype} {found.shape}{order}, expected {np.dtype(dtype)} {shape}")
@@ -245,7 +246,7 @@ def load_manifest(folder: Path) -> dict[str, Any]:
         refuse_special(path)
         tree = read_json_text(read_bytes(path))
     except OSError as error:
-        raise damaged_file(path, error.strerror or str(error)) from None
+        raise cannot_open(path, error) or damaged_file(path, error.strerror or str(error)) from None
     except UserError as error:
         raise damaged_file(path, f"it is not JSON ({error})") from None
     if not isinstance(tree, dict):

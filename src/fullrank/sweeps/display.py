@@ -182,10 +182,10 @@ def selection_scores(row: Row, job: Job) -> str:
 
 def _value(row: Row, job: Job, split: str) -> str:
     """The selection metric, where it was computed."""
-    value = row.get("metrics", {}).get(split, {}).get(job.experiment.evaluation.selection)
+    value = row["metrics"].get(split, {}).get(job.experiment.evaluation.selection)
     return "" if value is None else f"{value:.4f}"
 
 
 def _spent(row: Row) -> float:
-    seconds: dict[str, Any] = row.get("seconds", {})
+    seconds: dict[str, Any] = row["seconds"]
     return float(sum(seconds.values()))

@@ -109,21 +109,22 @@ class RowsFile:
     def finished(self, job: Job, fingerprint: str) -> Row | None:
         """Its newest row, where it holds everything that the job asks for."""
         row = self.last(job, fingerprint)
-        if row is None or row.get("error") or not set(job.splits) <= set(row.get("metrics", {})):
+        if row is None or row.get("error") or not set(job.splits) <= set(row["metrics"]):
             return None
         return row
 
 
 def _is_row(row: Row) -> bool:
-    """Whether a line is what a job left: what tells the job, its error, or its metrics and what it took."""
+    """Whether a line is what a job left: what tells the job, its metrics, what it took, and its error if it failed."""
     named = all(isinstance(row.get(key), str) for key in ("cell", "spec_hash", "data_fingerprint"))
     if not named or type(row.get("seed")) is not int:
         return False
-    if row.get("error"):
-        return isinstance(row["error"], str)
-    splits, spent, epochs = row.get("metrics", {}), row.get("seconds", {}), row.get("epochs")
-    whole = isinstance(splits, dict) and isinstance(spent, dict) and (epochs is None or is_count(epochs))
-    return whole and all(map(_is_number, spent.values())) and all(map(_are_metrics, splits.values()))
+    splits, spent, epochs = row.get("metrics"), row.get("seconds"), row.get("epochs")
+    if not (isinstance(splits, dict) and isinstance(spent, dict) and "train" in spent):
+        return False
+    if not (isinstance(row.get("error", ""), str | None) and (epochs is None or is_count(epochs))):
+        return False
+    return all(map(_is_number, spent.values())) and all(map(_are_metrics, splits.values()))
 
 
 def _are_metrics(values: Any) -> bool:

@@ -230,14 +230,14 @@ def _trials(space: Search, plan: Plan, number: int, outcome: Outcome) -> list[di
         jobs = [job for job in outcome.jobs if job.cell == name]
         whole = len(rows) == len(jobs) and not errors
         metric = jobs[0].experiment.evaluation.selection
-        scores = [row["metrics"]["validation"][metric] for row in rows] if whole else []
+        scores = [row["metrics"].get("validation", {}).get(metric) for row in rows]  # None: of no number
         found.append(
             {
                 "trial": trial,
                 "set": settings,
                 "metric": metric,
                 "better": "larger" if selection_sign(jobs[0].experiment.evaluation) > 0 else "smaller",
-                "score": statistics.fmean(scores) if scores else None,
+                "score": statistics.fmean(scores) if whole and None not in scores else None,
                 "seeds": [row["seed"] for row in rows],
                 "epochs_allowed": jobs[0].experiment.training.max_epochs,
                 "epochs": [row.get("epochs") for row in rows],

@@ -118,7 +118,12 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
     state = _state(folder / "state.json", hashed)
     if state.step != int(name.removeprefix("step-")):
         raise damaged_checkpoint(folder / "state.json", f"it is of step {state.step:,}")
-    if set(state.files) not in (set(), set(TENSOR_FILES)) or (hashed is not None and not state.files):
+    if bool(state.files) != (hashed is not None):  # both came with the same version
+        raise damaged_checkpoint(
+            pointer, f"it holds {'no' if hashed is None else 'a'} hash of state.json, which holds "
+            f"{'some' if state.files else 'none'} of its files"
+        )  # fmt: skip
+    if set(state.files) not in (set(), set(TENSOR_FILES)):
         raise damaged_checkpoint(
             folder / "state.json", f"it lists the files {brief(sorted(state.files), 80)}, not {', '.join(TENSOR_FILES)}"
         )
