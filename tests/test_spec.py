@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, model_validator
@@ -17,6 +17,7 @@ from fullrank.core import registry
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.registry import Room, discover, find, kinds
 from fullrank.core.spec import Spec
+from fullrank.experiment import Experiment
 from fullrank.models.sequential.encoders.transformer import Transformer
 from refusals import refused
 
@@ -51,6 +52,36 @@ class Whole(Spec):
         if self.mode == "plain" and self.feathers is not None:
             raise UserError("feathers have no effect with mode='plain'; remove them", code="setting-without-effect")
         return self
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**40, 10**999])
+def test_seeds_are_what_torch_takes(seed: int) -> None:
+    assert Experiment.parse({"seed": 2**63 - 1}).seed == 2**63 - 1
+    with refused("invalid-setting", "seed"):
+        Experiment.parse({"seed": seed})
+
+
+@pytest.mark.parametrize(
+    ("tree", "shown"),
+    [
+        ({"training": {"lr": "x" * 10**6}}, "training.lr"),
+        ({"training": {"schedule": "x" * 10**6}}, "training.schedule"),
+        ({"training": {"x" * 10**6: 1}}, "has no setting"),
+        ({"training": {"betas": [2, 3]}}, "training.betas.0"),
+        ({"training": {"betas": [0.5] * 10**5}}, "training.betas"),
+        ({"evaluation": {"ks": ["x"] * 10**5}}, "evaluation"),
+        ({"evaluation": {"metrics": ["x" * 10**6]}}, "evaluation"),
+        ({"model": {"kind": "x" * 10**6}}, "called"),
+        ({"model": "x" * 10**6}, "called"),
+        ({"model": {"kind": "recommender", "penalties": ["x" * 10**5] * 10}}, "model"),
+        ({"x" * 10**6: 1}, "has no setting"),
+    ],
+)
+def test_what_was_given_is_cut(tree: dict[str, Any], shown: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Experiment.parse(tree)
+    told = str(caught.value)
+    assert shown in told and len(told) <= 2000 and "x" * 201 not in told
 
 
 def test_json_and_yaml_text() -> None:
@@ -166,6 +197,7 @@ def test_schema_of_a_component_needs_its_kind() -> None:
 WINDOW = '''
 from typing import Literal
 from fullrank.core.spec import Spec
+from fullrank.experiment import Experiment
 
 class Window(Spec):
     """A third party's attention."""

@@ -64,6 +64,7 @@ def test_codes_of_a_run_and_of_what_is_new_in_it(
     fewer = pl.read_parquet(shop / "data" / "items.parquet").head(50)
     (tmp_path / "old").mkdir()
     fewer.write_parquet(tmp_path / "old" / "items.parquet")
+    (tmp_path / "old" / "manifest.json").write_text('{"format_version": 2}')  # a run of which the items alone are read
     assert call("encode", tmp_path / "old", "--vectors", vectors, *QUICK, "--out", tmp_path / "a").code == 0
     grow = ("encode", shop / "sasrec", "--grow", tmp_path / "a", "--out", tmp_path / "b")
     said = call(*grow, "--json")

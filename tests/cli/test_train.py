@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,3 +78,27 @@ def test_a_missing_store(refuses: Refuses, tmp_path: Path) -> None:
     words = ["train", "sasrec", "--data", tmp_path / "nothing", "--out", tmp_path / "run"]
     refuses("missing-folder", words, tmp_path / "nothing", "fullrank prepare")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "names"),
+    [
+        (["model.dim=131072", "model.encoder.layers=1024"], "model-too-large", ["parameters", "GiB"]),
+        (["model.dim=131072", "model.max_length=1048576"], "model-too-large", ["parameters", "GiB"]),
+        (["model.encoder.layers=10000000"], "invalid-setting", ["model.encoder.layers", 1024]),
+        (["model.dim=100000000"], "invalid-setting", ["model.dim", 131072]),
+        (["training.betas=[2, 3]"], "invalid-setting", ["training.betas.0", 1]),
+        (["training.lr=.inf"], "invalid-setting", ["training.lr", "finite"]),
+        ([f"seed={10**40}"], "invalid-setting", ["seed", 2**63 - 1]),
+    ],
+)
+def test_what_no_machine_can_take_is_refused_before_anything_is_lost(
+    settings: list[str], code: str, names: list[object], refuses: Refuses, shop: Path, tmp_path: Path
+) -> None:
+    """With --overwrite: the run that is there stays as it is."""
+    out = tmp_path / "run"
+    shutil.copytree(shop / "sasrec", out)
+    before = {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    given = [word for setting in settings for word in ("--set", setting)]
+    refuses(code, ["train", "sasrec", "--data", shop / "data", "--out", out, "--overwrite", *given], *names)
+    assert {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()} == before

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 
 from fullrank.core import readers
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_json, read_json_text, read_jsonl, read_text, read_yaml_text
 from fullrank.core.registry import Room
@@ -189,6 +189,31 @@ def test_rows_end_at_a_torn_line(tmp_path: Path, tail: str) -> None:
     assert read_jsonl(path) == [{"a": 1}], "the newline alone may be missing"
     with refused("file-unreadable"):
         read_jsonl(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        f"there is no setting {'x' * 10**6!r} (allowed: a)",
+        f'the model "{"y" * 10**6}" cannot be loaded',
+        f"it is none of {', '.join(map(str, range(10**5)))}",
+    ],
+)
+def test_sentences_are_short_and_show_little_of_a_value(sentence: str) -> None:
+    told = str(UserError(sentence))
+    assert len(told) <= 2000 and "x" * 200 not in told and "y" * 200 not in told
+    assert told[:10] == sentence[:10] and told[-8:] == sentence[-8:], "what it is about stays"
+
+
+def test_our_own_words_are_not_cut() -> None:
+    sentence = "the model's " + "word " * 300 + "isn't what the file's 'name' says"
+    assert str(UserError(sentence)) == sentence
+
+
+def test_the_nearest_of_many_names_is_not_looked_for() -> None:
+    assert did_you_mean("x" * 10**6, ["x" * 10**6]) == ""
+    assert did_you_mean("name7", (f"name{n}" for n in range(10**5))) == ""
+    assert did_you_mean("nam", ["name", "x" * 10**6]) != ""
 
 
 @pytest.mark.parametrize("value", [10**5000, "x" * 10**6, list(range(10**5))], ids=["digits", "text", "list"])

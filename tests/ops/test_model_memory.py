@@ -28,7 +28,7 @@ def test_tables_by_row_have_no_gradient_of_their_size(monkeypatch: pytest.Monkey
     free(monkeypatch, 12_000)
     with refused(CODE):
         build_to_train(lambda: nn.Embedding(100, 10))
-    build_to_train(lambda: nn.Embedding(100, 10), by_row=lambda table: [table.weight])
+    build_to_train(lambda: nn.Embedding(100, 10), by_row=lambda table: list(table.parameters()))
 
 
 def test_what_is_not_trained_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def check_seal(tree: Mapping[str, Any], path: Path, again: str = AGAIN) -> None:
 
 
 def _seal_of(own: Mapping[str, Any]) -> str:
-    as_read = json.loads(json.dumps(own))  # keys that are numbers become text
+    as_read = read_json_text(json.dumps(own))  # keys that are numbers become text
     return hashlib.sha256(json.dumps(as_read, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
