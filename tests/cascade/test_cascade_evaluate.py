@@ -17,6 +17,7 @@ from fullrank.cascade import Cascade, CascadeResult, RankingStage, rerank
 from fullrank.cli import main
 from fullrank.evaluation import EvaluationResult, evaluate
 from refusals import refused
+from seals import reseal
 from tests.cascade.pieces import SCHEMA, goods, people, ranker, retriever, stores
 from tests.training.clicks import as_format_1, tiny
 
@@ -167,6 +168,7 @@ def test_the_ranker_needs_no_store(parity: Path, tmp_path: Path) -> None:
     shutil.copytree(parity / "ranker", tmp_path / "ranker")
     manifest = tmp_path / "ranker" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(str(parity / "impressions"), str(tmp_path / "gone")))
+    reseal(tmp_path / "ranker")
     after = fr.Cascade(parity / "popularity", tmp_path / "ranker")
     found = after.evaluate(candidates=30, set=["seen=keep"])
     assert found.after.metrics == wanted.after.metrics and found.facts == wanted.facts

@@ -11,6 +11,7 @@ import pytest
 
 from fullrank.analysis.diagnose import Diagnosis
 from fullrank.run import Run
+from seals import reseal
 
 if TYPE_CHECKING:
     from conftest import Call, Refuses
@@ -51,6 +52,7 @@ def test_the_store_may_have_moved(run: Path, shop: Path, tmp_path: Path, call: C
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["data"]["path"] = str(tmp_path / "gone")
     (run / "manifest.json").write_text(json.dumps(manifest))
+    reseal(run)
     refuses("missing-store", ["diagnose", run], tmp_path / "gone", "--data")
     assert call("diagnose", run, "--data", shop / "data", "--users", 20).code == 0
 

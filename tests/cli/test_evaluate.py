@@ -13,6 +13,7 @@ from fullrank import api
 from fullrank.cli.evaluate import read_shares
 from fullrank.evaluation import EvaluationResult
 from refusals import refused
+from seals import reseal
 
 if TYPE_CHECKING:
     from conftest import Call, Refuses
@@ -98,6 +99,7 @@ def test_a_store_that_was_moved_is_named_with_data(call: Call, refuses: Refuses,
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     manifest["data"]["path"] = str(tmp_path / "gone")
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+    reseal(tmp_path / "run")
     refuses("missing-store", ["evaluate", tmp_path / "run"], tmp_path / "gone", "--data")
     assert call("evaluate", tmp_path / "run", "--data", shop / "data").code == 0
 

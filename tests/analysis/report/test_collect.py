@@ -18,6 +18,7 @@ from fullrank.analysis.report.results import not_comparable, run_names
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
+from seals import reseal
 from tests.analysis.report.conftest import make
 
 
@@ -142,6 +143,7 @@ def test_mistakes(run: Run, tmp_path: Path, store: Store) -> None:
     shutil.copytree(run.path, tmp_path / "moved")
     text = (tmp_path / "moved" / "manifest.json").read_text().replace(str(store.path), str(tmp_path / "gone"))
     (tmp_path / "moved" / "manifest.json").write_text(text)
+    reseal(tmp_path / "moved")
     with refused("missing-store", tmp_path / "gone", tmp_path / "moved", "--data"):
         collect([Run.open(tmp_path / "moved")])
     assert collect([Run.open(tmp_path / "moved")], data=store.path, sample=20)
