@@ -145,7 +145,7 @@ def test_a_budget_that_is_kept_between_calls_is_caught(monkeypatch: pytest.Monke
 
     def lists(self: Any, request: Any, *, budget: Any, **how: Any) -> Any:
         self.budget_of_the_call = budget
-        time.sleep(1e-3)
+        time.sleep(0.05)  # longer than a call takes, so that calls of all threads meet here
         return right(self, request, budget=self.budget_of_the_call, **how)
 
     monkeypatch.setattr(Predictor, "lists", lists)

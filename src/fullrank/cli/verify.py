@@ -19,10 +19,10 @@ def verify(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A store, a run, or a folder of codes.")],
     as_json: AsJson = False,
 ) -> None:
-    """Compare every file of a store, run or codes with its hash.
+    """Compare the files of a folder with their hashes.
 
-    The exit code is 2 where a file is missing or is not as it was written. Hashes find damage and mix-ups of files, not
-    somebody who changed the hashes too.
+    The folder is a store, a run or codes. The exit code is 2 where a file is missing or is not as it was written.
+    Hashes find damage and mix-ups of files, not somebody who changed the hashes too.
 
     \b
     fullrank verify data/shop

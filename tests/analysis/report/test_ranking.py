@@ -19,6 +19,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run, write_run, write_weights
 from refusals import refused
+from seals import reseal
 from tests.analysis.report.conftest import HOSTILE, Page, make
 from tests.training.clicks import shop, tiny
 from tiny import shaken
@@ -101,6 +102,7 @@ def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytes
     small = written(store, home / "small", *RANKERS["rankmixer"], "model.ranker.blocks=1")
     path = small.path / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "size": {"dense_parameters": 321}}))
+    reseal(small.path)
     seed = written(store, home / "seed", *RANKERS["rankmixer"], "seed=5")
     cross = written(store, home / "cross", "model.ranker.crosses=1")
     tables = written(store, home / "tables", "model.embedding.dim=4", "model.ranker.crosses=2")

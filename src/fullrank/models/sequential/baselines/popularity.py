@@ -45,7 +45,7 @@ class Recency(BaselineSpec):
     """Ranks items by their number of training events, recent ones counting more (exponential decay)."""
 
     kind: Literal["recency"] = "recency"
-    half_life_days: float = Field(30.0, gt=0, le=1e6)
+    half_life_days: float = Field(30.0, gt=0, le=1e9)
     """Days in which an event loses half its weight."""
 
     def build(self, catalog: Catalog) -> RecencyModel:
