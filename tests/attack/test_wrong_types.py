@@ -21,7 +21,7 @@ FUNCTIONS = [
     "Predictor.recommend", "Predictor.score", "Predictor.similar", "Predictor.user_vectors", "Predictor.predict",
     "Predictor.predict_file", "Cascade.recommend", "Cascade.evaluate", "Cascade", "load", "recommend", "predict",
     "predict_file", "evaluate", "diagnose", "explain", "compare", "prepare", "prepare_impressions", "subset", "recipe",
-    "encode", "train", "oracle_step", "step_curve", "grow_codes", "sweep", "tune", "grow_catalog",
+    "encode", "train", "oracle_step", "step_curve", "grow_codes", "sweep", "tune", "verify", "grow_catalog",
     "fill_unseen", "catalogue_growth",
 ]  # fmt: skip
 LEFT = {"download", "report"}

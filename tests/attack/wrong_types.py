@@ -108,6 +108,7 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "prepare": (fr.prepare, {"events": w["events"], "out": "new"}),
         "prepare_impressions": (fr.prepare_impressions, {"impressions": w["clicks"], "out": "new", "schema": SCHEMA}),
         "subset": (fr.subset, {"store": w["store"], "out": "new", "share": 0.5}),
+        "verify": (fr.verify, {"folder": w["store"].path}),
         "recipe": (fr.recipe, {"name": "sasrec"}),
         "encode": ( fr.encode, {"items": w["store"], "out": "new", "set": encoding(w["home"])},
         ),
