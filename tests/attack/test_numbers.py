@@ -6,6 +6,6 @@ from tests.attack import numbers
 from tests.attack.frame import Case, attacks, check
 
 
-@attacks(numbers.cases(), one_in=100)
+@attacks(numbers.cases(), one_in=199)
 def test_numbers(case: Case) -> None:
     check(case)
