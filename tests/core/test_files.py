@@ -27,7 +27,6 @@ from fullrank.core.files import (
     append_line,
     copy_file,
     foreign_files,
-    is_leftover,
     jsonable,
     open_whole,
     require_replaceable,
@@ -38,6 +37,7 @@ from fullrank.core.files import (
     write_jsonl,
     write_text,
 )  # fmt: skip
+from fullrank.core.leftovers import is_leftover
 from fullrank.core.tables import TableWriter, write_table
 from fullrank.core.tensor_files import write_tensors
 from refusals import refused

@@ -10,15 +10,11 @@ A folder has one writer at a time (`core.locks`). Of a file the last writer wins
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import itertools
 import json
 import os
-import re
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,19 +24,10 @@ import numpy as np
 from pydantic_core import to_jsonable_python
 
 from fullrank.core.errors import UserError
-from fullrank.core.locks import HOST, folder_lock, holds_lock
+from fullrank.core.leftovers import forget_part, is_leftover, part_name, remove_leftovers
+from fullrank.core.locks import folder_lock
 
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
-_HOST = hashlib.sha256(HOST.encode()).hexdigest()[:8]
-"""This machine in the names of parts: on a disk that several share, a process id says nothing without it."""
-_LEFTOVER = re.compile(r"\..+\.((\d+)(?:-\d+)?(?:-([0-9a-f]{8}))?)\.(?:part|previous)")
-"""[1] the writer, [2] its process, [3] its machine, which names of versions up to 0.1 lack."""
-_LOCK = re.compile(r"\..+\.lock")
-_LONGEST = 24 * 3600.0
-"""Seconds after which a part of a file that another machine was writing is taken for left over."""
-_LIVE: set[str] = set()
-"""Parts that this process is writing: its threads share one process id."""
-_NUMBERS = itertools.count(1)
 
 
 class NotWritten(UserError):
@@ -136,7 +123,7 @@ class Pending:
     def __init__(self, path: Path):
         direct = path.exists() and not path.is_file() and not path.is_dir()  # /dev/stdout is no file to replace
         self.path = path if direct else Path(os.path.realpath(path))
-        self.folder: Path | None = None if direct else _part(self.path)
+        self.folder: Path | None = None if direct else part_name(self.path)
 
     def begin(self) -> Path:
         """The path to write to."""
@@ -161,7 +148,7 @@ class Pending:
 
     def abandon(self) -> None:
         if self.folder is not None:
-            _forget(self.folder)
+            forget_part(self.folder)
 
 
 class PendingFolder:
@@ -172,7 +159,7 @@ class PendingFolder:
 
     def __init__(self, path: str | Path, keeps: Callable[[str], bool] = lambda name: False):
         self.path, self.keeps = Path(os.path.realpath(path)), keeps  # `resolve` raises for a loop of links
-        self.folder = _part(self.path)
+        self.folder = part_name(self.path)
 
     def begin(self) -> Path:
         """An empty folder to write to."""
@@ -189,10 +176,10 @@ class PendingFolder:
         old = _swap(self.folder, self.path)
         if old is not None:
             _carry(old, self.path, self.keeps)  # what has come in the meantime
-            _forget(old)
+            forget_part(old)
 
     def abandon(self) -> None:
-        _forget(self.folder)
+        forget_part(self.folder)
 
 
 @contextmanager
@@ -223,17 +210,17 @@ def scratch_folder() -> Iterator[Path]:
     Raises `UserError` where the disk refuses.
     """
     place = Path(tempfile.gettempdir()) / "fullrank"
-    scratch = _part(place)
+    scratch = part_name(place)
     try:
         remove_leftovers(place)
         scratch.mkdir(mode=0o700)
     except OSError as error:
-        _forget(scratch)
+        forget_part(scratch)
         raise NotWritten(scratch, reason_of(error), folder=True) from error
     try:
         yield scratch
     finally:
-        _forget(scratch)
+        forget_part(scratch)
 
 
 def without_dots(out: str | Path) -> Path:
@@ -275,63 +262,9 @@ def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: Fal
     return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_leftover(path.name))
 
 
-def is_leftover(name: str) -> bool:
-    """Whether a name is that of something half written, of this process or a killed one, or of a lock."""
-    return _LEFTOVER.fullmatch(name) is not None or _LOCK.fullmatch(name) is not None
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers to this place left beside it: all that is half written where this one holds its lock,
-    and otherwise what belongs to processes that are gone.
-    """
-    alone = holds_lock(path)
-    for left in _leftovers(path.parent):
-        found = _LEFTOVER.fullmatch(left.name)
-        if found is None or not left.name.startswith(f".{path.name}.{found[1]}."):
-            continue
-        if left.suffix == ".previous" and not path.exists():
-            continue  # killed between two renames: this is the only copy
-        if not _written(left, alone):
-            _remove(left)
-
-
-def sweep_folder(folder: Path) -> None:
-    """Remove what killed writers left of any file in a folder."""
-    for left in _leftovers(folder):
-        if left.suffix == ".part" and not _written(left, False):
-            _remove(left)
-
-
-def _leftovers(folder: Path) -> list[Path]:
-    with suppress(FileNotFoundError):
-        return [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name)]
-    return []
-
-
-def _remove(left: Path) -> None:
-    """Also where another process does the same."""
-    if left.is_dir() and not left.is_symlink():
-        shutil.rmtree(left, ignore_errors=True)
-    else:
-        with suppress(OSError):  # gone by now, or of another user
-            left.unlink()
-
-
 def reason_of(error: Exception) -> str:
     """What an error of the system says, without its number and file."""
     return getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0] or type(error).__name__
-
-
-def _part(path: Path) -> Path:
-    """A name of its own for each writer, also of one process; `_forget` it in the end."""
-    part = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}-{_HOST}.part")
-    _LIVE.add(str(part))
-    return part
-
-
-def _forget(part: Path) -> None:
-    shutil.rmtree(part, ignore_errors=True)
-    _LIVE.discard(str(part))
 
 
 def _swap(new: Path, out: Path) -> Path | None:
@@ -392,27 +325,3 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _written(part: Path, alone: bool) -> bool:
-    """Whether a part may still be written: by a process that lives, or by a thread of this one."""
-    found = _LEFTOVER.fullmatch(part.name)
-    assert found is not None
-    process, host = int(found[2]), found[3]
-    if process == os.getpid() and host in (None, _HOST):
-        return str(part) in _LIVE
-    if alone and host is not None:
-        return False  # who writes to that place holds its lock, and we do
-    if host not in (None, _HOST):
-        with suppress(OSError):
-            return time.time() - part.stat().st_mtime < _LONGEST
-        return False
-    if os.name == "nt":  # there is no harmless signal to ask whether a process lives
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True

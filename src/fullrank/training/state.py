@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import foreign_files, is_leftover
+from fullrank.core.files import foreign_files
+from fullrank.core.leftovers import is_leftover
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import is_store
 from fullrank.experiment import Experiment

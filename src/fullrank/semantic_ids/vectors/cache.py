@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Float32
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import sweep_folder, write_json
+from fullrank.core.files import write_json
+from fullrank.core.leftovers import sweep_folder
 from fullrank.core.progress import Progress
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.semantic_ids.vectors.sentences import Embed
