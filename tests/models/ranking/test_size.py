@@ -64,6 +64,11 @@ class Own(Ranker):
         return RankerOutput(logits * logits.max().item() if self.looks else logits)
 
 
+class Fails(Ranker):
+    def forward(self, x: FieldTokens) -> RankerOutput:
+        raise NotImplementedError
+
+
 class OwnFeedForward(FeedForward):
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +87,7 @@ def test_a_ranker_of_another_package_is_counted() -> None:
     assert whole.size().flops["ffn_0"] == 2 * 4 * 6 * 6
 
 
-@pytest.mark.parametrize("ranker", [Own(looks=True), Ranker(), nn.Linear(1, 1)], ids=["looks", "empty", "alien"])
+@pytest.mark.parametrize("ranker", [Own(looks=True), Fails(), nn.Linear(1, 1)], ids=["looks", "fails", "alien"])
 def test_what_cannot_be_counted_is_unknown(ranker: nn.Module) -> None:
     """It looks at values, cannot run, or is no ranker of ours."""
     made = model(DCNv2())

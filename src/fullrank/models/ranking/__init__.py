@@ -9,7 +9,7 @@ token, W width of a flat vector.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -70,14 +70,15 @@ class RankerOutput:
     """Scalars that are added to the loss under their names (the balance of experts)."""
 
 
-class Ranker(nn.Module):
+class Ranker(nn.Module, ABC):
     """`FieldTokens` -> `RankerOutput`."""
 
     flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
     """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
 
+    @abstractmethod
     def forward(self, x: FieldTokens) -> RankerOutput:
-        raise NotImplementedError
+        """The logits of some impressions, and what the layers gave on the way."""
 
     def flops(self, fields: int, dim: int) -> Flops:
         """What an impression of so many fields costs forward, by part (`Size` in `model.py` says what counts).

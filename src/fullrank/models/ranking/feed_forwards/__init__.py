@@ -6,7 +6,7 @@ belong to the network. Its FLOPs are counted as the ranker's `ffn_0`, `ffn_1`, .
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from jaxtyping import Float
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from fullrank.core.spec import Spec
 
 
-class FeedForward(nn.Module):
+class FeedForward(nn.Module, ABC):
     """Tokens -> tokens, each by itself."""
 
+    @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
         """The tokens, and scalars to be added to the loss, by name."""
-        raise NotImplementedError
 
 
 class FeedForwardSpec(Spec):

@@ -6,7 +6,7 @@ counted as the ranker's `mixing_0`, `mixing_1`, ...; nothing has to be written.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from fullrank.core.spec import Spec
 
 
-class Mixing(nn.Module):
+class Mixing(nn.Module, ABC):
     """Tokens -> mixed tokens."""
 
+    @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
         """The mixed tokens before the last norm, which diagnostics read (as RankElastor's code does), and behind it,
         which goes on."""
-        raise NotImplementedError
 
 
 class MixingSpec(Spec):

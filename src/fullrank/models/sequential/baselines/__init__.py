@@ -6,7 +6,7 @@ and whose ``fit(store)`` fills its buffers from the training events.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 from torch import nn
 
@@ -16,7 +16,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 
 
-class Baseline(nn.Module):
+class Baseline(nn.Module, ABC):
     """A recommender that counts."""
 
     num_items: int
@@ -25,12 +25,13 @@ class Baseline(nn.Module):
     allows_empty = True
     """Whether it recommends to a user without any event."""
 
+    @abstractmethod
     def fit(self, store: Store) -> None:
         """Count the training events. Raises `UserError` where the store lacks what it counts by."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, batch: Batch) -> Scorer:
-        raise NotImplementedError
+        """What scores the items for each history (`data.batch.Model`)."""
 
 
 class BaselineSpec(Spec):

@@ -8,7 +8,7 @@ or there is a sentence ``uncounted``.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -26,7 +26,7 @@ from fullrank.ops.distinct import distinct_and_places
 Made = TypeVar("Made")
 
 
-class Items(nn.Module):
+class Items(nn.Module, ABC):
     """Vectors of items; also the views of them that a step reads (`CachedItems`)."""
 
     size: int
@@ -35,11 +35,13 @@ class Items(nn.Module):
     computed = False
     """Whether a vector costs more than a look-up, so that a step should compute each of them once (`for_one_step`)."""
 
+    @abstractmethod
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        raise NotImplementedError
+        """The vectors of some items."""
 
+    @abstractmethod
     def all(self) -> Float[Tensor, "V D"]:
-        raise NotImplementedError
+        """The vectors of all items, in the order of their ids."""
 
     def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
         """`embed` of items that are masked, to a vector of zeros, or replaced by another item.

@@ -6,7 +6,7 @@ it never passes in silence.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,7 +60,7 @@ class Needs:
         return Captures(columns=[], after_dropout=self.columns_after_dropout) if wanted else None
 
 
-class Penalty(nn.Module):
+class Penalty(nn.Module, ABC):
     """A function of one training step; its buffers are saved with the weights. Gives a scalar, in fp32."""
 
     needs: Needs = Needs()
@@ -80,8 +80,9 @@ class Penalty(nn.Module):
         """Further groups of queries for the model's loss, made of the task's; vectors are not normalised yet."""
         return ()
 
+    @abstractmethod
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        raise NotImplementedError
+        """The term that is added to the loss of a training step."""
 
 
 class PenaltySpec(Spec):

@@ -5,7 +5,7 @@ The room's contract: a `LossSpec` whose ``build()`` gives a `Loss`, which never 
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 from jaxtyping import Float
 from torch import Tensor
@@ -14,15 +14,15 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
 
 
-class Loss:
+class Loss(ABC):
     """A function of queries and their batch."""
 
     sampled: bool = True
     """Whether its records hold the scores of sampled negatives."""
 
+    @abstractmethod
     def __call__(self, queries: Queries, batch: Batch) -> Record:
         """One loss per query. `batch` gives the place (seed, step, rows) that drawn negatives are a function of."""
-        raise NotImplementedError
 
 
 class LossSpec(Spec):

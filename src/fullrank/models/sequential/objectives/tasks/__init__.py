@@ -6,7 +6,7 @@ which histories make the rows of an epoch, what the model may see of them, and w
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 import numpy as np
 from jaxtyping import Float
@@ -20,7 +20,7 @@ Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row ids, and the first and one-past-last event of each row within its user's training history."""
 
 
-class Task(nn.Module):
+class Task(nn.Module, ABC):
     """Rows of an epoch, inputs of the encoder, queries of the loss, and the vectors that inference searches with."""
 
     causal: bool | None = None
@@ -31,29 +31,29 @@ class Task(nn.Module):
     generates = False
     """Whether its readout scores codes, which decoders may search (`inference/search.py`)."""
 
+    @abstractmethod
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
         """(user, start, end) of an epoch's rows, from the number of training events of each user."""
-        raise NotImplementedError
 
+    @abstractmethod
     def counts(self, batch: Batch) -> dict[str, int]:
         """Queries by group, without running a model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         """What the encoder reads of a batch of rows in training: vectors, and the batch that they are of."""
-        raise NotImplementedError
 
+    @abstractmethod
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         """What the loss compares with the catalogue, in named groups; the vectors are not normalised yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         """What the encoder reads of whole histories at inference."""
-        raise NotImplementedError
 
+    @abstractmethod
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
         """One vector per history, to be searched for in the catalogue; or one for each level of the items' codes."""
-        raise NotImplementedError
 
 
 class TaskSpec(Spec):

@@ -6,7 +6,7 @@ count.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 from jaxtyping import Float
 from torch import Tensor
@@ -15,7 +15,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Queries, Step
 
 
-class Weighting:
+class Weighting(ABC):
     """A factor for each query."""
 
     couples: bool = False
@@ -25,8 +25,9 @@ class Weighting:
     Where so, they have mean one over the queries of one process's micro-batch: nothing is gathered.
     """
 
+    @abstractmethod
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
-        raise NotImplementedError
+        """The weight of each query."""
 
 
 class WeightingSpec(Spec):
