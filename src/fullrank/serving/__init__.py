@@ -1,1 +1,1 @@
-"""The service: trained runs behind an address, with histories, live items, versions and a page."""
+"""The service: a trained recommender behind an address, its history stores, its versions, and models exported."""
