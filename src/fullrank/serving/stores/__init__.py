@@ -155,7 +155,13 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
     """
     scheme, colon, _ = address.partition(":")
     kind = scheme.lower()
-    if not colon or "/" in scheme or "\\" in scheme or len(scheme) == 1 or (kind not in STORES and "://" not in address):
+    if (
+        not colon
+        or "/" in scheme
+        or "\\" in scheme
+        or len(scheme) == 1
+        or (kind not in STORES and "://" not in address)
+    ):
         kind = "sqlite"  # a path, also `C:\\x` and one with a colon in it
     if not address.strip() or "\0" in address or kind not in STORES:
         given = brief(scheme + ":...") if "://" in address else brief(address)  # what follows may hold a password

@@ -53,7 +53,9 @@ class SqliteStore(HistoryStore):
         super().__init__(address, keep)
         name = address[len("sqlite:") :] if address[: len("sqlite:")].lower() == "sqlite:" else address
         if not name:
-            raise UserError("sqlite: needs a path behind it, such as sqlite:history.sqlite", code="unknown-store-address")
+            raise UserError(
+                "sqlite: needs a path behind it, such as sqlite:history.sqlite", code="unknown-store-address"
+            )
         self.path = Path(name).expanduser().absolute()
         self._writer: Writer | None = None
         self._readers = threading.local()

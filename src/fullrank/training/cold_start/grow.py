@@ -149,9 +149,7 @@ def outline(spec: Spec, catalog: Catalog) -> nn.Module:
     return built
 
 
-def _grown(
-    model: nn.Module, tensors: Mapping[str, Tensor], rows: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
+def _grown(model: nn.Module, tensors: Mapping[str, Tensor], rows: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
     learned = dict(model.named_parameters())
     new = {}
