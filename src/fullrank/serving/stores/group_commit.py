@@ -132,7 +132,9 @@ class Writer:
             self._scrub = bool(busy)
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
-        return StoreUnavailable(f"the store {str(self.path)!r} could not write ({error}); nothing of the call is stored")
+        return StoreUnavailable(
+            f"the store {str(self.path)!r} could not write ({error}); nothing of the call is stored"
+        )
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
