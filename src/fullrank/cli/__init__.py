@@ -44,6 +44,7 @@ VERBS = (
     "explain",
     "report",
     "verify",
+    "keys",
 )
 """Modules with verbs, in the order of the help."""
 
