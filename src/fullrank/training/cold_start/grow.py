@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-
 from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.spec import Spec
