@@ -1,15 +1,14 @@
 """Packed encoders: the events of a few histories behind each other, without padding, through the weights of a model.
 
 What a service computes for a batch of 1 to 64 short histories. Differs from the model's own forward pass in what is
-left out, not in what is computed: no padding; the last layer computes the last event of each history alone, as all that
-a list is made of; products by oneDNN over weights that are laid out for it once. TorchScript runs the whole of it as one
+left out, not in what is computed: no padding; the last layer computes the last event of each history alone, all that
+a list is made of; products by oneDNN over weights that are laid out for it once. TorchScript runs all of it as one
 call: it holds no lock of Python meanwhile, so that an event loop in another thread goes on.
 
 Letters: N events of all B histories, n those of one chunk (a few whole histories, whose events see each other only
 within their own), H heads, e their width. The signatures say `Tensor` with the shape beside it, because TorchScript
 reads them.
 """
-
 
 from typing import NamedTuple
 
@@ -49,6 +48,8 @@ class Layout(NamedTuple):
 
     places: Tensor
     """[N] position in its history, from 0."""
+    to_come: Tensor
+    """[N] events of the history behind it."""
     last: Tensor
     """[B] which event is the last of each row."""
     asked: Tensor
@@ -255,9 +256,7 @@ class PackedTransformer(nn.Module):
         """[N, D] vectors of the events of histories of these lengths, [N] times (or none) -> [B, D]."""
         layout = self.layout(lengths, times)
         if self.positioned:
-            at = layout.places
-            if self.from_end:
-                at = self.from_last(lengths, at)
+            at = layout.to_come if self.from_end else layout.places
             x = torch.add(self.position.index_select(0, at), x, alpha=self.scale)
         else:
             x = x * self.scale
@@ -266,45 +265,32 @@ class PackedTransformer(nn.Module):
             x = block(x, layout)
         return self.norm_output(x)
 
-    def from_last(self, lengths: list[int], places: Tensor) -> Tensor:
-        """Positions counted back from each row's last event."""
-        given = torch.tensor(lengths)
-        return given.repeat_interleave(given) - 1 - places
-
     def layout(self, lengths: list[int], times: Tensor) -> Layout:
         """Where events stand, and the chunks that they are mixed in."""
         given = torch.tensor(lengths)
         ends = given.cumsum(0)
         starts, last = ends - given, ends - 1
-        numbers = torch.arange(int(ends[-1]))
-        begun = starts.repeat_interleave(given)
+        row = torch.arange(len(lengths)).repeat_interleave(given)
+        numbers, begun, closed = torch.arange(len(row)), starts.index_select(0, row), last.index_select(0, row)
         chunks: list[Chunk] = []
-        low, first, high = 0, 0, 0
-        for row in range(len(lengths)):
-            high += lengths[row]
-            if row + 1 < len(lengths) and high + lengths[row + 1] - low <= self.chunk:
+        low, first, high, hide = 0, 0, 0, -float("inf")
+        for at in range(len(lengths)):
+            high += lengths[at]
+            end = at + 1
+            if end < len(lengths) and high + lengths[end] - low <= self.chunk:
                 continue
-            keys, own = numbers[low:high], begun[low:high]
-            behind = among = (keys > last[first : row + 1, None]) | (keys < starts[first : row + 1, None])
+            keys = numbers[low:high]
+            outside = (keys < starts[first:end, None]) | (keys > last[first:end, None])
+            behind = torch.zeros(outside.shape).masked_fill_(outside, hide)
+            among = behind
             if self.several:
-                among = keys < own[:, None]
-                if self.causal:
-                    among = among | (keys > keys[:, None])
-                else:
-                    among = among | (keys > last.repeat_interleave(given)[low:high, None])
-            hide = -float("inf")
-            chunks.append(
-                Chunk(
-                    low, high, first, row + 1,
-                    torch.zeros(among.shape).masked_fill_(among, hide),
-                    torch.zeros(behind.shape).masked_fill_(behind, hide),
-                )
-            )  # fmt: skip
-            low, first = high, row + 1
-        asked = times
-        if self.timed:
-            asked = times.index_select(0, torch.minimum(numbers + 1, last.repeat_interleave(given)))
-        return Layout(numbers - begun, last, asked, times, chunks)
+                seen_up_to = keys if self.causal else closed[low:high]
+                outside = (keys < begun[low:high, None]) | (keys > seen_up_to[:, None])
+                among = torch.zeros(outside.shape).masked_fill_(outside, hide)
+            chunks.append(Chunk(low, high, first, end, among, behind))
+            low, first = high, end
+        asked = times.index_select(0, torch.minimum(numbers + 1, closed)) if self.timed else times
+        return Layout(numbers - begun, closed - numbers, last, asked, times, chunks)
 
 
 class PackedGRU(nn.Module):
@@ -327,7 +313,27 @@ class PackedGRU(nn.Module):
         by_step = (places * len(lengths) + rank.repeat_interleave(given)).argsort()
         start = torch.zeros(self.layers, len(lengths), self.hidden)
         _, state = torch.gru(
-            x.index_select(0, by_step), torch.bincount(places), start, self.weights, True, self.layers, 0.0, False, False
+            x.index_select(0, by_step),
+            torch.bincount(places),
+            start,
+            self.weights,
+            True,
+            self.layers,
+            0.0,
+            False,
+            False,
         )
         y: Tensor = self.back(state[-1].index_select(0, rank))
         return y
+
+
+def pack_encoder(encoder: nn.Module) -> nn.Module | None:
+    """A packed copy of an encoder's weights; None for an encoder of another kind."""
+    if type(encoder) is GRUEncoder:
+        return PackedGRU(encoder)
+    if type(encoder) is not TransformerEncoder:
+        return None
+    for block in encoder.blocks:
+        if type(block) is not Block or type(block.attention) not in (SoftmaxAttention, HSTUAttention):
+            return None
+    return PackedTransformer(encoder)

@@ -37,7 +37,7 @@ STATUS = {
     "not-found": MISSING, "unknown-version": MISSING, "unknown-route": MISSING,
     "version-refused": CONFLICT, "no-previous-version": CONFLICT, "version-busy": CONFLICT,
     "body-too-large": LARGE, "body-too-slow": 408,
-    "overloaded": BUSY, "rate-exceeded": BUSY,
+    "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
     "store-unavailable": AWAY, "deadline": AWAY, "starting": AWAY, "stopping": AWAY,
 }  # fmt: skip
 """Code of a `UserError` -> status, where it is not `REFUSED`."""
@@ -109,7 +109,10 @@ def problem_of(error: BaseException, *, method: str = "POST", request_id: str | 
 
 
 def install(app: Any) -> None:
-    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too."""
+    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too.
+
+    A `UserError` of a route goes on to `Guard`, which tells it, and counts it.
+    """
     from fastapi import Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
@@ -119,7 +122,7 @@ def install(app: Any) -> None:
         told = problem_of(error, method=request.method, request_id=request_id)
         return Response(told.encoded(request_id), told.status, dict(told.headers), CONTENT_TYPE)
 
-    for kind in (UserError, RequestValidationError, HTTPException):
+    for kind in (RequestValidationError, HTTPException):
         app.add_exception_handler(kind, tell)
 
 

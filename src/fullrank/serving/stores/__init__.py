@@ -84,16 +84,12 @@ class HistoryStore(ABC):
                 f"a store cannot keep {keep:,} events of each user (allowed: 1 to {MOST_KEPT:,})", code="wrong-keep"
             )
         self.address = address
+        """As logs and errors may show it: without a password."""
         self.keep = keep
         """Events of each user that are kept at least; older ones go, with their ids, and are never shown."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.shown!r}, keep={self.keep})"
-
-    @property
-    def shown(self) -> str:
-        """The address as logs and errors may show it: without a password."""
-        return self.address
+        return f"{type(self).__name__}({self.address!r}, keep={self.keep})"
 
     @abstractmethod
     async def open(self) -> None:

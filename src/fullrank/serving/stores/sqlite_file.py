@@ -137,8 +137,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             )
         elif version > FORMAT:
             raise UserError(
-                f"the store {str(path)!r} has format {version}, and this fullrank reads up to {FORMAT}; install a newer "
-                "fullrank",
+                f"the store {str(path)!r} has format {version}, and this fullrank reads up to {FORMAT}; install "
+                "a newer fullrank",
                 code="newer-history-store",
             )
         connection.execute("COMMIT")
