@@ -23,7 +23,9 @@ SMALL = ["model.dim=8", "training.max_epochs=1", "training.batch_size=64"]
 def shop(place: Path) -> fr.Store:
     draw = np.random.default_rng(0)
     chance = 1 / np.arange(5, 65)
-    rows = [(f"u{u}", f"i{draw.choice(60, p=chance / chance.sum())}", 1000 * t + u) for u in range(60) for t in range(6)]
+    rows = [
+        (f"u{u}", f"i{draw.choice(60, p=chance / chance.sum())}", 1000 * t + u) for u in range(60) for t in range(6)
+    ]
     events = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
     items = pl.DataFrame({"item_id": [f"i{n}" for n in range(60)], "title": [f"Thing {n}" for n in range(60)],
                           "kind": ["ab"[n % 2] for n in range(60)]})  # fmt: skip
