@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.sequential.items import Items, unit
-from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
+from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.models.sequential.reasoning.budget import Budget
