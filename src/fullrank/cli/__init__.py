@@ -38,6 +38,7 @@ VERBS = (
     "scale",
     "evaluate",
     "recommend",
+    "serve",
     "predict",
     "cascade",
     "diagnose",
