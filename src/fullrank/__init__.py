@@ -38,6 +38,7 @@ _WHERE = {
     "load": "fullrank.api",
     "Predictor": "fullrank.inference.predictor",
     "evaluate": "fullrank.api",
+    "evaluate_log": "fullrank.api",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
     "diagnose": "fullrank.api",
@@ -79,9 +80,9 @@ __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
     "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
     "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
-    "download", "encode", "evaluate", "explain", "fill_unseen", "grow_catalog", "grow_codes", "load", "oracle_step",
-    "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve",
-    "subset", "sweep", "train", "tune", "verify",
+    "download", "encode", "evaluate", "evaluate_log", "explain", "fill_unseen", "grow_catalog", "grow_codes", "load",
+    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
+    "step_curve", "subset", "sweep", "train", "tune", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from fullrank.api import (
         diagnose,
         evaluate,
+        evaluate_log,
         explain,
         load,
         oracle_step,

@@ -215,11 +215,11 @@ class AnswerLog:
 
     def _run(self) -> None:
         self._attempt(self._take_up)
-        while not self._closing:
+        while True:
             with self._state:
                 self._state.wait_for(lambda: self._closing or self._is_full(), timeout=self.seconds)
-            if self._closing:
-                return
+                if self._closing:
+                    return
             if not self._attempt(self.flush):
                 with self._state:  # a full disk: not at once again, though the buffer is full
                     self._state.wait_for(lambda: self._closing, timeout=min(self.seconds, 5.0))

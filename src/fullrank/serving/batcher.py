@@ -18,7 +18,6 @@ from typing import Any
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 
-
 log = logger(__name__)
 
 

@@ -51,9 +51,7 @@ class SimilarTitles:
         # by columns: a query reads the titles of its own features alone
         self._columns = self._weighted(counts).tocsc()
 
-    def find(
-        self, texts: Sequence[str], count: int
-    ) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
+    def find(self, texts: Sequence[str], count: int) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
         """For each text the up to `count` items whose titles are most like it, best first, and how much (0 to 1).
 
         Of equally similar items the smaller id comes first. Empty where none is like it.

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-
 from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.spec import Spec
@@ -133,10 +132,19 @@ def grown_model(
 
 
 class _NoWeights(TorchFunctionMode):
-    """Uninitialised memory, which is what layers ask for, is on the meta device: it takes no memory and no time."""
+    """Uninitialised memory, which is what layers ask for, is on the meta device, and what is drawn into it is not.
+
+    So a model is described without the memory and the time that its weights take.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **({} if kwargs is None else kwargs) | ({"device": "meta"} if func is torch.empty else {}))
+        given = kwargs or {}
+        if func is torch.empty:
+            return func(*args, **given | {"device": "meta"})
+        name, into = getattr(func, "__name__", ""), args[0] if args else given.get("tensor")
+        if isinstance(into, Tensor) and into.is_meta and name.endswith("_") and not name.startswith("_"):
+            return into  # normal_, zeros_ and so on: nothing is there (torch would import its compiler for it)
+        return func(*args, **given)
 
 
 def outline(spec: Spec, catalog: Catalog) -> nn.Module:
@@ -149,9 +157,7 @@ def outline(spec: Spec, catalog: Catalog) -> nn.Module:
     return built
 
 
-def _grown(
-    model: nn.Module, tensors: Mapping[str, Tensor], rows: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
+def _grown(model: nn.Module, tensors: Mapping[str, Tensor], rows: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
     learned = dict(model.named_parameters())
     new = {}
