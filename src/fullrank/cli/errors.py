@@ -30,6 +30,8 @@ EXTRAS = {
     "optuna": "tune",
     "matplotlib": "report",
     "jinja2": "report",
+    "prometheus_client": "serve",
+    "opentelemetry": "tracing",
 }
 """Optional package, by import name -> the extra that installs it."""
 
