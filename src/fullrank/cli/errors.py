@@ -42,6 +42,7 @@ EXTRAS = {
     "onnx": "export",
     "onnxscript": "export",
     "onnxruntime": "export",
+    "opentelemetry": "tracing",
 }
 """Optional package, by import name -> the extra that installs it."""
 
