@@ -43,6 +43,7 @@ _WHERE = {
     "diagnose": "fullrank.api",
     "explain": "fullrank.api",
     "report": "fullrank.api",
+    "export": "fullrank.api",
     "Watch": "fullrank.analysis.watch",
     "WatchRanks": "fullrank.analysis.watch",
     "recipe": "fullrank.api",
@@ -79,9 +80,9 @@ __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
     "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
     "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
-    "download", "encode", "evaluate", "explain", "fill_unseen", "grow_catalog", "grow_codes", "load", "oracle_step",
-    "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report", "step_curve",
-    "subset", "sweep", "train", "tune", "verify",
+    "download", "encode", "evaluate", "explain", "export", "fill_unseen", "grow_catalog", "grow_codes", "load",
+    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
+    "step_curve", "subset", "sweep", "train", "tune", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
         diagnose,
         evaluate,
         explain,
+        export,
         load,
         oracle_step,
         predict,

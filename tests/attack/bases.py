@@ -53,6 +53,7 @@ BASES: dict[str, Base] = {
     "diagnose": Base(("@sasrec",), {"--users": "20", "--out": "~rows.jsonl"}),
     "attention": Base(("@sasrec",)),
     "report": Base(("@popularity",), {"--out": "~page.html", "--users": "20"}),
+    "export": Base(("@sasrec",), {"--to": "faiss", "--out": "~out"}),
     "verify": Base(("@sasrec",)),
     "scale fit": Base(("@scaling.csv",), {"--form": "power", "--resamples": "20"}),
     "scale advise": Base(("@scaling.csv",), {"--flops": "1e12", "--form": "power", "--resamples": "20"}),

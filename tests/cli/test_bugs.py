@@ -24,6 +24,7 @@ WORK: dict[str, tuple[str, str]] = {
     "download": ("download planted --out OUT", "fullrank.data.sources.planted.Planted.files"),
     "encode": ("encode DATA --out OUT --levels 2 --size 4", "fullrank.semantic_ids.encode.encode"),
     "evaluate": ("evaluate SASREC", "fullrank.run.Run.model"),
+    "export": ("export SASREC --to faiss --out OUT", "fullrank.run.Run.model"),
     "list": ("list recipes", "fullrank.core.registry.kinds"),
     "predict": ("predict SASREC EVENTS", "fullrank.run.Run.open"),
     "prepare": ("prepare planted --out OUT", "fullrank.data.sources.planted.Planted.read"),

@@ -43,6 +43,7 @@ VERBS = (
     "diagnose",
     "explain",
     "report",
+    "export",
     "verify",
 )
 """Modules with verbs, in the order of the help."""

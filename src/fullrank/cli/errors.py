@@ -30,6 +30,9 @@ EXTRAS = {
     "optuna": "tune",
     "matplotlib": "report",
     "jinja2": "report",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "onnxscript": "export",
 }
 """Optional package, by import name -> the extra that installs it."""
 
