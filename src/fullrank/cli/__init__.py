@@ -44,6 +44,7 @@ VERBS = (
     "diagnose",
     "explain",
     "report",
+    "export",
     "verify",
     "keys",
 )
