@@ -24,6 +24,10 @@ WORK: dict[str, tuple[str, str]] = {
     "download": ("download planted --out OUT", "fullrank.data.sources.planted.Planted.files"),
     "encode": ("encode DATA --out OUT --levels 2 --size 4", "fullrank.semantic_ids.encode.encode"),
     "evaluate": ("evaluate SASREC", "fullrank.run.Run.model"),
+    "keys add": ("keys add OUT --name shop", "fullrank.serving.keys._write"),
+    "keys list": ("keys list EVENTS", "fullrank.serving.keys.read_keys"),
+    "keys remove": ("keys remove EVENTS --name shop", "fullrank.serving.keys.read_keys"),
+    "export": ("export SASREC --to faiss --out OUT", "fullrank.run.Run.model"),
     "list": ("list recipes", "fullrank.core.registry.kinds"),
     "predict": ("predict SASREC EVENTS", "fullrank.run.Run.open"),
     "prepare": ("prepare planted --out OUT", "fullrank.data.sources.planted.Planted.read"),
@@ -46,7 +50,7 @@ WORK: dict[str, tuple[str, str]] = {
     "verify": ("verify SASREC", "fullrank.run.Run.open"),
 }  # fmt: skip
 """Verb -> a command line, and what it calls that has the bug."""
-GROUPS = {"scale"}
+GROUPS = {"keys", "scale"}
 """Words that only verbs stand behind."""
 BUGS = (TypeError, KeyError, RuntimeError, ZeroDivisionError, AttributeError)
 
