@@ -132,7 +132,8 @@ def build(fake: Fake) -> FastAPI:
 
 
 def alike(at: int, own: list[int]) -> list[dict[str, Any]]:
-    return [{"item": f"i{one}", "title": TITLES[one], "similarity": 0.9 - (at + one) % 7 / 10} for one in own[-3:]]
+    found = [{"item": f"i{one}", "title": TITLES[one], "similarity": 0.9 - (at + one) % 7 / 10} for one in own[-3:]]
+    return sorted(found, key=lambda one: -one["similarity"])
 
 
 def attention(own: list[int]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from serving.accessibility import AUDIT
 from serving.fake_service import TITLES, Fake, build, serving
 

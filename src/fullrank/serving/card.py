@@ -249,7 +249,8 @@ def _column(column: pl.Series) -> dict[str, Any] | None:
     if kind == pl.Boolean:
         return found | {"kind": "bool"}
     if kind.is_numeric():
-        known = column.cast(pl.Float64).drop_nulls().drop_nans()
+        known = column.cast(pl.Float64).drop_nulls()
+        known = known.filter(known.is_finite())
         bounds: Mapping[str, Any] = {"min": known.min(), "max": known.max()} if len(known) else {}
         return found | {"kind": "number", **bounds}
     if isinstance(kind, pl.List):

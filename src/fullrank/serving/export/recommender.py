@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.sequential.items import Items, unit
-from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
+from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.models.sequential.reasoning.budget import Budget
@@ -137,7 +137,7 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
     numbered = torch.arange(EXAMPLE_ROWS * length).view(EXAMPLE_ROWS, length)
     lengths = torch.tensor([length, max(length - 1, 1), 1])
     inputs = [
-        Port("items", "int64", ("B", "T"), "the history, oldest first: item numbers; padded at the right by any number"),
+        Port("items", "int64", ("B", "T"), "the history, oldest first: item numbers, right-padded by any of them"),
         Port("lengths", "int64", ("B",), "events of each row, at least 1"),
     ]
     example = [numbered % size, lengths]
