@@ -37,7 +37,7 @@ STATUS = {
     "not-found": MISSING, "unknown-version": MISSING, "unknown-route": MISSING,
     "version-refused": CONFLICT, "no-previous-version": CONFLICT, "version-busy": CONFLICT,
     "body-too-large": LARGE, "body-too-slow": 408,
-    "overloaded": BUSY, "rate-exceeded": BUSY,
+    "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
     "store-unavailable": AWAY, "deadline": AWAY, "starting": AWAY, "stopping": AWAY,
 }  # fmt: skip
 """Code of a `UserError` -> status, where it is not `REFUSED`."""
@@ -47,15 +47,15 @@ RETRY_AFTER = {BUSY: 1, AWAY: 1}
 """Status -> seconds after which it makes sense to try again, where the error has no `retry_after` of its own."""
 HIDDEN = frozenset(
     """
-    data-not-needed disk-full empty-split field-settings-differ file-damaged file-error file-unreadable
-    folder-holds-a-run folder-locked folder-not-empty folder-not-writable folder-of-others foreign-files id-types-differ
+    data-not-needed export-of-other-run file-damaged file-error file-unreadable folder-locked folder-not-empty
+    folder-not-writable folder-of-others foreign-files history-store-damaged id-types-differ index-of-other-vectors
     inside-a-store items-without-codes keys-writable manifest-incomplete manifest-invalid-spec missing-file
-    missing-folder missing-package missing-store missing-times no-known-items no-known-values no-new-items
-    no-rows-in-split no-target no-users-in-split not-a-folder not-a-keys-file not-a-ranking-model not-a-recommender
-    not-a-run not-an-evaluation not-exchangeable not-text not-written other-codes other-data other-fields other-spec
-    other-vectors out-of-memory recipe-not-importable run-of-other-problem same-folder sample-of-other-problem
-    spec-cannot-be-built store-differs store-of-other-problem tokeniser-damaged tokeniser-unknown-token unknown-format
-    vectors-without-history weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
+    missing-folder missing-package missing-store network-disk newer-history-store no-logged-answers no-new-items
+    not-a-folder not-a-history-store not-a-keys-file not-a-ranking-model not-a-recommender not-a-run
+    not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written other-vectors out-of-memory
+    recipe-not-importable same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
+    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format weights-differ-from-spec
+    weights-not-finite wrong-folder wrong-format-version
     """.split()
 )
 """Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""
@@ -109,7 +109,10 @@ def problem_of(error: BaseException, *, method: str = "POST", request_id: str | 
 
 
 def install(app: Any) -> None:
-    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too."""
+    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too.
+
+    A `UserError` of a route goes on to `Guard`, which tells it, and counts it.
+    """
     from fastapi import Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
@@ -119,7 +122,7 @@ def install(app: Any) -> None:
         told = problem_of(error, method=request.method, request_id=request_id)
         return Response(told.encoded(request_id), told.status, dict(told.headers), CONTENT_TYPE)
 
-    for kind in (UserError, RequestValidationError, HTTPException):
+    for kind in (RequestValidationError, HTTPException):
         app.add_exception_handler(kind, tell)
 
 
