@@ -260,7 +260,8 @@ def test_a_link_brings_the_same_view(open_page: Open, fake: Fake) -> None:
 
 
 def test_titles_bring_no_markup(open_page: Open, fake: Fake) -> None:
-    page = open_page("#h=i26&k=28")
+    page = open_page("#h=i26,i20&k=28")
+    page.wait_for_selector("#past >> text=Make-up sponge & case ★ <i> &unknown;")
     page.wait_for_selector("#past >> text=Hostile <img")
     search(page, "hostile")
     assert page.locator("main img, main b b, #options b").count() == 0
