@@ -53,6 +53,7 @@ BASES: dict[str, Base] = {
     "diagnose": Base(("@sasrec",), {"--users": "20", "--out": "~rows.jsonl"}),
     "attention": Base(("@sasrec",)),
     "report": Base(("@popularity",), {"--out": "~page.html", "--users": "20"}),
+    "export": Base(("@sasrec",), {"--to": "faiss", "--out": "~out"}),
     "verify": Base(("@sasrec",)),
     "keys add": Base(("~keys.json",), {"--name": "shop"}, ("--scope", "write")),
     "keys list": Base(("@keys.json",)),

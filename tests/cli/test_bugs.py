@@ -27,6 +27,7 @@ WORK: dict[str, tuple[str, str]] = {
     "keys add": ("keys add OUT --name shop", "fullrank.serving.keys._write"),
     "keys list": ("keys list EVENTS", "fullrank.serving.keys.read_keys"),
     "keys remove": ("keys remove EVENTS --name shop", "fullrank.serving.keys.read_keys"),
+    "export": ("export SASREC --to faiss --out OUT", "fullrank.run.Run.model"),
     "list": ("list recipes", "fullrank.core.registry.kinds"),
     "predict": ("predict SASREC EVENTS", "fullrank.run.Run.open"),
     "prepare": ("prepare planted --out OUT", "fullrank.data.sources.planted.Planted.read"),

@@ -133,7 +133,7 @@ class VectorIndex:
     @staticmethod
     def build(
         vectors: Float[np.ndarray, "V D"],
-        users: Float[np.ndarray, "U D"] | None = None,
+        users: Float[np.ndarray, "U d"] | None = None,
         settings: IndexSettings | None = None,
         *,
         threads: int | None = None,

@@ -13,8 +13,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -28,6 +29,7 @@ from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.evaluation.statistics import bounds, resample
+from fullrank.run import Run
 from fullrank.serving.requests import Ask
 from fullrank.serving.stores import HistoryStore
 from fullrank.verification import verify
@@ -126,10 +128,8 @@ class Verdict:
             return None
 
 
-class RunOnModel(Protocol):
-    """Runs a step where models may be used (`ServedModel.answer` is of the model thread) and gives what it gave."""
-
-    def __call__(self, step: Callable[[], Any], /) -> Any: ...
+RunOnModel = Callable[[Callable[[], Any]], Any]
+"""Runs a step where models may be used (`ServedModel.answer` is of the model thread) and gives what it gave."""
 
 
 def here(step: Callable[[], Any]) -> Any:
@@ -181,9 +181,14 @@ def check_folder(path: Path) -> list[Check]:
         found.require_ok()
         if found.kind != "run":
             return [Check("files", False, detail=f"this is a {found.kind}, and no run")]
+        problem = Run.open(path).spec.problem
     except UserError as error:
         return [Check("files", False, detail=str(error))]
-    return [Check("files", True, len(found.files), detail="; ".join(found.notes))]
+    recommends = problem == "retrieval"
+    return [
+        Check("files", True, len(found.files), detail="; ".join(found.notes)),
+        Check("problem", recommends, detail="" if recommends else f"it is of {problem}, and recommends nothing"),
+    ]
 
 
 def check_model(
@@ -221,7 +226,7 @@ def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel 
     found: list[Asked] = []
     for first in range(0, len(canaries), AT_ONCE):
         some = canaries[first : first + AT_ONCE]
-        found += run(lambda some=some: _asked(model, some, k))
+        found += run(partial(_asked, model, some, k))
     return found
 
 

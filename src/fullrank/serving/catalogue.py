@@ -11,30 +11,24 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from typing import Any
 
 import numpy as np
-import polars as pl
 from jaxtyping import Bool, Int
 
-from fullrank.core.errors import UserError
 from fullrank.core.log import logger
-from fullrank.data.events.catalog import Catalog
-from fullrank.evaluation.slices import popularity_bands
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
-from fullrank.serving.columns import canonical, cell, changed, described, refused_by, type_of
+from fullrank.serving.columns import canonical, described, refused_by
 from fullrank.serving.growth import Growth, Origin, number_of
 from fullrank.serving.item_documents import TITLE, Reading, read_documents
-from fullrank.serving.title_search import TitleSearch
+from fullrank.serving.live_content import Content, Shared, origins_of
 
 log = logger(__name__)
 Documents = Mapping[str, Mapping[str, Any] | None]
 """Item id as text -> all that was said of it; None where that was taken back."""
-BANDS = ("head", "middle", "tail")
 MASK_BYTES, LEAST_MASKS, MOST_MASKS = 1 << 26, 4, 512
 """Memory of the masks that a snapshot remembers, and how many they are at least and at most."""
 
@@ -46,7 +40,7 @@ class LiveItems:
     external ids by number, `titles` and `bands` (head, middle or tail by training events) likewise.
     """
 
-    def __init__(self, shared: _Shared, content: _Content, now: float):
+    def __init__(self, shared: Shared, content: Content, now: float):
         self._shared, self._content = shared, content
         self.catalog, self.ids, self.titles = content.catalog, content.ids, content.titles
         self.base, self.size = shared.growth.catalog.size, content.catalog.size
@@ -80,9 +74,9 @@ class LiveItems:
         Raises `UserError` for a default that does not fit its column.
         """
         growth = Growth(run.spec.model, predictor)
-        shared = _Shared(growth, dict(defaults or {}))
+        shared = Shared(growth, dict(defaults or {}))
         empty = Reading({}, {}, shared.types)
-        first = cls(shared, _Content.of(shared, empty, (), {}, predictor, None), now)
+        first = cls(shared, Content.of(shared, empty, (), {}, predictor, None), now)
         return first.with_documents(predictor, documents, now)
 
     def with_documents(
@@ -96,7 +90,7 @@ class LiveItems:
         """
         shared, old = self._shared, self._content
         reading = read_documents(documents, shared.growth.catalog, shared.growth.own_columns, old.reading)
-        origins, lost = _origins(shared.growth, reading, old)
+        origins, lost = origins_of(shared.growth, reading, old)
         refused = {**reading.refused, **lost}
         for key in strict:
             if key in refused:
@@ -107,7 +101,7 @@ class LiveItems:
             return predictor, self.at(now)
         if origins != old.origins:
             predictor = shared.growth.grown(origins)
-        return predictor, LiveItems(shared, _Content.of(shared, reading, origins, refused, predictor, old), now)
+        return predictor, LiveItems(shared, Content.of(shared, reading, origins, refused, predictor, old), now)
 
     def at(self, now: float) -> LiveItems:
         """The items at a later time: this snapshot, unless some have expired since."""
@@ -209,181 +203,6 @@ class LiveItems:
         numbers = self._content.numbers
         gone = [numbers[key] for key in before.keys() - after.keys() if key in numbers]
         return np.unique(np.array([*gone, *(numbers[key] for key in keys)], np.int64))
-
-
-@dataclass
-class _Shared:
-    """What all snapshots of a version have in common."""
-
-    growth: Growth
-    defaults: Mapping[str, Any]
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        catalog, own = self.growth.catalog, self.growth.own_columns
-        self.plain = {name: catalog.frame[name] for name in catalog.columns if name not in own}
-        for name, value in self.defaults.items():
-            if name not in self.plain:
-                dtype = type_of(name, value)
-                if dtype is None or isinstance(value, list) or name in own or name == TITLE:
-                    raise UserError(
-                        f"the default {name}={value!r} has to be a text, a number, true or false of a column of yours",
-                        code="wrong-default",
-                    )
-                self.plain[name] = pl.Series(name, [None], dtype=dtype).new_from_index(0, catalog.size)
-            cell(name, value, self.plain[name].dtype)
-        self.values = {name: self.filled(name, column) for name, column in self.plain.items()}
-        self.types = {name: column.dtype for name, column in self.plain.items()}
-        self.types.setdefault(TITLE, pl.String())
-        self.titles = catalog.titles
-        self.ids: list[Any] = catalog.ids.to_list()
-        self.bands = np.array(BANDS, object)[popularity_bands(catalog.popularity)].tolist()
-        self.popular_order = np.argsort(-catalog.popularity, kind="stable")
-        self._search: TitleSearch | None = None
-
-    def filled(self, name: str, column: pl.Series) -> pl.Series:
-        """A column with its default in place of nulls."""
-        return column.fill_null(self.defaults[name]) if name in self.defaults else column
-
-    @property
-    def search(self) -> TitleSearch:
-        """The titles of the run's items, indexed once."""
-        with self._lock:
-            if self._search is None:
-                assert self.titles is not None
-                self._search = TitleSearch(self.titles, self.popular_order)
-            return self._search
-
-
-@dataclass(frozen=True)
-class _Content:
-    """What a snapshot holds but for the time: the same from one expiry to the next."""
-
-    reading: Reading
-    origins: tuple[Origin, ...]
-    """Of the items that were added, in the order of their numbers."""
-    refused: Mapping[str, UserError]
-    numbers: Mapping[str, int]
-    """Of all items with documents, by key."""
-    plain: Mapping[str, pl.Series]
-    """Columns as documents left them, without defaults."""
-    values: Mapping[str, pl.Series]
-    catalog: Catalog
-    ids: list[Any]
-    titles: pl.Series | None
-    bands: list[str]
-    retired: Bool[np.ndarray, "V"]
-    expiring: Int[np.ndarray, "e"]
-    expires_at: np.ndarray
-    """[e] when each of `expiring` does."""
-    renamed: Int[np.ndarray, "r"]
-    """Items that were added, or have another title than in the run."""
-    search: TitleSearch | None
-    """Of those."""
-    latest: dict[str, LiveItems]
-    """The snapshot of the latest moment that was asked for."""
-
-    @staticmethod
-    def of(
-        shared: _Shared,
-        reading: Reading,
-        origins: tuple[Origin, ...],
-        refused: Mapping[str, UserError],
-        predictor: Predictor,
-        old: _Content | None,
-    ) -> _Content:
-        base, size = shared.growth.catalog.size, shared.growth.catalog.size + len(origins)
-        places = {one.item: base + place for place, one in enumerate(origins)}
-        numbers = {
-            key: number
-            for key, one in reading.entries.items()
-            if (number := one.number if one.newcomer is None else places.get(one.id, -1)) >= 0
-        }
-        plain, values = _columns(shared, reading, numbers, size, old)
-        grown = predictor.catalog if origins else shared.growth.catalog
-        entries = [(numbers[key], one) for key, one in reading.entries.items() if key in numbers]
-        retired = np.zeros(size, bool)
-        retired[[number for number, one in entries if one.retired]] = True
-        timed = [(number, one.expires_at) for number, one in entries if one.expires_at is not None]
-        titles = values[TITLE].cast(pl.String) if TITLE in values else None
-        renamed = np.array(
-            sorted(number for number, one in entries if TITLE in one.cells or one.newcomer is not None), np.int64
-        )
-        return _Content(
-            reading, origins, refused, numbers, plain, values, grown.with_columns(values),
-            shared.ids if not origins else [*shared.ids, *(one.item for one in origins)],
-            titles,
-            shared.bands if not origins else [*shared.bands, *[BANDS[-1]] * len(origins)],
-            retired,
-            np.array([number for number, _ in timed], np.int64),
-            np.array([moment for _, moment in timed], np.float64),
-            renamed,
-            None if titles is None or not len(renamed) else _search(titles, renamed, grown),
-            {},
-        )  # fmt: skip
-
-
-def _origins(growth: Growth, reading: Reading, old: _Content) -> tuple[tuple[Origin, ...], dict[str, UserError]]:
-    """Where the vectors of added items come from, in the order of their numbers; and what is wrong with the others."""
-    before = {one.item: one for one in old.origins}
-    keys = {one.id: key for key, one in reading.entries.items() if one.newcomer is not None}
-    newcomers = {one.id: one.newcomer for one in reading.entries.values() if one.newcomer is not None}
-    known = {one.id: one.newcomer for one in old.reading.entries.values() if one.newcomer is not None}
-    if newcomers == known and not old.refused:
-        return old.origins, {}
-    found, lost = [], {}
-    for item, one in growth.origins(newcomers).items():
-        if isinstance(one, UserError):
-            lost[keys[item]] = one
-            if item not in before:
-                continue
-            one = before[item]  # it has a number, so it keeps the vector that it had
-        found.append(one)
-    order = {item: place for place, item in enumerate([*before, *(key for key in newcomers if key not in before)])}
-    return tuple(sorted(found, key=lambda one: order[one.item])), lost
-
-
-def _columns(
-    shared: _Shared, reading: Reading, numbers: Mapping[str, int], size: int, old: _Content | None
-) -> tuple[dict[str, pl.Series], dict[str, pl.Series]]:
-    """All columns with what documents say, without and with defaults; those that stay are taken from `old`."""
-    cells: dict[str, dict[int, Any]] = {}
-    for key, number in numbers.items():
-        for name, value in reading.entries[key].cells.items():
-            cells.setdefault(name, {})[number] = value
-    names = [*shared.plain, *(name for name in reading.types if name not in shared.plain and name in cells)]
-    same = _unchanged(reading, old) if old is not None and len(old.retired) == size else frozenset()
-    plain, values = {}, {}
-    for name in names:
-        if old is not None and name in same and name in old.plain:
-            plain[name], values[name] = old.plain[name], old.values[name]
-            continue
-        column, first = shared.plain.get(name), name in shared.plain
-        if column is None:
-            column = pl.Series(name, [None], dtype=reading.types[name]).new_from_index(0, size)
-        elif len(column) < size:
-            rest = pl.Series(name, [None], dtype=column.dtype).new_from_index(0, size - len(column))
-            column = pl.concat([column, rest])
-        plain[name] = changed(column, cells[name]) if name in cells else column
-        values[name] = shared.values[name] if first and plain[name] is shared.plain[name] else shared.filled(
-            name, plain[name]
-        )  # fmt: skip
-    return plain, values
-
-
-def _unchanged(reading: Reading, old: _Content) -> frozenset[str]:
-    """The columns in which no item has another value than in the older content."""
-    before, after = old.reading.entries, reading.entries
-    touched: set[str] = set()
-    for key in before.keys() | after.keys():
-        one, other = before.get(key), after.get(key)
-        if one is not other:
-            touched |= set(one.cells if one is not None else ()) | set(other.cells if other is not None else ())
-    return frozenset(name for name in reading.types if name not in touched)
-
-
-def _search(titles: pl.Series, some: Int[np.ndarray, "r"], catalog: Catalog) -> TitleSearch:
-    return TitleSearch(titles.gather(some), np.lexsort((some, -catalog.popularity[some])))
 
 
 def _note(one: Origin, ids: Sequence[Any]) -> str | None:

@@ -24,7 +24,7 @@ MOST_VALUES = 1000
 _WORDS = {"flag": "true or false", "number": "numbers", "text": "text"}
 
 
-def kind_of(dtype: pl.DataType) -> tuple[Kind | None, bool]:
+def kind_of(dtype: Any) -> tuple[Kind | None, bool]:
     """What a column holds (None: nothing that is filtered by), and whether it holds lists of it."""
     listed = isinstance(dtype, pl.List | pl.Array)
     inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
@@ -45,7 +45,7 @@ def described(columns: Mapping[str, pl.Series]) -> dict[str, str]:
     }
 
 
-def cell(name: str, value: Any, dtype: pl.DataType) -> Any:
+def cell(name: str, value: Any, dtype: Any) -> Any:
     """A value for a column of this type, as it was given. Raises `UserError` for one that does not fit."""
     if value is None:
         return None
@@ -65,7 +65,7 @@ def cell(name: str, value: Any, dtype: pl.DataType) -> Any:
     )
 
 
-def type_of(name: str, value: Any) -> pl.DataType | None:
+def type_of(name: str, value: Any) -> Any:
     """The type of a new column whose first value this is; None where the value does not tell (null, an empty list)."""
     if isinstance(value, list):
         kinds = {type_of(name, part) for part in value}

@@ -47,6 +47,8 @@ NEIGHBOURS = 10
 MOST_TEXTS = 20_000
 """Texts whose neighbours are remembered."""
 Rule = Literal["like", "features", "title", "none"]
+Near = tuple[tuple[int, ...], tuple[float, ...]]
+"""Items of the run, by their numbers, and their shares in a mean."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Growth:
         self.spec, self.predictor, self.count = spec, predictor, neighbours
         self.items = getattr(spec, "items", None)
         self.catalog = _widened(predictor.catalog)
-        self._texts: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {}
+        self._texts: dict[str, Near] = {}
         self._lock = threading.Lock()
 
     @property
@@ -117,11 +119,12 @@ class Growth:
                 others = [] if one.id in found else [a for a in one.like if a in newcomers and a not in found]
                 circle = [a for a in others if a in waiting]
                 if circle:
-                    found[one.id] = UserError(
-                        f"item {one.id!r} is like {circle[0]!r}, which is like it in turn: name items that were there "
-                        "before",
-                        code="like-cycle",
-                    )
+                    for other in waiting[waiting.index(circle[0]) :]:
+                        found[other] = UserError(
+                            f"item {other!r} is like {circle[0]!r}, which is like it in turn: name items that were "
+                            "there before",
+                            code="like-cycle",
+                        )
                 elif others:
                     waiting.append(others[0])
                     continue
@@ -184,14 +187,13 @@ class Growth:
     def _listed(self, column: str) -> bool:
         return isinstance(self.catalog.frame[column].dtype, pl.List | pl.Array)
 
-    def _like(
-        self, one: Newcomer, found: Mapping[Any, Origin | UserError]
-    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def _like(self, one: Newcomer, found: Mapping[Any, Origin | UserError]) -> Near:
         """The run's items that it is like, with their shares; an item that was added stands for its own neighbours."""
         shares: dict[int, float] = {}
         for other in one.like:
             number = number_of(self.catalog, other)
             origin = found.get(other)
+            near: Near
             if number >= 0:
                 near = ((number,), (1.0,))
             elif isinstance(origin, Origin) and origin.neighbours:
@@ -206,7 +208,7 @@ class Growth:
                 shares[item] = shares.get(item, 0.0) + weight / len(one.like)
         return tuple(shares), tuple(shares.values())
 
-    def _similar(self, one: Newcomer) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def _similar(self, one: Newcomer) -> Near:
         text = " ".join(part for part in (one.title, one.text) if part)
         with self._lock:
             titles = self.titles if text else None

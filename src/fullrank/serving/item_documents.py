@@ -47,7 +47,7 @@ class Reading:
     entries: Mapping[str, Entry]
     refused: Mapping[str, UserError]
     """Those that could not be read, and why."""
-    types: Mapping[str, pl.DataType]
+    types: Mapping[str, Any]
     """The types of all columns that may be changed, those that came with documents among them."""
 
 
@@ -96,7 +96,7 @@ def _entry(
     number: int,
     catalog: Catalog,
     own_columns: frozenset[str],
-    types: dict[str, pl.DataType],
+    types: dict[str, Any],
 ) -> Entry:
     if number < 0 and (isinstance(item, str) != (catalog.ids.dtype == pl.String)):
         raise UserError(

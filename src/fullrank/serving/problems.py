@@ -47,15 +47,15 @@ RETRY_AFTER = {BUSY: 1, AWAY: 1}
 """Status -> seconds after which it makes sense to try again, where the error has no `retry_after` of its own."""
 HIDDEN = frozenset(
     """
-    data-not-needed disk-full empty-split field-settings-differ file-damaged file-error file-unreadable
-    folder-holds-a-run folder-locked folder-not-empty folder-not-writable folder-of-others foreign-files id-types-differ
+    data-not-needed export-of-other-run file-damaged file-error file-unreadable folder-locked folder-not-empty
+    folder-not-writable folder-of-others foreign-files history-store-damaged id-types-differ index-of-other-vectors
     inside-a-store items-without-codes keys-writable manifest-incomplete manifest-invalid-spec missing-file
-    missing-folder missing-package missing-store missing-times no-known-items no-known-values no-new-items
-    no-rows-in-split no-target no-users-in-split not-a-folder not-a-keys-file not-a-ranking-model not-a-recommender
-    not-a-run not-an-evaluation not-exchangeable not-text not-written other-codes other-data other-fields other-spec
-    other-vectors out-of-memory recipe-not-importable run-of-other-problem same-folder sample-of-other-problem
-    spec-cannot-be-built store-differs store-of-other-problem tokeniser-damaged tokeniser-unknown-token unknown-format
-    vectors-without-history weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
+    missing-folder missing-package missing-store network-disk newer-history-store no-logged-answers no-new-items
+    not-a-folder not-a-history-store not-a-keys-file not-a-ranking-model not-a-recommender not-a-run
+    not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written other-vectors out-of-memory
+    recipe-not-importable same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
+    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format weights-differ-from-spec
+    weights-not-finite wrong-folder wrong-format-version
     """.split()
 )
 """Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""

@@ -11,11 +11,61 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fullrank.core.errors import UserError, brief
 
 MOST_VERSIONS = 16
+
+
+@dataclass(frozen=True)
+class Share:
+    """One version that answers: which run, and for which share of the users."""
+
+    name: str
+    manifest: str
+    share: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.manifest
+
+
+@dataclass(frozen=True)
+class State:
+    """Which versions answer, and which did before: the document."""
+
+    split: tuple[Share, ...]
+    previous: tuple[Share, ...] = ()
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return {one.name: one.share for one in self.split}
+
+    @property
+    def first(self) -> str:
+        """The version with the largest share."""
+        return max(self.split, key=lambda one: one.share).name
+
+    def body(self) -> dict[str, Any]:
+        """The document's body."""
+        return {
+            name: [{"name": one.name, "manifest": one.manifest, "share": one.share} for one in shares]
+            for name, shares in (("split", self.split), ("previous", self.previous))
+        }
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any] | None) -> State | None:
+        """The inverse of `body`; None for what it did not write."""
+        try:
+            split, previous = (
+                tuple(Share(str(one["name"]), str(one["manifest"]), float(one["share"])) for one in (body or {})[name])
+                for name in ("split", "previous")
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+        return cls(split, previous) if split and all(one.share > 0 for one in split) else None
 
 
 class Split:
@@ -29,11 +79,6 @@ class Split:
             (name, share, hashlib.blake2b(f"{salt}\0{name}\0".encode(), digest_size=8))
             for name, share in sorted(self.shares.items())
         ]
-
-    @property
-    def first(self) -> str:
-        """The version with the largest share."""
-        return max(self.shares, key=lambda name: self.shares[name])
 
     def of(self, user: str | None) -> str:
         """The version of a user; without an id, one drawn by the shares."""

@@ -42,7 +42,7 @@ class VersionFolder:
     identity: str = ""
     """The manifest and the sizes and times of the files: what was refused is looked at again when one changes."""
     time: float = 0.0
-    """When its manifest was written."""
+    """When its manifest came here: not when it was written, which a copy may tell too."""
 
 
 def list_versions(folder: Path) -> dict[str, VersionFolder]:
@@ -66,7 +66,7 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
         file = path / "manifest.json"
         if not file.is_file():
             return VersionFolder(name, path, "waiting", "it has no manifest yet")
-        written, data = file.stat().st_mtime, read_bytes(file)
+        there, data = file.stat().st_ctime, read_bytes(file)
         manifest = hashlib.sha256(data).hexdigest()
         sizes = [(entry.name, entry.stat()) for entry in sorted(os.scandir(path), key=lambda entry: entry.name)]
         stamp = repr([(name, s.st_size, s.st_mtime_ns) for name, s in sizes if stat.S_ISREG(s.st_mode)])
@@ -75,7 +75,7 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
         missing = _missing(path, data)
     except (OSError, UserError) as error:
         return VersionFolder(name, path, "waiting", f"it cannot be read yet ({error})")
-    facts = {"manifest": manifest, "identity": identity, "time": written}
+    facts: dict[str, Any] = {"manifest": manifest, "identity": identity, "time": there}
     if missing is None:
         return VersionFolder(name, path, "whole", **facts)
     if missing != _TRAINING and time.time() - changed > SETTLED:  # the check will say what is wrong with it

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fullrank.core.checks import check_flag, check_path, check_whole
+from fullrank.core.checks import check_flag, check_path, check_type, check_whole
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import without_dots
 from fullrank.core.jagged import Jagged
@@ -55,7 +55,7 @@ def export_run(
     of faiss, whose recall is then measured on histories of the store, `data` where it was moved. Raises `UserError` for
     a model that has no graph or no vectors, and where the graph does not answer as the run does.
     """
-    if to not in MODELS:
+    if check_type("to", to, str, "'onnx', 'torch' or 'faiss'") not in MODELS:
         raise unknown("export", to, tuple(MODELS))
     check_flag("int8", int8)
     place = without_dots(check_path("out", out))
@@ -71,9 +71,7 @@ def export_run(
         )
     length = LIST if k is None else check_whole("k", k, 1, MOST_LISTED)
     policy = seen_policy("exclude" if seen is None else seen)
-    return write_export(
-        place, run, run.catalog, to, lambda folder: _recommender(run, folder, to, length, policy)
-    )
+    return write_export(place, run, run.catalog, to, lambda folder: _recommender(run, folder, to, length, policy))
 
 
 def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: bool) -> None:
@@ -103,7 +101,7 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str
     reasons = reasoner_of(model)
     return {
         **_described(graph, traced, to),
-        "k": k, "seen": seen, "items": model.num_items, "max_length": model.max_length,  # type: ignore[dict-item]
+        "k": k, "seen": seen, "items": model.num_items, "max_length": model.max_length,
         "reads_times": bool(model.reads_times),
         "reasoning": None if reasons is None else {
             "steps": budget.steps_of(reasons), "streams": budget.streams_of(reasons)

@@ -137,7 +137,7 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
     numbered = torch.arange(EXAMPLE_ROWS * length).view(EXAMPLE_ROWS, length)
     lengths = torch.tensor([length, max(length - 1, 1), 1])
     inputs = [
-        Port("items", "int64", ("B", "T"), "the history, oldest first: item numbers; padded at the right by any number"),
+        Port("items", "int64", ("B", "T"), "the history, oldest first: item numbers, right-padded by any of them"),
         Port("lengths", "int64", ("B",), "events of each row, at least 1"),
     ]
     example = [numbered % size, lengths]

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import DenseScorer
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, score_batches
@@ -37,9 +36,7 @@ def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int
     vectors = np.ascontiguousarray(predictor.item_vectors(), np.float32)
     size, dim = vectors.shape
     kind = faiss.ScalarQuantizer.QT_8bit
-    inner: Any = (
-        faiss.IndexScalarQuantizer(dim, kind, faiss.METRIC_INNER_PRODUCT) if int8 else faiss.IndexFlatIP(dim)
-    )
+    inner: Any = faiss.IndexScalarQuantizer(dim, kind, faiss.METRIC_INNER_PRODUCT) if int8 else faiss.IndexFlatIP(dim)
     if int8:
         inner.train(vectors)
     ids, external = index_ids(predictor.catalog.ids)
@@ -80,8 +77,7 @@ def measured_recall(
     exact = rank(predictor.model, histories, k=k, seen="keep", budget=own, index=predictor.index).ids
     users: Float[np.ndarray, "U D"] | None = None
     for at, scorer in score_batches(predictor.model, histories, block=BLOCK, budget=own, index=predictor.index):
-        if not isinstance(scorer, DenseScorer):
-            raise UserError("this model does not score by inner products, so it has no vectors", code="no-vectors")
+        assert isinstance(scorer, DenseScorer)  # `item_vectors` has refused others
         found = (scorer.vectors / scorer.temperature).float().cpu().numpy()
         users = np.zeros((len(histories), found.shape[1]), np.float32) if users is None else users
         users[at] = found

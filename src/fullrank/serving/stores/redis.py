@@ -158,7 +158,7 @@ class RedisStore(HistoryStore):
         while True:
             found = await self._script(DOCUMENTS, [self._key("documents"), self._key("order")], [after, _PAGE])
             page = json_value(b"[" + found + b"]")
-            rows += page
+            rows += [(sequence, body) for sequence, body in page]
             if len(page) < _PAGE:
                 return latest(rows)
             after = page[-1][0]

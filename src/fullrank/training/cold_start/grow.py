@@ -131,28 +131,29 @@ def grown_model(
     return new.to(device).eval()
 
 
-class _NoWeights(TorchFunctionMode):
-    """Uninitialised memory, which is what layers ask for, is on the meta device, and what is drawn into it is not.
+class _NoTables(TorchFunctionMode):
+    """Uninitialised tables of so many rows, which is what items ask for, lie nowhere, and nothing is drawn into them."""
 
-    So a model is described without the memory and the time that its weights take.
-    """
+    def __init__(self, rows: int):
+        super().__init__()
+        self.rows = rows
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        if func is torch.empty:
+        if func is torch.empty and args and isinstance(args[0], tuple) and args[0][:1] == (self.rows,):
             return func(*args, **given | {"device": "meta"})
         name, into = getattr(func, "__name__", ""), args[0] if args else given.get("tensor")
         if isinstance(into, Tensor) and into.is_meta and name.endswith("_") and not name.startswith("_"):
-            return into  # normal_, zeros_ and so on: nothing is there (torch would import its compiler for it)
+            return into  # normal_, zeros_ and so on: torch would import its compiler for them
         return func(*args, **given)
 
 
 def outline(spec: Spec, catalog: Catalog) -> nn.Module:
-    """The model of a spec on a catalogue, whose weights are still to be put in (`load_state_dict(..., assign=True)`).
+    """The model of a spec on a catalogue, without memory for its tables of items: weights are still to be put in.
 
-    Its buffers are made: what the catalogue says of the items.
+    Its buffers are made, which hold what the catalogue says of the items.
     """
-    with _NoWeights():
+    with _NoTables(catalog.size):
         built: nn.Module = spec.build(catalog)  # type: ignore[attr-defined]
     return built
 
