@@ -24,7 +24,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 OUT = Path(__file__).parent / "images"
-SOUGHT = ("argan oil", "shampoo", "hair mask", "heat protectant", "curling iron")
+SOUGHT = ("cuticle oil", "natural nail base coat", "opi nail lacquer", "seche vite top coat", "sable nail art brushes")
 """Titles of the history: the first item that is found for each."""
 MOST = 200_000
 """Bytes of a picture."""

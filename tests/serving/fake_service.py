@@ -25,7 +25,8 @@ TITLES = [
     "Night cream with retinol", "Clay mask, green", "Sun milk SPF 50", "Micellar water, 400 ml", "Bamboo hair brush",
     "Argan oil shampoo", "Coconut conditioner", "Nail polish, deep red", "Eyeliner pen, black", "Volume mascara",
     "Vitamin C serum", "Hyaluronic acid booster", "Aloe vera gel", "Tea tree face wash", "Beard oil, cedar",
-    "Shaving soap in a wooden bowl", "Make-up sponge", "Cotton pads, 120", "Perfume, bergamot and cedar",
+    "Shaving soap in a wooden bowl", "Make-up sponge &amp; case &#9733; &lt;i&gt; &unknown;",
+    "Cotton pads, 120", "Perfume, bergamot and cedar",
     "A very long title that goes on and on: intensive overnight repair treatment for dry and stressed hair with nine "
     "precious oils, wheat protein and a comb, gift box of three", "Dry shampoo", "Foot cream with urea",
     "Hostile <img src=x onerror=\"document.title='owned'\"> & <b>bold</b>", "Bath salt, lavender",

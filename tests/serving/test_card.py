@@ -16,38 +16,25 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.run import Run
 from fullrank.serving.card import BANDS, collapse, columns, facts, model_card, sample_histories
-
-SMALL = ["model.dim=8", "training.max_epochs=1", "training.batch_size=64"]
-
-
-def shop(place: Path) -> fr.Store:
-    draw = np.random.default_rng(0)
-    chance = 1 / np.arange(5, 65)
-    rows = [
-        (f"u{u}", f"i{draw.choice(60, p=chance / chance.sum())}", 1000 * t + u) for u in range(60) for t in range(6)
-    ]
-    events = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
-    items = pl.DataFrame({"item_id": [f"i{n}" for n in range(60)], "title": [f"Thing {n}" for n in range(60)],
-                          "kind": ["ab"[n % 2] for n in range(60)]})  # fmt: skip
-    return fr.prepare(events, place, items=items)
+from serving.conftest import SMALL, Shop
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    place = tmp_path_factory.mktemp("card")
-    return fr.train("sasrec", shop(place / "store"), place / "run", set=SMALL)
+def run(shop: Shop) -> Run:
+    return shop.run
 
 
 def test_a_card_is_json_and_names_what_a_page_shows(run: Run) -> None:
     predictor = fr.load(run)
     card = json.loads(json.dumps(model_card(run, predictor, histories=sample_histories(run, 30)), allow_nan=False))
-    assert card["version"] == "run" and card["recipe"] == "sasrec" and card["dim"] == 8 and card["layers"] >= 1
+    assert card["version"] == "first" and card["recipe"] == "sasrec" and card["dim"] == 16 and card["layers"] >= 1
     assert card["items"] == predictor.catalog.size and card["parameters"] == run.manifest["parameters"]
     assert card["data"]["name"] == "store" and card["validation"]["metric"] == "ndcg@10"
     assert card["reasoning"] is None and card["has_ranker"] is False
     assert card["explains"] == {"attention": True, "because": True}
-    assert [one["kind"] for one in card["columns"]] == ["text", "category"] and card["columns"][1]["values"] == [*"ab"]
-    assert card["collapse"]["directions"] == 8 and 1 <= card["collapse"]["stable_rank"] <= 8
+    kinds = {one["name"]: one["kind"] for one in card["columns"]}
+    assert kinds == {"title": "text", "category": "category", "price": "number", "in_stock": "bool"}
+    assert card["collapse"]["directions"] == 16 and 1 <= card["collapse"]["stable_rank"] <= 16
     bands = card["fairness"]["bands"]
     assert [one["band"] for one in bands] == list(BANDS) and card["fairness"]["histories"] == 30
     for share in ("items", "events", "shown"):

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from serving.accessibility import AUDIT
+from serving.conftest import Shop
 from serving.fake_service import TITLES, Fake, build, serving
+from serving.running import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.page]
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -56,7 +58,7 @@ def open_page(browser: Any, service: tuple[Fake, str], fake: Fake) -> Iterator[O
     complaints: list[str] = []
     contexts = []
 
-    def open_it(fragment: str = "", *, ready: bool = True, **how: Any) -> Any:
+    def open_it(fragment: str = "", *, ready: bool = True, url: str = service[1], **how: Any) -> Any:
         context = browser.new_context(**how)
         contexts.append(context)
         context.set_default_timeout(10_000)
@@ -65,8 +67,8 @@ def open_page(browser: Any, service: tuple[Fake, str], fake: Fake) -> Iterator[O
         page.on("console", lambda m: m.type in ("error", "warning") and not any(one in m.text for one in refused)
                 and complaints.append(m.text))  # fmt: skip
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda r: r.url.startswith((service[1], "data:")) or complaints.append(f"asked {r.url}"))
-        page.goto(service[1] + fragment)
+        page.on("request", lambda r: r.url.startswith((url, "data:")) or complaints.append(f"asked {r.url}"))
+        page.goto(url + fragment)
         if ready:
             settled(page)
         return page
@@ -260,7 +262,8 @@ def test_a_link_brings_the_same_view(open_page: Open, fake: Fake) -> None:
 
 
 def test_titles_bring_no_markup(open_page: Open, fake: Fake) -> None:
-    page = open_page("#h=i26&k=28")
+    page = open_page("#h=i26,i20&k=28")
+    page.wait_for_selector("#past >> text=Make-up sponge & case ★ <i> &unknown;")
     page.wait_for_selector("#past >> text=Hostile <img")
     search(page, "hostile")
     assert page.locator("main img, main b b, #options b").count() == 0
@@ -398,3 +401,32 @@ def test_targets_fit_a_thumb_on_a_phone(open_page: Open) -> None:
     page.tap(".recs li:first-child button")
     page.wait_for_function("document.querySelectorAll('#past li').length === 3")
     settled(page)
+
+
+def test_a_real_service_fills_every_part_of_the_page(open_page: Open, shop: Shop) -> None:
+    with running(run=str(shop.run.path)) as client:
+        client.add_events([{"user": "anna", "item": item} for item in shop.ids[:3]])
+        page = open_page(url=f"{client.url.rstrip('/')}/")
+        assert "Popular items" in page.inner_text("#status")
+        page.fill("#user", "anna")
+        page.click("#user-form button")
+        page.wait_for_function("document.querySelectorAll('#past li').length === 3")
+        settled(page)
+        assert len(shown(page)) == 10 and not set(shown(page)) & set(titles(page))
+        assert page.locator(".why").count() and page.locator(".strips tbody tr").count() == 2
+        search(page, shown(page)[0])
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.querySelectorAll('#past li').length === 4")
+        page.click("summary")
+        with page.expect_response("**/v1/recommend"):
+            page.check("#filters >> text=soap")
+        settled(page)
+        assert shown(page) and all("soap" in title for title in shown(page))
+        with page.expect_response("**/v1/recommend"):
+            page.select_option("#filters select", "yes")
+        settled(page)
+        assert shown(page) and "2 in use" in page.inner_text("#filters-count")
+        page.wait_for_selector("#cards .bands")
+        assert "Effective rank" in page.inner_text("#cards") and "sasrec" in page.inner_text("#about")
+        faults, _ = page.evaluate(AUDIT)
+        assert faults == []
