@@ -86,7 +86,7 @@ def test_what_a_comparison_of_lists_finds(tmp_path: Path) -> None:
     """A wrong order, an item that was hidden, a score that is off, and a place left empty, in one row of sixteen."""
     run = made_run("sasrec", tmp_path / "run")
     model: Any = run.model()
-    batches = [one for one in parity.history_batches(model, None) if len(one["lengths"]) == 16]
+    batches = [one for one in parity.history_batches(run.catalog, model.max_length) if len(one["lengths"]) == 16]
     how: dict[str, Any] = {"k": 4, "seen": "exclude", "budget": fr.Evaluation().reasoning}
     true: list[Any] = []
 
@@ -133,16 +133,18 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
     popular = made_run("popularity", tmp_path / "popularity")
     out = tmp_path / "out"
     for code, call in {
-        "unknown-value": {"to": "tflite"},
+        "unknown-export": {"to": "tflite"},
         "option-without-effect": {"to": "onnx", "int8": True},
         "setting-out-of-range": {"to": "onnx", "k": 0},
         "not-exportable": {"to": "onnx"},
-        "no-vectors": {"to": "faiss"},
     }.items():
         with pytest.raises(UserError) as caught:
             fr.export(popular, out, **call)  # type: ignore[arg-type]
         assert caught.value.code == code, caught.value
+    with refused("no-vectors"):
+        fr.export(made_run("item_to_item", tmp_path / "item_to_item"), out, to="faiss")
     assert not out.exists()
+    assert fr.export(popular, out, to="faiss").parity["recall@10"] == 1.0
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("kept")
     with refused("folder-not-empty"):
