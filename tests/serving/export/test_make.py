@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,20 @@ from fullrank.serving.export.folder import Exported
 from refusals import refused
 from tests.serving.export.exporting import ITEMS, made_run
 
-RECIPES = ("sasrec", "gru4rec", "hstu", "srt", "plr", "bert4rec", "sprint", "hstu_plus", "sasrec_plus", "rpg", "fair")
+RECIPES = (
+    "sasrec",
+    "sasrec_2018",
+    "gru4rec",
+    "hstu",
+    "srt",
+    "plr",
+    "bert4rec",
+    "sprint",
+    "hstu_plus",
+    "sasrec_plus",
+    "rpg",
+    "fair",
+)
 FIXED = {("bert4rec", "onnx"), ("bert4rec", "torch"), ("gru4rec", "torch")}
 """Whose graphs take rows of one length alone."""
 
@@ -32,6 +46,20 @@ def test_every_recipe_answers_from_its_graph_as_it_does_itself(recipe: str, to: 
     length = made.manifest["inputs"][0]["shape"][1]
     assert (length == made.manifest["max_length"]) == ((recipe, to) in FIXED), length
     assert Exported.open(made.path).manifest == made.manifest
+
+
+@pytest.mark.slow
+def test_the_guide_uses_a_graph_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run("sasrec", tmp_path / "run")
+    fr.export(run, tmp_path / "exports" / "sasrec", k=6)
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "export.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "onnxruntime" in block)
+    assert "fullrank" not in code
+    monkeypatch.chdir(tmp_path)
+    told: dict[str, Any] = {}
+    exec(code, told)
+    own = fr.recommend(run, [["i0", "i1", "i2"], ["i2", "i3"]], k=6, exclude=["i5"], device="cpu")
+    assert [item for row in told["lists"] for item in row] == own["item"].to_list()
 
 
 @pytest.mark.parametrize("recipe", ["sasrec", pytest.param("plr", marks=pytest.mark.slow)])
