@@ -45,6 +45,7 @@ BASES: dict[str, Base] = {
     "tune": Base(("@space.yaml",), {"--data": "@store", "--out": "~out"}),
     "evaluate": Base(("@sasrec",)),
     "recommend": Base(("@sasrec",), {"--history": "3,5,7", "--k": "5"}),
+    "serve": Base(("@sasrec",), {"--store": "memory:"}, ("--check",)),
     "predict": Base(("@lr", "@today.csv")),
     "cascade": Base(
         ("@sasrec", "@lr"), {"--user": "user_id", "--item": "item_id", "--candidates": "30"},

@@ -39,6 +39,7 @@ WORK: dict[str, tuple[str, str]] = {
     "scale advise": ("scale advise EVENTS --flops 1e15", "fullrank.scaling.read.read_ladder"),
     "scale fit": ("scale fit EVENTS", "fullrank.scaling.read.read_ladder"),
     "scale growth": ("scale growth EVENTS", "fullrank.scaling.growth.catalogue_growth"),
+    "serve": ("serve SASREC --store memory: --check", "fullrank.run.Run.model"),
     "schema": ("schema --kind transformer", "fullrank.core.registry.find"),
     "show": ("show sasrec", "fullrank.api.recipe"),
     "subset": ("subset DATA --share 0.5 --out OUT", "fullrank.data.events.subset.subset"),

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from serving.running import running
 
 import fullrank as fr
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from fullrank.serving.client import Client
+from serving.running import running
 
 SMALL = ["model.dim=16", "training.max_epochs=1", "training.batch_size=64"]
 
@@ -32,15 +32,15 @@ class Shop:
         return found
 
 
-def shop_events(users: int = 60, items: int = 120, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Events and items of a shop of 6 categories; who buys in one goes on buying there."""
+def shop_events(users: int = 150, items: int = 120, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Events and items of a shop of 6 categories; who buys in one goes on to the next item in it, most of the time."""
     draw = np.random.default_rng(seed)
     rows = []
     for user in range(users):
-        liked = user % 6
-        for step in range(8):
-            item = int(draw.integers(0, items // 6)) * 6 + (liked if draw.random() < 0.8 else int(draw.integers(0, 6)))
-            rows.append((f"u{user}", f"i{item}", 1_700_000_000 + 1000 * step + user))
+        at, many = int(draw.integers(0, items)), int(draw.integers(4, 11))
+        for step in range(many):
+            rows.append((f"u{user}", f"i{at}", 1_700_000_000 + 1000 * step + user))
+            at = (at + 6) % items if draw.random() < 0.9 else int(draw.integers(0, items))
     events = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
     kinds = ["soap", "cream", "brush", "oil", "mask", "comb"]
     scents = ["rose", "mint", "lemon", "pine", "plain"]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving.conftest import Shop
 
 from fullrank.core.errors import UserError
 from fullrank.serving.client import Client
+from serving.conftest import Shop
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import pytest
-from serving.conftest import Shop
 
 import fullrank as fr
 from fullrank.core.errors import UserError
 from fullrank.serving.client import Client
+from serving.conftest import Shop
 
 HISTORY = ["i7", "i13", "i19"]
 

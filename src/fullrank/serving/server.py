@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -84,6 +86,13 @@ class _Server(uvicorn.Server):
     """Keeps the reason why the app did not start: uvicorn logs it and leaves with a status alone."""
 
     failure: BaseException | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Without raising SIGTERM again behind the shutdown: who was told to stop, and did, has ended well."""
+        with super().capture_signals():
+            yield
+            self._captured_signals = [one for one in self._captured_signals if one != signal.SIGTERM]
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
