@@ -33,6 +33,8 @@ FEW = 20_000
 """Where a mask leaves at most so many items, all are scored: about a millisecond at width 64."""
 OVERFETCH = 400
 """Most hidden items of one user that are fetched on top; more become a mask of their own."""
+BLOCK = 1 << 16
+"""Items scored at once where a few users need an exact list."""
 MOST_PLANS = 64
 """Most masks whose plan is kept; each takes a byte and a bit for each item."""
 MOST_SCORED = 1 << 21
@@ -101,7 +103,7 @@ class VectorSearch:
         """The `count` best items by code that a plan lets through, in the cells for lists of k; -1 where none is."""
         faiss = the_library()
         probes = min(math.ceil(self.probes * max(1.0, k / 10) ** LONGER), self.cells)
-        count = min(count, self.items)
+        count, queries = min(count, self.items), np.ascontiguousarray(queries, np.float32)
         if not self.cells or plan is None:
             how = faiss.SearchParametersIVF(nprobe=probes) if self.cells else faiss.SearchParameters()
             if plan is not None:
@@ -149,9 +151,9 @@ class VectorSearch:
             few = plan.few.to(rows.device)
             scores = some.vectors @ some.table.index_select(0, few).T
             return Candidates(few.expand(len(rows), -1), scores.float()).best(k, own)
-        hidden = 0
-        if own is not None and len(own.hidden.rows):
-            hidden = int(own.hidden.rows.bincount().max())
+        hidden = int(own.hidden.rows.bincount().max()) if own is not None and len(own.hidden.rows) else 0
+        if hidden > OVERFETCH:
+            hidden = 0  # the plan of such a user refuses them
         count = max(self.rerank, k + max(k // 2, 10)) + hidden
         with one_thread():
             found = self.nearest(some.vectors.float().cpu().numpy(), count, k, plan)
@@ -159,9 +161,8 @@ class VectorSearch:
         short = (ids[:, -1] < 0).nonzero()[:, 0]
         if len(short):
             again = None if own is None else own.only(short, len(rows))
-            scores[short], ids[short] = top_k(
-                DenseScorer(some.vectors[short], some.table[: self.items]), k, filters=again
-            )
+            left = DenseScorer(some.vectors[short], some.table[: self.items])
+            scores[short], ids[short] = top_k(left, k, filters=again, block=BLOCK)
         return scores, ids
 
     def _among_allowed(
