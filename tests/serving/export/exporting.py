@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.experiment import find_experiment
 from fullrank.run import Run, seal_run, write_run, write_weights
@@ -16,8 +17,12 @@ from tiny import catalog, shaken
 ITEMS = 40
 SMALL = ("model.dim=8", "model.max_length=9")
 MORE: dict[str, tuple[str, ...]] = {
+    "srt": (
+        "model.encoder.layers=1",
+        "model.items.fields=[{column: title, tokens: 4}, {column: brand, tokens: 2}]",
+    ),
     "sasrec": ("model.encoder.layers=1",), "hstu": ("model.encoder.layers=1",), "plr": ("model.encoder.layers=1",),
-    "srt": ("model.encoder.layers=1",), "bert4rec": ("model.encoder.layers=1",),
+    "bert4rec": ("model.encoder.layers=1",),
     "rpg": ("model.encoder.layers=1",), "gru4rec": ("model.encoder.layers=2",),
 }  # fmt: skip
 
@@ -27,7 +32,7 @@ def made_run(recipe: str, folder: Path, *settings: str, items: int = ITEMS, stor
     spec = find_experiment(recipe)
     try:
         spec = spec.override(*SMALL, *MORE.get(recipe, ()), *settings)
-    except Exception:
+    except UserError:  # a baseline has no width
         spec = spec.override(*settings)
     known = catalog(items) if store is None else store.catalog
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fullrank as fr
 from fullrank.core.jagged import Jagged
@@ -16,6 +17,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
+from fullrank.models.sequential.attention import hstu
 from fullrank.run import Run
 from fullrank.serving.export.session import ExportedModel
 from refusals import refused
@@ -127,3 +129,18 @@ def test_an_export_is_of_one_run(made: tuple[Run, Path], tmp_path: Path) -> None
     other = made_run("hstu", tmp_path / "other", "model.encoder.layers=2")
     with refused("export-of-other-run"):
         ExportedModel.open(made[1]).exported.require_run(other)
+
+
+def test_entries_of_the_time_table_by_whole_numbers() -> None:
+    """The same entries as by logarithms, also where the logarithm that is at hand is a little larger or smaller."""
+    edges = hstu.bucket_edges()
+    assert len(edges) == hstu.BUCKETS + 1 and bool((edges.diff() >= 0).all())
+    near = edges[1:-1, None] + torch.arange(-3, 4)
+    seconds = torch.cat([near.flatten(), torch.arange(5000), -torch.arange(5000) * 86_400]).clamp_max(2**62)
+    expected = hstu.buckets(seconds)
+    assert torch.equal(hstu.buckets_by_edges(seconds, edges), expected)
+    for off in (-1, 1):
+        moved = (expected + off).clamp(0, hstu.BUCKETS - 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hstu, "buckets", lambda _, moved=moved: moved)
+            assert torch.equal(hstu.buckets_by_edges(seconds, edges), expected)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
+from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
@@ -91,6 +92,9 @@ class RecommenderGraph(nn.Module):
         self.k, self.hide_seen, self.budget = min(k, model.num_items), hide_seen, budget
         self.reads_times = model.reads_times
         self.encoder, self.task = model.encoder, model.task
+        for part in self.encoder.modules():
+            if isinstance(part, HSTUAttention) and part.by_time is not None:
+                part.bucket_edges = bucket_edges()
         with torch.no_grad():
             self.items = FrozenItems(model.items.all().detach(), normalise=model.cosine and not model.task.generates)
         how: dict[str, Any] = {"temperature": model.temperature, "cosine": model.cosine}
