@@ -14,7 +14,8 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import find_experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.serving.catalogue import LiveItems
-from fullrank.serving.growth import Growth, Newcomer, Origin
+from fullrank.serving.growth import Growth
+from fullrank.serving.origins import Newcomer, Origin
 from fullrank.testing.inputs import ITEMS
 from fullrank.training.cold_start.grow import outline
 from refusals import refused
@@ -206,4 +207,21 @@ def test_growth_alone() -> None:
     assert isinstance(found, Origin) and dict(zip(found.neighbours, found.weights, strict=True)) == pytest.approx(
         {1: 2 / 3, 2: 1 / 3}
     )
-    assert growth.grown([]) is predictor
+    assert growth.grown(()) is predictor
+
+
+def test_tables_grow_in_place_and_older_snapshots_stay() -> None:
+    """Three snapshots share one memory; one with another second item gets its own."""
+    predictor, first = small(a={"like": ["i1"]})
+    one = predictor.model.items.all().clone()
+    second, live = first.with_documents(predictor, bodies({"a": {"like": ["i1"]}, "b": {"like": ["i2"]}}), NOW)
+    two = second.model.items.all().clone()
+    other, _ = first.with_documents(predictor, bodies({"a": {"like": ["i1"]}, "c": {"like": ["i3"]}}), NOW)
+    address = [it.model.items.all().data_ptr() for it in (predictor, second, other)]
+    assert address[0] == address[1] != address[2]
+    assert torch.equal(predictor.model.items.all(), one) and torch.equal(second.model.items.all(), two)
+    assert torch.equal(two[: ITEMS + 1], one) and torch.equal(other.model.items.all()[ITEMS + 1], one[3])
+    assert torch.equal(second.index.all(), second.model.index_items().all())
+    documents = {"a": {"like": ["i1"]}, "b": {"like": ["i2"]}, **{f"n{i}": {"like": ["i4"]} for i in range(1500)}}
+    many, live = live.with_documents(second, bodies(documents), NOW)
+    assert live.size == ITEMS + 1502 and torch.equal(many.model.items.all()[: ITEMS + 2], two)

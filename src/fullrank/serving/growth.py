@@ -17,15 +17,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError, brief
@@ -39,44 +37,16 @@ from fullrank.models.sequential.items.table import ItemTable
 from fullrank.models.sequential.items.text import Text
 from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
 from fullrank.semantic_ids.reader import CODES, SIZES
+from fullrank.serving.growing_tables import GrowingTables
+from fullrank.serving.origins import Near, Newcomer, Origin, Rule
 from fullrank.serving.titles import SimilarTitles
 from fullrank.training.cold_start.grow import grown_model
 
 NEIGHBOURS = 10
 """Similar titles that a vector is the mean of."""
+_INDEX = "index"
 MOST_TEXTS = 20_000
 """Texts whose neighbours are remembered."""
-Rule = Literal["like", "features", "title", "none"]
-Near = tuple[tuple[int, ...], tuple[float, ...]]
-"""Items of the run, by their numbers, and their shares in a mean."""
-
-
-@dataclass(frozen=True)
-class Newcomer:
-    """What is said of an item that the run does not have."""
-
-    id: int | str
-    title: str | None = None
-    text: str | None = None
-    cells: Mapping[str, Any] = field(default_factory=dict)
-    """Values of its columns."""
-    like: tuple[int | str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where the vector of a new item comes from; two that are equal give equal vectors."""
-
-    item: int | str
-    rule: Rule
-    neighbours: tuple[int, ...] = ()
-    """Items of the run, by their numbers."""
-    weights: tuple[float, ...] = ()
-    """Their shares, which add up to 1."""
-    read: tuple[tuple[str, Any], ...] = ()
-    """What the item module reads of the item itself."""
-    copied: int | None = None
-    """The item of the run whose codes or text it has."""
 
 
 class Growth:
@@ -88,6 +58,7 @@ class Growth:
         self.items = getattr(spec, "items", None)
         self.catalog = _widened(predictor.catalog)
         self._texts: dict[str, Near] = {}
+        self._tables = GrowingTables(self.catalog.size)
         self._lock = threading.Lock()
 
     @property
@@ -108,9 +79,20 @@ class Growth:
         """The titles of the run's items, indexed when the first new item asks; None where they have none."""
         return None if self.catalog.titles is None else SimilarTitles(self.catalog.titles)
 
-    def origins(self, newcomers: Mapping[Any, Newcomer]) -> dict[Any, Origin | UserError]:
-        """For each item (by its id) where its vector comes from, or what is wrong with it."""
-        found: dict[Any, Origin | UserError] = {}
+    def origins(
+        self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin] | None = None
+    ) -> dict[Any, Origin | UserError]:
+        """For each item (by its id) where its vector comes from, or what is wrong with it.
+
+        `kept` are those of items of which nothing else is said now than when they were found.
+        """
+        found: dict[Any, Origin | UserError] = {
+            item: origin
+            for item, origin in (kept or {}).items()
+            if not any(other in newcomers for other in newcomers[item].like)
+        }
+        likes = list(dict.fromkeys(a for item, one in newcomers.items() if item not in found for a in one.like))
+        known = dict(zip(likes, numbers_of(self.catalog, likes), strict=True))
         for start in newcomers:
             # depth first, without recursion: an item may be like one that is like another
             waiting = [start]
@@ -130,28 +112,29 @@ class Growth:
                     continue
                 elif one.id not in found:
                     try:
-                        found[one.id] = self._origin(one, found)
+                        found[one.id] = self._origin(one, found, known)
                     except UserError as error:
                         found[one.id] = error
                 waiting.pop()
         return found
 
-    def grown(self, origins: Sequence[Origin]) -> Predictor:
+    def grown(self, origins: tuple[Origin, ...]) -> Predictor:
         """A predictor that knows the run's items and, behind them, these; the run's own one where there are none."""
         if not origins:
             return self.predictor
-        old, base = self.predictor, self.catalog.size
-        catalog = self._catalog(origins)
-        rows = _Means(origins, base)
-        model = grown_model(self.spec, old.model, catalog, rows.of)
+        old, catalog = self.predictor, self._catalog(origins)
+        index = old.index  # outside the lock: it may have to be made
+        with self._lock:
+            model = grown_model(self.spec, old.model, catalog, lambda n, t: self._tables.with_means(n, t, origins))
+            index = self._index(model, index, origins)
         if hasattr(old.model, "encoder"):
             model.encoder = old.model.encoder  # the same weights: what was compiled of the one serves the other
         return Predictor(
             model, catalog, device=old.device, budget=old.budget, decoding=old.decoding, name=old.name,
-            index=_grown_index(model, old.index, base),
+            index=index,
         )  # fmt: skip
 
-    def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError]) -> Origin:
+    def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Origin:
         if not isinstance(self.items, ItemsSpec):
             return Origin(one.id, "none")
         read = self._read(one)
@@ -164,10 +147,10 @@ class Growth:
                     "gives none of them",
                     code="no-item-features",
                 )
-            near = self._like(one, found) if one.like and self.items.ids else ((), ())
+            near = _like(one, found, known) if one.like and self.items.ids else ((), ())
             return Origin(one.id, "features", *near, read=read)
         rule: Rule = "like" if one.like else "title"
-        near = self._like(one, found) if one.like else self._similar(one)
+        near = _like(one, found, known) if one.like else self._similar(one)
         if isinstance(self.items, Semantic | Text):
             return Origin(one.id, rule, *near, copied=self._nearest(*near))
         return Origin(one.id, rule, *near)
@@ -186,27 +169,6 @@ class Growth:
 
     def _listed(self, column: str) -> bool:
         return isinstance(self.catalog.frame[column].dtype, pl.List | pl.Array)
-
-    def _like(self, one: Newcomer, found: Mapping[Any, Origin | UserError]) -> Near:
-        """The run's items that it is like, with their shares; an item that was added stands for its own neighbours."""
-        shares: dict[int, float] = {}
-        for other in one.like:
-            number = number_of(self.catalog, other)
-            origin = found.get(other)
-            near: Near
-            if number >= 0:
-                near = ((number,), (1.0,))
-            elif isinstance(origin, Origin) and origin.neighbours:
-                near = (origin.neighbours, origin.weights)
-            else:
-                reason = "is not known" if origin is None else "has no vector that others could start from"
-                raise UserError(
-                    f"item {one.id!r}: like names {brief(other, 80)}, which {reason}: name items of the catalogue",
-                    code="unknown-item",
-                )
-            for item, weight in zip(*near, strict=True):
-                shares[item] = shares.get(item, 0.0) + weight / len(one.like)
-        return tuple(shares), tuple(shares.values())
 
     def _similar(self, one: Newcomer) -> Near:
         text = " ".join(part for part in (one.title, one.text) if part)
@@ -242,6 +204,24 @@ class Growth:
         mean = torch.tensor(weights) @ vectors
         return neighbours[int(F.cosine_similarity(vectors, mean[None], dim=1).argmax())]
 
+    def _index(self, model: Any, old: Any, origins: tuple[Origin, ...]) -> Any:
+        """The vectors that answers search: those of the run's items as they were, and behind them those of new ones."""
+        if not isinstance(old, ItemIndex):
+            return None
+        if model.task.generates or (isinstance(model.items, ItemTable) and not model.cosine):
+            return model.index_items()  # codes, or the table itself: nothing is computed
+
+        def vectors(first: int) -> Tensor:
+            numbers = torch.arange(self.catalog.size + first, model.num_items, device=model.items.popularity.device)
+            new = model.items.embed(numbers)
+            return unit(new) if model.cosine else new
+
+        index = ItemIndex(model.items, normalise=model.cosine)
+        with torch.no_grad():
+            table = self._tables.behind(_INDEX, old.all(), origins, vectors)
+            index.once("all", lambda: table)
+        return index
+
     def _catalog(self, origins: Sequence[Origin]) -> Catalog:
         """The run's items and, behind them, these, with all that the model's items are made of."""
         old = self.catalog
@@ -262,48 +242,47 @@ class Growth:
         place = np.arange(grown.size)
         source = np.array([-1 if one.copied is None else one.copied for one in origins])
         place[old.size :][source >= 0] = source[source >= 0]
+        if not (source >= 0).any():
+            return grown
         return Catalog(grown.frame.with_columns(grown.frame[name].gather(place) for name in copied))
 
 
-class _Means:
-    """New rows of tables of vectors: weighted means of neighbours, or of all items where there are none."""
-
-    def __init__(self, origins: Sequence[Origin], base: int):
-        self.base, self.rows = base, len(origins)
-        self.at = torch.tensor([row for row, one in enumerate(origins) for _ in one.neighbours], dtype=torch.long)
-        self.items = torch.tensor([item for one in origins for item in one.neighbours], dtype=torch.long)
-        self.weights = torch.tensor([weight for one in origins for weight in one.weights], dtype=torch.float64)
-        self.alone = torch.tensor([not one.neighbours for one in origins])
-
-    def of(self, table: Float[Tensor, "V *D"]) -> Float[Tensor, "n *D"]:
-        """The rows of new items in a table with a row for each item of the run."""
-        parts = table[self.items.to(table.device)].double().cpu().flatten(1)
-        found = torch.zeros(self.rows, parts.shape[1], dtype=torch.float64)
-        found.index_add_(0, self.at, parts * self.weights[:, None])
-        if bool(self.alone.any()):
-            found[self.alone] = table.double().mean(0).cpu().flatten()
-        return found.to(table).view(self.rows, *table.shape[1:])
-
-
-def _grown_index(model: Any, old: Any, base: int) -> Any:
-    """The vectors that answers search: those of the run's items as they were, and behind them those of new ones."""
-    if not isinstance(old, ItemIndex):
-        return None
-    if model.task.generates or (isinstance(model.items, ItemTable) and not model.cosine):
-        return model.index_items()  # codes, or the table itself: nothing is computed
-    with torch.no_grad():
-        new = model.items.embed(torch.arange(base, model.num_items, device=model.items.popularity.device))
-        index = ItemIndex(model.items, normalise=model.cosine)
-        index.once("all", lambda: torch.cat([old.all(), unit(new) if model.cosine else new]))
-    return index
+def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Near:
+    """The run's items that it is like, with their shares; an item that was added stands for its own neighbours."""
+    shares: dict[int, float] = {}
+    for other in one.like:
+        number = known[other]
+        origin = found.get(other)
+        near: Near
+        if number >= 0:
+            near = ((number,), (1.0,))
+        elif isinstance(origin, Origin) and origin.neighbours:
+            near = (origin.neighbours, origin.weights)
+        else:
+            reason = "is not known" if origin is None else "has no vector that others could start from"
+            raise UserError(
+                f"item {one.id!r}: like names {brief(other, 80)}, which {reason}: name items of the catalogue",
+                code="unknown-item",
+            )
+        for item, weight in zip(*near, strict=True):
+            shares[item] = shares.get(item, 0.0) + weight / len(one.like)
+    return tuple(shares), tuple(shares.values())
 
 
 def number_of(catalog: Catalog, given: int | str) -> int:
     """The number of an external id of a catalogue, given as a number or as its text; -1 where it is not known."""
-    try:
-        return int(catalog.lookup([typed(catalog, given)])[0])
-    except (UserError, OverflowError):
-        return -1
+    return numbers_of(catalog, [typed(catalog, given)])[0]
+
+
+def numbers_of(catalog: Catalog, ids: Sequence[int | str]) -> list[int]:
+    """The numbers of ids in the catalogue's type (`typed`); -1 where one is not known, or cannot be."""
+    if catalog.ids.dtype == pl.String:
+        return catalog.lookup(pl.Series(ids, dtype=pl.String)).tolist() if ids else []
+    found = np.full(len(ids), -1, np.int64)
+    whole = [at for at, one in enumerate(ids) if isinstance(one, int) and -(2**63) <= one < 2**63]
+    if whole:
+        found[whole] = catalog.lookup(pl.Series([ids[at] for at in whole], dtype=pl.Int64))
+    return found.tolist()
 
 
 def typed(catalog: Catalog, given: int | str) -> int | str:

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError, brief
 from fullrank.data.events.catalog import RESERVED, Catalog
 from fullrank.serving.columns import cell, type_of
-from fullrank.serving.growth import Newcomer, typed
+from fullrank.serving.growth import numbers_of, typed
+from fullrank.serving.origins import Newcomer
 
 TITLE = "title"
 
@@ -78,7 +78,7 @@ def read_documents(
             fresh[key] = body
     types = dict(before.types)
     ids = {key: typed(catalog, body["id"]) for key, body in fresh.items()}
-    for (key, body), number in zip(fresh.items(), _numbers(catalog, list(ids.values())), strict=True):
+    for (key, body), number in zip(fresh.items(), numbers_of(catalog, list(ids.values())), strict=True):
         try:
             entries[key] = _entry(body, ids[key], number, catalog, own_columns, types)
         except UserError as error:
@@ -124,14 +124,3 @@ def _entry(
         like = tuple(typed(catalog, one) for one in body.get("like") or ())
         newcomer = Newcomer(item, title, body.get("text"), {n: v for n, v in cells.items() if n != TITLE}, like)
     return Entry(body, item, number, cells, newcomer, bool(body.get("retired")), body.get("expires_at"))
-
-
-def _numbers(catalog: Catalog, ids: list[int | str]) -> list[int]:
-    """The numbers of ids, -1 where one is not known or cannot be known."""
-    if catalog.ids.dtype == pl.String:
-        return [] if not ids else catalog.lookup(pl.Series(ids, dtype=pl.String)).tolist()
-    found = np.full(len(ids), -1, np.int64)
-    whole = [at for at, one in enumerate(ids) if isinstance(one, int) and -(2**63) <= one < 2**63]
-    if whole:
-        found[whole] = catalog.lookup(pl.Series([ids[at] for at in whole], dtype=pl.Int64))
-    return found.tolist()

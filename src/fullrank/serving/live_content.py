@@ -20,8 +20,9 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.evaluation.slices import popularity_bands
 from fullrank.inference.predictor import Predictor
 from fullrank.serving.columns import cell, changed, type_of
-from fullrank.serving.growth import Growth, Origin
+from fullrank.serving.growth import Growth
 from fullrank.serving.item_documents import TITLE, Reading
+from fullrank.serving.origins import Origin
 from fullrank.serving.title_search import TitleSearch
 
 BANDS = ("head", "middle", "tail")
@@ -149,7 +150,9 @@ def origins_of(growth: Growth, reading: Reading, old: Content) -> tuple[tuple[Or
     if newcomers == known and not old.refused:
         return old.origins, {}
     found, lost = [], {}
-    for item, one in growth.origins(newcomers).items():
+    kept = {item: before[item] for item, one in newcomers.items() if item in before and known.get(item) == one}
+    origins = growth.origins(newcomers, kept)
+    for item, one in origins.items():
         if isinstance(one, UserError):
             lost[keys[item]] = one
             if item not in before:

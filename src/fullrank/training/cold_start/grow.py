@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -83,7 +82,7 @@ def grow_catalog(
     folder = Path(out)
     require_empty(folder)
     like_items = LikeItems(grown, np.arange(old.size), np.arange(old.size, grown.size), like)
-    new = _grown(model, run.tensors(), like_items.mean)
+    new = _grown(model, run.tensors(), lambda _, table: torch.cat([table, like_items.mean(table)]))
     return write_copy(run, folder, grown, new, {"grown_from": str(run.path), "id_map_version": grown.version})
 
 
@@ -112,22 +111,20 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
     return whole
 
 
-def grown_model(
-    spec: Spec,
-    model: nn.Module,
-    grown: Catalog,
-    rows: Callable[[Float[Tensor, "V *D"]], Float[Tensor, "n *D"]],
-) -> Any:
-    """The trained `model`, which has the spec `spec` and V items, with the n items more that `grown` has: in memory.
+Grow = Callable[[str, Tensor], Tensor]
+"""A learned table with a row for each item of the run, by its name -> the same with the rows of new items behind."""
 
-    `rows` gives the new rows of a learned table of V rows. What is not per item is shared with `model` and not copied,
-    so the two together cost little more than the tables; a table is put together once. The answer is in evaluation
-    mode, where the weights of `model` are.
+
+def grown_model(spec: Spec, model: nn.Module, grown: Catalog, grow: Grow) -> Any:
+    """The trained `model`, which has the spec `spec`, on the items of `grown`, its own and others behind: in memory.
+
+    What is not per item is shared with `model` and not copied, so that the two together cost little more than their
+    tables. The answer is in evaluation mode, where the weights of `model` are.
     """
     tensors = model.state_dict()
     device = next(iter(tensors.values())).device
     new = outline(spec, grown)
-    new.load_state_dict(_grown(new, tensors, rows), assign=True)
+    new.load_state_dict(_grown(new, tensors, grow), assign=True)
     return new.to(device).eval()
 
 
@@ -158,7 +155,7 @@ def outline(spec: Spec, catalog: Catalog) -> nn.Module:
     return built
 
 
-def _grown(model: nn.Module, tensors: Mapping[str, Tensor], rows: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+def _grown(model: nn.Module, tensors: Mapping[str, Tensor], grow: Grow) -> dict[str, Tensor]:
     """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
     learned = dict(model.named_parameters())
     new = {}
@@ -167,7 +164,7 @@ def _grown(model: nn.Module, tensors: Mapping[str, Tensor], rows: Callable[[Tens
         if given.shape == value.shape:
             new[name] = given
         elif name in learned:
-            new[name] = torch.cat([given, rows(given)])
+            new[name] = grow(name, given)
         elif name.startswith("items."):
             new[name] = value
         else:
