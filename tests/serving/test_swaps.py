@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from serving.conftest import Shop
 
 from fullrank.serving.messages import RecommendRequest
 from fullrank.serving.service import Service
 from fullrank.serving.settings import ServeSettings
+from serving.conftest import Shop
 
 REQUESTS, SWAPS, CALLERS = 10_000, 20, 16
 
@@ -20,7 +20,7 @@ REQUESTS, SWAPS, CALLERS = 10_000, 20, 16
 @pytest.mark.slow
 def test_no_request_is_lost_in_a_swap(shop: Shop, tmp_path: Path) -> None:
     for name in ("may", "june", "july"):
-        shutil.copytree(shop.run, tmp_path / "runs" / name)
+        shutil.copytree(shop.run.path, tmp_path / "runs" / name)
     answered: Counter[str] = Counter()
 
     async def main() -> None:
