@@ -73,14 +73,18 @@ def test_as_good_and_better_pass_and_worse_does_not() -> None:
     assert all(check.ok for check in verdict(Model(0.6, seed=1), good).values())
     assert all(check.ok for check in verdict(Model(0.9, seed=1), good).values())
     worse = verdict(Model(0.35, seed=1), good)
-    assert not worse["hit@5"].ok and worse["hit@5"].figure is not None and worse["hit@5"].figure > 0.2
-    assert verdict(Model(0.35, seed=1), good, tolerance=0.9)["hit@5"].ok, "a loss that is allowed"
-    assert not verdict(Model(0.0, seed=1), good, tolerance=1.0)["hit@5"].ok, "a catastrophe never is"
+    assert (
+        not worse["loss of hit@5"].ok
+        and worse["loss of hit@5"].figure is not None
+        and worse["loss of hit@5"].figure > 0.2
+    )
+    assert verdict(Model(0.35, seed=1), good, tolerance=0.9)["loss of hit@5"].ok, "a loss that is allowed"
+    assert not verdict(Model(0.0, seed=1), good, tolerance=1.0)["loss of hit@5"].ok, "a catastrophe never is"
 
 
 def test_a_difference_within_chance_is_no_refusal() -> None:
     few = CANARIES[:24]
-    assert verdict(Model(0.5, seed=1), Model(0.6), few)["hit@5"].ok
+    assert verdict(Model(0.5, seed=1), Model(0.6), few)["loss of hit@5"].ok
     assert "not judged" in verdict(Model(0.0), Model(0.9), few[:10])["quality"].detail
 
 

@@ -29,6 +29,7 @@ from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.evaluation.statistics import bounds, resample
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED
 from fullrank.run import Run
 from fullrank.serving.requests import Ask
 from fullrank.serving.stores import HistoryStore
@@ -240,6 +241,10 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
     """Every other request excludes an item, so that filters are asked for too."""
     catalog = catalog_of(model)
     barred = np.asarray(getattr(getattr(model, "items", None), "barred", np.zeros(catalog.size, bool)))
+    predictor = getattr(model, "predictor", None)
+    timed = getattr(getattr(predictor, "model", None), "reads_times", False)
+    budget = getattr(predictor, "budget", AS_TRAINED)
+    ranked = getattr(getattr(model, "state", None), "ranker", None) is not None
     asks, refused = [], []
     for place, canary in enumerate(canaries):
         numbers = numbers_of(catalog, canary.items)
@@ -250,9 +255,12 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
             excluded = free[[place % len(free)]]
             if catalog.ids[int(excluded[0])] == canary.target:
                 excluded = excluded[:0]
-        timed = getattr(getattr(model, "predictor", None), "model", None)
-        asks.append(Ask(numbers, k, times if getattr(timed, "reads_times", False) else None, excluded=excluded,
-                        user=f"canary-{place}"))  # fmt: skip
+        asks.append(
+            Ask(
+                numbers, k, times=times if timed else None, excluded=excluded, budget=budget, ranked=ranked,
+                user=f"canary-{place}",
+            )
+        )  # fmt: skip
         out = barred.copy()
         out[numbers] = out[excluded] = True
         refused.append(out)
@@ -309,10 +317,16 @@ def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
         name for name in catalog_of(active).columns if name not in now or _family(before[name]) != _family(now[name])
     ]
     yield Check("columns", not lost, detail=f"lost, or of another type: {', '.join(lost)}" if lost else "")
-    fields, theirs = (set(getattr(one, "ranker_fields", None) or ()) for one in (active, model))
+    fields, theirs = (set(_ranker_fields(one)) for one in (active, model))
     if fields or theirs:
         gone = sorted(fields - theirs)
         yield Check("ranker fields", not gone, detail=f"lost: {', '.join(gone)}" if gone else "")
+
+
+def _ranker_fields(model: Model) -> Sequence[str]:
+    """What the ranker beside a version reads of its items."""
+    ranker = getattr(getattr(model, "state", None), "ranker", None)
+    return getattr(model, "ranker_fields", ()) if ranker is None else ranker.item_columns
 
 
 def _family(dtype: Any) -> str:
@@ -344,7 +358,7 @@ def _check_quality(
         return
     after, before = (_gains(canaries, answers) for answers in (new, old))
     drawn = resample(after - before, samples=SAMPLES, seed=0)
-    for place, name in enumerate((f"hit@{settings.k}", f"ndcg@{settings.k}")):
+    for place, name in enumerate((f"loss of hit@{settings.k}", f"loss of ndcg@{settings.k}")):
         was, now = float(before[:, place].mean()), float(after[:, place].mean())
         upper = bounds(drawn[:, place], 0.95)[1]
         loss = (was - now) / was if was > 0 else 0.0

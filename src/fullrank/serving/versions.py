@@ -439,7 +439,7 @@ class Versions(OpenVersions, Generic[M]):
             )
         try:
             model = self._opener(folder.path)
-            warm = self.watcher.canaries()[:WARM_UP] if self._routing is not None else []
+            warm = self.watcher.canaries(WARM_UP) if self._routing is not None else []
             asked_all(model, warm, self.settings.k, self._run)
         except UserError:
             raise

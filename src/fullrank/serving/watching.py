@@ -173,12 +173,13 @@ class Watcher:
             log.error(f"the version {folder.name!r} is refused: {verdict.reason}")
         return verdict
 
-    def canaries(self) -> list[Canary]:
+    def canaries(self, most: int | None = None) -> list[Canary]:
         """What versions are asked; none where the store has nobody yet, or is away."""
         if self._table is not None:
-            return self._table
+            return self._table[:most]
+        settings = self.settings if most is None else self.settings.model_copy(update={"requests": most})
         try:
-            found: list[Canary] = self.versions.on_loop(sample_canaries(self.versions.store, self.settings))
+            found: list[Canary] = self.versions.on_loop(sample_canaries(self.versions.store, settings))
         except StoreUnavailable as error:
             log.warning(f"no canaries: {error}")
             return []
