@@ -32,13 +32,15 @@ MOST_DETAIL = 500
 """Characters of one of them."""
 BAD, DENIED, MISSING, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = 400, 403, 404, 409, 413, 422, 429, 500, 503
 STATUS = {
-    "invalid-json": BAD, "invalid-host": BAD, "incomplete-body": BAD, "wrong-host": 421, "wrong-origin": DENIED,
+    "invalid-json": BAD, "invalid-host": BAD, "wrong-host": 421, "wrong-origin": DENIED,
     "key-missing": 401, "key-unknown": 401, "scope-missing": DENIED, "admin-off": DENIED,
-    "not-found": MISSING, "unknown-version": MISSING, "unknown-route": MISSING,
-    "version-refused": CONFLICT, "no-previous-version": CONFLICT, "version-busy": CONFLICT,
+    "unknown-version": MISSING,
+    "version-refused": CONFLICT, "version-changed": CONFLICT, "version-not-whole": CONFLICT, "no-canaries": CONFLICT,
+    "version-cannot-be-opened": CONFLICT, "no-former-version": CONFLICT, "nothing-watched": CONFLICT,
+    "no-version": AWAY,
     "body-too-large": LARGE, "body-too-slow": 408,
     "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
-    "store-unavailable": AWAY, "deadline": AWAY, "starting": AWAY, "stopping": AWAY,
+    "store-unavailable": AWAY, "deadline": AWAY,
 }  # fmt: skip
 """Code of a `UserError` -> status, where it is not `REFUSED`."""
 NAMED_IN_PATH = frozenset({"unknown-item", "unknown-user"})
@@ -54,8 +56,8 @@ HIDDEN = frozenset(
     not-a-folder not-a-history-store not-a-keys-file not-a-ranking-model not-a-recommender not-a-run
     not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written other-vectors out-of-memory
     recipe-not-importable same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
-    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format weights-differ-from-spec
-    weights-not-finite wrong-folder wrong-format-version
+    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format version-name-taken
+    weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
     """.split()
 )
 """Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""
