@@ -171,10 +171,6 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
     return found(address, keep)
 
 
-Store = HistoryStore
-open_store = open_history_store
-
-
 def event_rows(events: Sequence[Event]) -> list[tuple[str, str, float, str]]:
     """Event id, user, time, and `["event_id",item,time]` as JSON, of each event. Raises `UserError`."""
     return [(e.event_id, e.user, _time(e), _event_json(e)) for e in events]
