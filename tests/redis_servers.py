@@ -25,7 +25,10 @@ def needs(binary: str) -> pytest.MarkDecorator:
 
 
 class Server:
-    """One server; its data stay in `folder` when it is stopped or killed and started again."""
+    """One server; its data stay in `folder` when it is stopped or killed and started again.
+
+    Settings are those of its configuration with `_` for `-`; `|` stands between the words of one value.
+    """
 
     def __init__(self, folder: Path, binary: str = "redis-server", **settings: str):
         self.folder, self.binary = folder, binary
@@ -55,7 +58,9 @@ class Server:
     def start(self) -> None:
         """Begin, and wait until it answers."""
         given = {"bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), **self.settings}
-        options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
+        options: list[str] = []
+        for name, value in given.items():
+            options += ["--" + name.replace("_", "-"), *value.split("|")]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen([self.binary, *options], stdout=log, stderr=log)
         until = time.monotonic() + 10

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 
 from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Experiment, find_experiment
@@ -17,6 +16,7 @@ from tiny import catalog, shaken
 
 WORDS = ("rose", "soap", "lavender", "oil", "mascara", "brush", "crème", "bath", "salt", "eau")
 NOW = 1000.0
+TINY = ("sasrec", "model.dim=8", "model.encoder.attention.heads=2", "model.encoder.layers=1", "model.max_length=10")
 
 
 def titled(size: int = 23) -> Catalog:
@@ -42,8 +42,7 @@ def opened(known: Catalog | None = None, recipe: str = "sasrec", *settings: str)
 
 def small(**documents: Any) -> tuple[Predictor, LiveItems]:
     """Live items of a tiny sasrec with these documents (the id is the key)."""
-    run, predictor = opened(None, "sasrec", "model.dim=8", "model.encoder.attention.heads=2")
-    torch.manual_seed(0)
+    run, predictor = opened(None, *TINY)
     return LiveItems.of(run, predictor, bodies(documents), NOW)
 
 

@@ -1,16 +1,15 @@
 """Quick inference for a service: lists of 1 to 64 short histories on the CPU, each batch one call of TorchScript.
 
-From numpy arrays to numpy arrays: histories -> states (`inference/packed.py`) -> scores of all items -> filters -> the k
-best. What it computes is what `model.answer` and `exact.top_k` compute, to about 1e-6, in 0.1 to 0.6 of the time
-(`results/serve/`); the order is theirs, by score descending, then id. It is a copy of the weights as they were when it
-was made. `fullrank evaluate` and `recommend` do not use it.
+From numpy arrays to numpy arrays: histories -> states (`inference/packed.py`) -> scores of all items -> filters -> the
+k best. It computes what `model.answer` and `exact.top_k` do, to about 1e-6, and in their order: score descending, then
+id. It is a copy of the weights as they were when it was made. `fullrank evaluate` and `recommend` do not use it.
 
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
 """
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
@@ -32,10 +31,11 @@ GROUP = 16
 """Items per group whose maximum is looked at first; fastest of 8, 16, 32, 64 at 12 thousand items and 8 rows."""
 DIRECT = 32_768
 """Scores of a batch below which a plain selection is as fast."""
-SORTED, TIED, UNDEFINED = 0, 1, 2
-"""What is found of a batch's lists: in order; equal scores among them; a NaN."""
+TIED, UNDEFINED = 1, 2
+"""What is found of a batch's lists: equal scores among them, or a NaN; 0 where all are in order."""
 
 
+@no_type_check  # nor a checker of shapes, which wraps functions while tests run
 class Ranking(nn.Module):
     """Histories behind each other -> states and lists, as TorchScript compiles it."""
 
@@ -74,7 +74,7 @@ class Ranking(nn.Module):
         """Scores and ids of the k best, what is found of them, and the scores of all items that they were taken from.
 
         `table` [V, D] is what is searched, `laid_out` the same for oneDNN, `added` [V] what all rows' scores get
-        (-inf: shown to nobody). Row hidden_rows[i] is not shown item hidden[i], nor row masked[i] what masks[i] [V] has.
+        (-inf: shown to nobody). Row hidden_rows[i] is not shown item hidden[i], row masked[i] none of masks[i].
         """
         states = self.states(vectors, items, lengths, times)
         if self.cosine:
@@ -117,7 +117,9 @@ class Ranking(nn.Module):
 class FastEncoder:
     """A trained recommender, compiled for few histories at a time. Many threads may share one."""
 
-    def __init__(self, ranking: Any, reads: int, covers: bool, timed: bool, vectors: Float[Tensor, "V D"], cosine: bool):
+    def __init__(
+        self, ranking: Any, reads: int, covers: bool, timed: bool, vectors: Float[Tensor, "V D"], cosine: bool
+    ):
         """Use `of`. `reads` is how many of a history's last events are read."""
         self._ranking, self._reads, self._covers, self._timed, self._cosine = ranking, reads, covers, timed, cosine
         self._vectors = vectors
@@ -129,8 +131,8 @@ class FastEncoder:
     def of(model: Any) -> "FastEncoder | None":
         """The model as it is now; None for one of another kind than is known here, which has its own `answer`.
 
-        Known are models on the CPU in 32 bits that search item vectors (items of any kind) with a transformer of softmax
-        or HSTU attention, or a GRU. Compiling takes about a second.
+        Known are models on the CPU in 32 bits that search item vectors (of items of any kind) with a transformer of
+        softmax or HSTU attention, or a GRU. Compiling takes about a second. Raises `UserError` for NaN weights.
         """
         if type(model) is not RecommenderModel or type(model.task) not in (NextItemTask, LastItemTask, ClozeTask):
             return None
@@ -157,13 +159,15 @@ class FastEncoder:
     def with_items(
         self, vectors: Float[Tensor, "V D"] | None = None, barred: Bool[np.ndarray, "V"] | None = None
     ) -> "FastEncoder":
-        """The same encoder over other items: `vectors` as `model.items.all()` gives them, with rows of new items behind.
+        """The same encoder over other items: `vectors` as `model.items.all()` gives them, then those of new items.
 
         `barred` are items that nobody is shown; they cost nothing at a request. It shares what is compiled.
         """
         made = self
         if vectors is not None:
-            made = FastEncoder(self._ranking, self._reads, self._covers, self._timed, vectors.contiguous(), self._cosine)
+            made = FastEncoder(
+                self._ranking, self._reads, self._covers, self._timed, vectors.contiguous(), self._cosine
+            )
         else:
             made = FastEncoder.__new__(FastEncoder)
             made.__dict__.update(self.__dict__)

@@ -6,11 +6,12 @@ a list is made of; products by oneDNN over weights that are laid out for it once
 call: it holds no lock of Python meanwhile, so that an event loop in another thread goes on.
 
 Letters: N events of all B histories, n those of one chunk (a few whole histories, whose events see each other only
-within their own), H heads, e their width. The signatures say `Tensor` with the shape beside it, because TorchScript
-reads them.
+within their own), H heads, e their width. TorchScript reads the source of these classes: signatures say `Tensor` and
+docstrings the shape, annotations are not put off (`from __future__`), and `no_type_check` keeps the checker of shapes,
+which wraps functions while tests run, off them.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast, no_type_check
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,7 @@ FUSED = {"none": "none", "relu": "relu", "gelu": "gelu", "silu": "swish"}
 """oneDNN's names of activations."""
 
 
+@no_type_check
 class Chunk(NamedTuple):
     """Some whole histories: events low .. high-1 are those of rows first .. end-1."""
 
@@ -43,6 +45,7 @@ class Chunk(NamedTuple):
     """[rows, n] the same of each row's last event as the query."""
 
 
+@no_type_check
 class Layout(NamedTuple):
     """Where the events of a batch stand."""
 
@@ -72,6 +75,7 @@ def packed(weight: Tensor) -> Tensor:
     return made
 
 
+@no_type_check
 class Dense(nn.Module):
     """activation(x W^T + b)."""
 
@@ -98,6 +102,7 @@ class Dense(nn.Module):
         return y
 
 
+@no_type_check
 class Mixer(nn.Module):
     """Attention over packed events: softmax(q . k / sqrt e) or silu(q . k + bias) / n.
 
@@ -131,12 +136,13 @@ class Mixer(nn.Module):
         self.most, self.least = max_length - 1, 0 if attention.causal else 1 - max_length
         self.asked, self.keyed, self.sizes = len(q), len(k), [len(asking), len(given)]
         self.bucket, self.scale = BUCKET_WIDTH, (self.asked // self.heads) ** -0.5
+        self.both: nn.Module = nn.Identity()
+        self.asking: nn.Module = nn.Identity()
+        self.given: nn.Module = nn.Identity()
         if final:
             own, others = (None, None) if biases is None else biases.split(self.sizes)
             self.asking, self.given = Dense(asking, own, activation), Dense(given, others, activation)
-            self.both: nn.Module = nn.Identity()
         else:
-            self.asking, self.given = nn.Identity(), nn.Identity()
             self.both = Dense(torch.cat([asking, given]), biases, activation)
         self.output = Dense(attention.output.weight, attention.output.bias)
         half = max(self.asked // self.heads // 2, 1)
@@ -202,6 +208,7 @@ class Mixer(nn.Module):
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
 
 
+@no_type_check
 class PackedBlock(nn.Module):
     """A block of a transformer; the final one gives the last event of each row alone."""
 
@@ -212,15 +219,18 @@ class PackedBlock(nn.Module):
         assert isinstance(block.attention, SoftmaxAttention | HSTUAttention)
         self.final, self.pre, self.mixer = final, block.pre, Mixer(block.attention, final, max_length)
         self.norm: nn.Module = block.attention_norm
-        made, none = block.feed_forward, nn.Identity()
+        made = block.feed_forward
         self.feeds, self.gate = made is not None, isinstance(made, SwiGLU)
-        self.opened, self.up, self.down, self.fed_norm = none, none, none, none
+        self.opened: nn.Module = nn.Identity()
+        self.up: nn.Module = nn.Identity()
+        self.down: nn.Module = nn.Identity()
+        self.fed_norm: nn.Module = nn.Identity()
         if isinstance(made, SwiGLU):
             self.opened = Dense(made.gate.weight, made.gate.bias, "silu")
             self.up = Dense(made.up.weight, made.up.bias)
         elif isinstance(made, MLP):
             self.up = Dense(made.up.weight, made.up.bias, made.activation.__name__)
-        if made is not None:
+        if isinstance(made, SwiGLU | MLP):
             self.down, self.fed_norm = Dense(made.down.weight, made.down.bias), block.feed_forward_norm
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
@@ -238,6 +248,7 @@ class PackedBlock(nn.Module):
         return z if self.pre else self.fed_norm(z)
 
 
+@no_type_check
 class PackedTransformer(nn.Module):
     """States of the last events."""
 
@@ -245,7 +256,7 @@ class PackedTransformer(nn.Module):
 
     def __init__(self, encoder: TransformerEncoder):
         super().__init__()
-        blocks, most = [block for block in encoder.blocks if isinstance(block, Block)], encoder.max_length
+        blocks, most = cast(list[Block], list(encoder.blocks)), encoder.max_length
         self.blocks = nn.ModuleList(PackedBlock(b, b is blocks[-1], most) for b in blocks)
         self.chunk, self.positioned, self.from_end = CHUNK, encoder.position is not None, encoder.from_end
         self.causal, self.timed, self.several = encoder.causal, encoder.reads_times, len(blocks) > 1
@@ -293,12 +304,13 @@ class PackedTransformer(nn.Module):
         return Layout(numbers - begun, closed - numbers, last, asked, times, chunks)
 
 
+@no_type_check
 class PackedGRU(nn.Module):
     """States of the last events: torch's own recurrence over packed rows."""
 
     def __init__(self, encoder: GRUEncoder):
         super().__init__()
-        self.weights = [one.detach().clone() for one in encoder.gru._flat_weights]
+        self.weights = [one.detach().clone() for one in encoder.gru.parameters()]
         self.layers, self.hidden = encoder.gru.num_layers, encoder.gru.hidden_size
         self.back = encoder.back
 

@@ -23,7 +23,7 @@ from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
 from fullrank.serving.columns import canonical, described, refused_by
 from fullrank.serving.growth import Growth, Origin, number_of
-from fullrank.serving.item_documents import TITLE, Reading, read_documents
+from fullrank.serving.item_documents import TITLE, Entry, Reading, read_documents
 from fullrank.serving.live_content import Content, Shared, origins_of
 
 log = logger(__name__)
@@ -199,10 +199,14 @@ class LiveItems:
     def changed_since(self, old: LiveItems) -> Int[np.ndarray, "n"]:
         """Numbers of the items that have other columns than in an older snapshot of the same version, or are new."""
         before, after = old._content.reading.entries, self._content.reading.entries
-        keys = [key for key, one in after.items() if key not in before or before[key].cells != one.cells]
-        numbers = self._content.numbers
-        gone = [numbers[key] for key in before.keys() - after.keys() if key in numbers]
-        return np.unique(np.array([*gone, *(numbers[key] for key in keys)], np.int64))
+        numbers = {**old._content.numbers, **self._content.numbers}
+        keys = [key for key in {**before, **after} if _cells(before.get(key)) != _cells(after.get(key))]
+        known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
+        return np.union1d(known, np.arange(old.size, self.size))
+
+
+def _cells(entry: Entry | None) -> Mapping[str, Any]:
+    return {} if entry is None else entry.cells
 
 
 def _note(one: Origin, ids: Sequence[Any]) -> str | None:

@@ -150,7 +150,7 @@ def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E
         fits = fits & number.is_not_null() if high is None else fits & (number <= high)
     elif kind == "text":
         text = column if column.dtype == pl.String else column.cast(pl.String)
-        fits = text == values[0] if len(values) == 1 else text.is_in(pl.Series(values, dtype=pl.String))
+        fits = text == values[0] if len(values) == 1 else text.is_in(pl.Series(values, dtype=pl.String).implode())
     else:
         fits = pl.repeat(False, len(column), eager=True)
         for value in values:

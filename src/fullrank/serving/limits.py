@@ -184,7 +184,7 @@ class LimitedBody:
 
 def too_large(most: int) -> UserError:
     """The error for a body of too many bytes."""
-    return UserError(f"a body may have {most:,} bytes; send less at once", code="body-too-large")
+    return UserError(f"a body may have {most:,} bytes at most; send less at once", code="body-too-large")
 
 
 def page_policy(html: str) -> str:

@@ -213,5 +213,7 @@ def _sentence(mistake: Mapping[str, Any]) -> str:
     inner = (mistake.get("ctx") or {}).get("error")
     if isinstance(inner, UserError):
         return without_places(middle_cut(str(inner), MOST_DETAIL))
+    if mistake.get("type") == "json_invalid":
+        return f"the body is not JSON ({middle_cut(str(inner), MOST_DETAIL)})" if inner else "the body is not JSON"
     text = str(mistake.get("msg", "it is not valid")).removeprefix("Value error, ")
     return without_places(middle_cut(text[:1].lower() + text[1:], MOST_DETAIL))

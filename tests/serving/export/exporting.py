@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fullrank.data.events.store import Store
 from fullrank.experiment import find_experiment
 from fullrank.run import Run, seal_run, write_run, write_weights
 from tiny import catalog, shaken
@@ -21,19 +22,21 @@ MORE: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def made_run(recipe: str, folder: Path, *settings: str, items: int = ITEMS) -> Run:
-    """A run folder with drawn weights, sealed."""
+def made_run(recipe: str, folder: Path, *settings: str, items: int = ITEMS, store: Store | None = None) -> Run:
+    """A run folder with drawn weights, sealed, as if it had been trained on `store`."""
     spec = find_experiment(recipe)
     try:
         spec = spec.override(*SMALL, *MORE.get(recipe, ()), *settings)
     except Exception:
         spec = spec.override(*settings)
-    known = catalog(items)
+    known = catalog(items) if store is None else store.catalog
     torch.manual_seed(0)
     model: Any = spec.model.build(known)  # type: ignore[attr-defined]
     if isinstance(model, torch.nn.Module):
         shaken(model)
     data = {"path": str(folder / "nowhere"), "split_fingerprint": "tiny"}
+    if store is not None:
+        data = {"path": str(store.path), "split_fingerprint": store.fingerprint}
     write_run(folder, spec, known, {"parameters": 1, "data": data})
     write_weights(folder, model)
     seal_run(folder)

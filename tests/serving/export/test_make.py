@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,20 @@ from fullrank.serving.export.folder import Exported
 from refusals import refused
 from tests.serving.export.exporting import ITEMS, made_run
 
-RECIPES = ("sasrec", "gru4rec", "hstu", "srt", "plr", "bert4rec", "sprint", "hstu_plus", "sasrec_plus", "rpg", "fair")
+RECIPES = (
+    "sasrec",
+    "sasrec_2018",
+    "gru4rec",
+    "hstu",
+    "srt",
+    "plr",
+    "bert4rec",
+    "sprint",
+    "hstu_plus",
+    "sasrec_plus",
+    "rpg",
+    "fair",
+)
 FIXED = {("bert4rec", "onnx"), ("bert4rec", "torch"), ("gru4rec", "torch")}
 """Whose graphs take rows of one length alone."""
 
@@ -32,6 +46,20 @@ def test_every_recipe_answers_from_its_graph_as_it_does_itself(recipe: str, to: 
     length = made.manifest["inputs"][0]["shape"][1]
     assert (length == made.manifest["max_length"]) == ((recipe, to) in FIXED), length
     assert Exported.open(made.path).manifest == made.manifest
+
+
+@pytest.mark.slow
+def test_the_guide_uses_a_graph_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run("sasrec", tmp_path / "run")
+    fr.export(run, tmp_path / "exports" / "sasrec", k=6)
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "export.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "onnxruntime" in block)
+    assert "fullrank" not in code
+    monkeypatch.chdir(tmp_path)
+    told: dict[str, Any] = {}
+    exec(code, told)
+    own = fr.recommend(run, [["i0", "i1", "i2"], ["i2", "i3"]], k=6, exclude=["i5"], device="cpu")
+    assert [item for row in told["lists"] for item in row] == own["item"].to_list()
 
 
 @pytest.mark.parametrize("recipe", ["sasrec", pytest.param("plr", marks=pytest.mark.slow)])
@@ -86,7 +114,7 @@ def test_what_a_comparison_of_lists_finds(tmp_path: Path) -> None:
     """A wrong order, an item that was hidden, a score that is off, and a place left empty, in one row of sixteen."""
     run = made_run("sasrec", tmp_path / "run")
     model: Any = run.model()
-    batches = [one for one in parity.history_batches(model, None) if len(one["lengths"]) == 16]
+    batches = [one for one in parity.history_batches(run.catalog, model.max_length) if len(one["lengths"]) == 16]
     how: dict[str, Any] = {"k": 4, "seen": "exclude", "budget": fr.Evaluation().reasoning}
     true: list[Any] = []
 
@@ -133,16 +161,18 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
     popular = made_run("popularity", tmp_path / "popularity")
     out = tmp_path / "out"
     for code, call in {
-        "unknown-value": {"to": "tflite"},
+        "unknown-export": {"to": "tflite"},
         "option-without-effect": {"to": "onnx", "int8": True},
         "setting-out-of-range": {"to": "onnx", "k": 0},
         "not-exportable": {"to": "onnx"},
-        "no-vectors": {"to": "faiss"},
     }.items():
         with pytest.raises(UserError) as caught:
             fr.export(popular, out, **call)  # type: ignore[arg-type]
         assert caught.value.code == code, caught.value
+    with refused("no-vectors"):
+        fr.export(made_run("item_to_item", tmp_path / "item_to_item"), out, to="faiss")
     assert not out.exists()
+    assert fr.export(popular, out, to="faiss").parity["recall@10"] == 1.0
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("kept")
     with refused("folder-not-empty"):

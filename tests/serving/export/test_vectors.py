@@ -38,8 +38,7 @@ def test_eight_bits_are_measured_on_the_users_of_the_store(tmp_path: Path) -> No
     small = ("--set", "source.users=80", "--set", "source.items=60")
     assert main(["prepare", "planted", *small, "--out", str(tmp_path / "data")]) == 0
     store = fr.Store.open(tmp_path / "data")
-    tiny = ["model.dim=8", "model.encoder.layers=1", "training.max_epochs=1"]
-    run = fr.train("sasrec", store, tmp_path / "run", set=tiny, device="cpu", progress=False)
+    run = made_run("sasrec", tmp_path / "run", store=store)
     whole = fr.export(run, tmp_path / "whole", to="faiss")
     made = fr.export(run, tmp_path / "out", to="faiss", int8=True)
     assert made.manifest["int8"] and made.manifest["bytes"] < whole.manifest["bytes"]
@@ -54,9 +53,7 @@ def test_eight_bits_without_the_store(tmp_path: Path) -> None:
         fr.export(made_run("sasrec", tmp_path / "run"), tmp_path / "out", to="faiss", int8=True)
 
 
-@pytest.mark.parametrize(
-    ("ids", "external"), [([5, 0, 7], True), ([-5, 0, 7], False), (["a", "b", "c"], False)]
-)
+@pytest.mark.parametrize(("ids", "external"), [([5, 0, 7], True), ([-5, 0, 7], False), (["a", "b", "c"], False)])
 def test_which_ids_an_index_has(ids: list[int | str], external: bool) -> None:
     found, own = index_ids(pl.Series(ids))
     assert own == external and found.tolist() == (ids if external else [0, 1, 2])

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-
 SCHEMA = "(Tensor x, Tensor inner, Tensor outer, Tensor bias) -> Tensor"
 
 

@@ -35,6 +35,8 @@ from fullrank.serving.export.vectors import USERS, write_index
 
 LIST = 100
 """Items of a list where nobody says how many; a caller who wants fewer takes the first."""
+DRAWN = 50
+"""Most events of a history that is drawn for a model that reads histories of any length."""
 MOST_LISTED = 10_000
 """Longest list of a graph."""
 
@@ -96,7 +98,7 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str
     graph = recommender_graph(run.model(), k, hide_seen=seen == "exclude", budget=budget)
     traced, answer = _written(graph, folder, to)
     model, k = run.model(), int(graph.outputs[0].shape[1])
-    batches = history_batches(model, traced.fixed.get("T"))
+    batches = history_batches(run.catalog, model.max_length, traced.fixed.get("T"))
     parity = compare_lists(answer, model, batches, k=k, seen=seen, budget=budget)
     reasons = reasoner_of(model)
     return {
@@ -146,7 +148,7 @@ def _vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None
         rows = np.random.default_rng(0).permutation(len(known))[:USERS]
         histories, source = known.take(np.sort(rows)), "test histories of the store"
     else:
-        drawn = history_batches(predictor.model, None)[-1]
+        drawn = history_batches(catalog, min(predictor.model.max_length, DRAWN))[-1]
         inside = np.arange(drawn["items"].shape[1]) < drawn["lengths"][:, None]
         items = Jagged.from_lengths(drawn["items"][inside], drawn["lengths"])
         histories, source = Histories(items, drawn["times"][inside]), "drawn by popularity"

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Bag, Impressions
+from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
@@ -39,15 +40,15 @@ Answer = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 """Inputs by name -> outputs in order."""
 
 
-def history_batches(model: Any, length: int | None, seed: int = 0) -> list[Arrays]:
-    """Inputs of a recommender's graph, padded to `length` where that is fixed."""
+def history_batches(catalog: Catalog, most: int, length: int | None = None, seed: int = 0) -> list[Arrays]:
+    """Inputs of the graph of a model that reads `most` events, padded to `length` where that is fixed."""
     draw = np.random.default_rng(seed)
-    counts = model.items.popularity.cpu().numpy().astype(np.float64).clip(1.0)
+    counts = np.asarray(catalog.popularity, np.float64).clip(1.0)
     shares = counts / counts.sum()
     found = []
     for number, rows in enumerate(ROWS):
-        lengths = draw.integers(1, model.max_length + 1, rows) if number else np.ones(rows, np.int64)
-        lengths[:1] = model.max_length if number else 1
+        lengths = draw.integers(1, most + 1, rows) if number else np.ones(rows, np.int64)
+        lengths[:1] = most if number else 1
         wide = int(lengths.max()) if length is None else length
         items = draw.choice(len(shares), (rows, wide), p=shares)
         gaps = np.where(draw.random((rows, wide)) < 0.2, 0, draw.exponential(GAP, (rows, wide))).astype(np.int64)
@@ -88,7 +89,7 @@ def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: i
             "rows": len(ids), "length": int(lengths.max()), "largest_difference": worst,
             "same_places": float((ids == expected.ids).mean()),
         })  # fmt: skip
-    return summary(figures)
+    return of_all(figures)
 
 
 def _true_scores(
@@ -150,10 +151,10 @@ def compare_probabilities(answer: Answer, model: RankingModule, batches: Sequenc
         worst = float(max(_apart(probability, expected).max(), _apart(logit, logits.numpy()).max()))
         _require(worst <= TOLERANCE, f"a probability or logit is {worst:.3g} away")
         figures.append({"rows": len(expected), "largest_difference": worst})
-    return summary(figures)
+    return of_all(figures)
 
 
-def summary(figures: list[dict[str, Any]]) -> dict[str, Any]:
+def of_all(figures: list[dict[str, Any]]) -> dict[str, Any]:
     """What the manifest says of all batches."""
     found: dict[str, Any] = {
         "tolerance": TOLERANCE, "rows": sum(one["rows"] for one in figures),

@@ -27,9 +27,10 @@ def promise_of(settings: Mapping[str, Any]) -> str:
     elif settings.get("appendfsync") == "always":
         told = "acknowledged events survive a killed server and a loss of power (appendonly yes, appendfsync always)"
     elif settings.get("appendfsync") == "everysec":
+        # The server answers before it writes to its log while an earlier flush of the log is under way.
         told = (
-            "acknowledged events survive a killed server, but for the last two seconds where its disk is slower than a "
-            "flush each second; a loss of power takes up to two seconds (appendonly yes, appendfsync everysec)"
+            "acknowledged events of the last two seconds may be lost when the server is killed or loses power "
+            "(appendonly yes, appendfsync everysec; set appendfsync always to lose none)"
         )
     else:
         told = (

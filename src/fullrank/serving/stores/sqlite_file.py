@@ -84,9 +84,9 @@ def connect(path: Path, *, reader: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def begin(connection: sqlite3.Connection, wait: float = WAIT) -> None:
+def begin(connection: sqlite3.Connection) -> None:
     """Begin to write. SQLite's own waiting sleeps up to 100 ms at a time; a commit of another process takes a few."""
-    until = time.monotonic() + wait
+    until = time.monotonic() + WAIT
     pause = 0.0002
     while True:
         try:

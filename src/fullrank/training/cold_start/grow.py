@@ -132,7 +132,7 @@ def grown_model(
 
 
 class _NoTables(TorchFunctionMode):
-    """Uninitialised tables of so many rows, which is what items ask for, lie nowhere, and nothing is drawn into them."""
+    """Uninitialised tables of so many rows, which is what items ask for, lie nowhere; nothing is drawn into them."""
 
     def __init__(self, rows: int):
         super().__init__()
