@@ -23,7 +23,7 @@ from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.reasoning.plr import PLR
-from fullrank.serving.explain import explain, reasons
+from fullrank.serving.explain import alike_events, explain_lists
 from tiny import ITEMS, catalog, shaken, store
 
 TWO = Transformer(layers=2, attention=Softmax(heads=2))
@@ -59,7 +59,7 @@ def histories(rows: list[list[int]]) -> Histories:
 
 @pytest.mark.parametrize("kind", ATTENTIVE)
 def test_every_event_that_is_read_has_a_share(kind: str) -> None:
-    found = explain(predictor(kind), histories(ROWS), ANSWERS)
+    found = explain_lists(predictor(kind), histories(ROWS), ANSWERS)
     assert found[1].attention is None, "an empty history has no events"
     for one, row in zip(found, ROWS, strict=True):
         if row:
@@ -72,9 +72,9 @@ def test_every_event_that_is_read_has_a_share(kind: str) -> None:
 @pytest.mark.parametrize("kind", ATTENTIVE)
 def test_a_request_is_explained_alone_as_among_others(kind: str) -> None:
     made = predictor(kind)
-    together = explain(made, histories(ROWS), ANSWERS)
+    together = explain_lists(made, histories(ROWS), ANSWERS)
     for row, answer, one in zip(ROWS, ANSWERS, together, strict=True):
-        (alone,) = explain(made, histories([row]), [answer])
+        (alone,) = explain_lists(made, histories([row]), [answer])
         assert alone.because == one.because
         if row:
             np.testing.assert_allclose(alone.attention, one.attention, atol=1e-5)
@@ -91,23 +91,23 @@ def test_the_shares_are_those_of_the_last_place() -> None:
         first = model.encoder.blocks[0]
         states = model.encoder(x, inputs)
         weights = first.attention.weights(first.attention_norm(states.layers[0]), inputs)
-    found = explain(made, histories([[3, 1, 4]]), [[2]])[0].attention
+    found = explain_lists(made, histories([[3, 1, 4]]), [[2]])[0].attention
     assert found is not None
     np.testing.assert_allclose(found[0], weights[0, :, -1].mean(0).numpy(), atol=1e-5)
 
 
 def test_because_names_the_most_alike_events_by_cosine() -> None:
     vectors = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0], [-1.0, 0.0], [0.0, 0.0]])
-    found = reasons(vectors, np.array([0, 1, 3, 4, 0]), [2, 0, 4], most=2)
+    found = alike_events(vectors, np.array([0, 1, 3, 4, 0]), [2, 0, 4], most=2)
     assert found[0] == [(0, 0.7071), (1, 0.7071)]
     assert found[1] == [], "an item is no reason for itself, and what is not like it is none"
     assert found[2] == [], "a vector of zeros is like nothing"
-    assert reasons(vectors, np.zeros(0, np.int64), [2]) == [[]] and reasons(vectors, np.array([1]), []) == []
+    assert alike_events(vectors, np.zeros(0, np.int64), [2]) == [[]] and alike_events(vectors, np.array([1]), []) == []
 
 
 @pytest.mark.parametrize("kind", [*ATTENTIVE, "gru4rec"])
 def test_models_with_vectors_say_what_an_item_is_like(kind: str) -> None:
-    for one, row, answer in zip(explain(predictor(kind), histories(ROWS), ANSWERS), ROWS, ANSWERS, strict=True):
+    for one, row, answer in zip(explain_lists(predictor(kind), histories(ROWS), ANSWERS), ROWS, ANSWERS, strict=True):
         assert one.because is not None and len(one.because) == len(answer)
         for item, why in zip(answer, one.because, strict=True):
             assert {event for event, _ in why} <= set(row) - {item}
@@ -117,18 +117,18 @@ def test_models_with_vectors_say_what_an_item_is_like(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["item_to_item", "popularity"])
 def test_models_with_neither_give_neither(kind: str) -> None:
-    for one in explain(predictor(kind), histories(ROWS), ANSWERS):
+    for one in explain_lists(predictor(kind), histories(ROWS), ANSWERS):
         assert one.attention is None and one.because is None
 
 
 def test_a_model_without_attention_still_has_vectors() -> None:
-    assert all(one.attention is None and one.because is not None for one in explain(predictor("gru4rec"),
+    assert all(one.attention is None and one.because is not None for one in explain_lists(predictor("gru4rec"),
                histories(ROWS), ANSWERS))  # fmt: skip
 
 
 def test_other_threads_may_answer_meanwhile() -> None:
     made, rows = predictor("sasrec"), [[3, 1, 4], [9, 2, 6, 5]]
-    expected = explain(made, histories(rows), [[0], [0]])
+    expected = explain_lists(made, histories(rows), [[0], [0]])
     stop = threading.Event()
 
     def busy() -> None:
@@ -139,7 +139,7 @@ def test_other_threads_may_answer_meanwhile() -> None:
     other.start()
     try:
         for _ in range(20):
-            for one, wanted in zip(explain(made, histories(rows), [[0], [0]]), expected, strict=True):
+            for one, wanted in zip(explain_lists(made, histories(rows), [[0], [0]]), expected, strict=True):
                 np.testing.assert_allclose(one.attention, wanted.attention, atol=1e-6)
     finally:
         stop.set()

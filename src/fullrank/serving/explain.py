@@ -36,7 +36,7 @@ Reasons = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Explanation:
+class ListExplanation:
     """Of one list."""
 
     attention: Float[np.ndarray, "L n"] | None = None
@@ -46,9 +46,9 @@ class Explanation:
     """For each item of the list; None for a model without item vectors."""
 
 
-def explain(
+def explain_lists(
     predictor: Predictor, histories: Histories, answers: Sequence[Sequence[int]], *, most: int = REASONS
-) -> list[Explanation]:
+) -> list[ListExplanation]:
     """One explanation for each history and the items that were recommended for it.
 
     Item numbers are those of the predictor's catalogue. Runs the encoder once more, on the thread that calls it: give
@@ -58,7 +58,7 @@ def explain(
     shares = attention_shares(predictor, histories)
     own = list(histories.items)
     return [
-        Explanation(part, None if vectors is None else reasons(vectors, history, items, most=most))
+        ListExplanation(part, None if vectors is None else alike_events(vectors, history, items, most=most))
         for part, history, items in zip(shares, own, answers, strict=True)
     ]
 
@@ -86,7 +86,7 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
     return found
 
 
-def reasons(
+def alike_events(
     vectors: Float[Tensor, "V D"], history: Int[np.ndarray, "n"], items: Sequence[int], *, most: int = REASONS
 ) -> list[Reasons]:
     """For each item, the events of the history most like it by cosine, itself and what is not like it left out."""

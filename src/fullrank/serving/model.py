@@ -25,7 +25,7 @@ from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget
 from fullrank.run import Run
 from fullrank.serving.catalogue import LiveItems
-from fullrank.serving.explain import explain
+from fullrank.serving.explain import explain_lists
 from fullrank.serving.messages import PastEvent, RecommendRequest
 from fullrank.serving.ranking import ServedRanker
 from fullrank.serving.requests import Answer, Ask, ItemNumbers, check_most
@@ -286,7 +286,7 @@ def _explain(state: State, asks: Sequence[Ask], answers: Sequence[Answer]) -> No
     some = [row for row, ask in enumerate(asks) if ask.explain]
     if not some:
         return
-    told = explain(state.predictor, histories_of([asks[row] for row in some]), [answers[row].ids for row in some])
+    told = explain_lists(state.predictor, histories_of([asks[row] for row in some]), [answers[row].ids for row in some])
     for row, explanation in zip(some, told, strict=True):
         answers[row].because = explanation.because
         if explanation.attention is not None:
