@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "evaluation",
         "experiment run run_manifest",
         "training cascade",
-        "sweeps scaling analysis verification",
+        "sweeps scaling analysis serving verification",
         "recipes testing",
         "api",
         "cli",

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.analysis.report.page import Report
     from fullrank.core.progress import Tell
+    from fullrank.evaluation.logged import LoggedEvaluation
     from fullrank.inference.predict import PredictionFile
+    from fullrank.serving.export.folder import Exported
     from fullrank.training import Callback
 
 
@@ -131,6 +133,31 @@ def evaluate(
     spec = opened.spec.evaluation.override(*check_overrides(set))
     _check_split(split)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
+
+
+def evaluate_log(
+    log: str | Path,
+    events: Any,
+    *,
+    within: float | None = 24,
+    metrics: Sequence[str] = ("hit", "ndcg", "mrr"),
+    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    time_unit: Unit = "s",
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> LoggedEvaluation:
+    """How good the answers were that `fullrank serve --log` logged: metrics by version, and differences of versions.
+
+    `events` are what users did, a file or a DataFrame with the `columns` user, item and time; an event counts up to
+    `within` hours after an answer. See `fullrank.evaluation.logged`.
+    """
+    from fullrank.evaluation.logged import evaluate_log as _evaluate_log
+
+    return _evaluate_log(
+        log, events, within=within, metrics=metrics, columns=columns, time_unit=time_unit, samples=samples,
+        level=level, seed=seed,
+    )  # fmt: skip
 
 
 def oracle_step(
@@ -325,6 +352,28 @@ def predict_file(
     The file appears whole or not at all. The result says how many rows it has, and the mean probability.
     """
     return load(run, data=data, device=device).predict_file(impressions, out, column=column, progress=progress)
+
+
+def export(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    to: str = "onnx",
+    k: int | None = None,
+    seen: str | None = None,
+    int8: bool = False,
+    data: AnyStore | str | Path | None = None,
+) -> Exported:
+    """Write a run as an ONNX graph, a torch program (`to="torch"`) or an index of item vectors (`to="faiss"`).
+
+    The folder `out` can be used without this library. The graph of a recommender lists the `k` best items (100), and
+    hides those of the history unless `seen="keep"`; it is kept only where it answers as the run does. `int8` stores the
+    vectors of faiss in 8 bits and measures their recall on the store's users (`data`, where it was moved). Needs the
+    extra `export`; faiss is in `codes`.
+    """
+    from fullrank.serving.export.make import export_run
+
+    return export_run(_run(run), check_path("out", out), to=to, k=k, seen=seen, int8=int8, data=data)
 
 
 def _run(run: Run | str | Path) -> Run:

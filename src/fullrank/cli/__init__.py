@@ -38,12 +38,15 @@ VERBS = (
     "scale",
     "evaluate",
     "recommend",
+    "serve",
     "predict",
     "cascade",
     "diagnose",
     "explain",
     "report",
+    "export",
     "verify",
+    "keys",
 )
 """Modules with verbs, in the order of the help."""
 

@@ -19,6 +19,8 @@ def in_blocks(part: Callable[[int, int], Any], queries: int, block: int = BLOCK)
 
     Of one block everything is kept; of several, no matrix of queries x keys outlives its block.
     """
+    if torch.compiler.is_exporting():  # the number of queries is a symbol then, which cannot be cut
+        return [part(0, queries)]
     edges = range(0, queries, block)
     again = len(edges) > 1 and torch.is_grad_enabled()
     found = []

@@ -136,7 +136,7 @@ class FieldEmbedding(nn.Module):
 
     def _tokens(self, batch: Impressions) -> Float[Tensor, "B F E"]:
         if not len(self.tables) and self.numeric is None:
-            return batch.numeric.new_zeros(len(batch.categorical), len(self.fields), 0)
+            return batch.numeric.new_zeros(batch.categorical.shape[0], len(self.fields), 0)
         parts = [part for table in self.tables for part in table(batch)]
         if self.numeric is not None:
             places = [p for p, field in enumerate(self.fields) if field.kind == "numeric"]

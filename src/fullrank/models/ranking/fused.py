@@ -52,7 +52,7 @@ class FusedTable(nn.Module):
     def forward(self, batch: Impressions) -> Found:
         found: Found = []
         if self.places:
-            found.append((self.places, F.embedding(self._ids(batch), self.table, sparse=self.sparse)))
+            found.append((self.places, F.embedding(self.row_ids(batch), self.table, sparse=self.sparse)))
         for number, place, start in self.bags:
             ids, offsets = flattened(batch.bags[number])
             pooled = F.embedding_bag(ids + start, self.table, offsets, mode=self.mode, sparse=self.sparse)
@@ -77,10 +77,10 @@ class FusedTable(nn.Module):
 
     def _every(self, batch: Impressions) -> Int[Tensor, "n"]:
         """The rows of all values in a batch, one as often as it occurs."""
-        ids = [self._ids(batch).flatten()] if self.places else []
+        ids = [self.row_ids(batch).flatten()] if self.places else []
         return torch.cat([*ids, *(flattened(batch.bags[number])[0] + start for number, _, start in self.bags)])
 
-    def _ids(self, batch: Impressions) -> Int[Tensor, "B F"]:
+    def row_ids(self, batch: Impressions) -> Int[Tensor, "B F"]:
         ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]
         return ids + self.offsets
 

@@ -216,4 +216,4 @@ def mask(batch: Batch, *, causal: bool) -> Bool[Tensor, "B 1 T T"]:
 
 def latent_mask(batch: Batch, steps: int) -> Bool[Tensor, "B 1 1 n"]:
     """Which of n = T + S keys a latent token may see: the row's events, and its stream's tokens."""
-    return torch.cat([batch.valid, batch.valid.new_ones(len(batch.lengths), steps)], 1)[:, None, None]
+    return torch.cat([batch.valid, batch.valid.new_ones(batch.lengths.shape[0], steps)], 1)[:, None, None]

@@ -132,7 +132,7 @@ class Reasoner(nn.Module, ABC):
         streams = (budget or AS_TRAINED).streams_of(self)
         history, cache = self.encoder.start(x, batch)
         start = last(history.tokens, batch)
-        steps = start.new_zeros(len(start), 0, streams, start.shape[1])
+        steps = start.new_zeros(start.shape[0], 0, streams, start.shape[1])
         return history, ReasoningCache(ReasoningStates(start, steps, self.weigh(start, streams)), cache)
 
     def _outputs(self, states: ReasoningStates) -> dict[str, Tensor]:

@@ -63,7 +63,7 @@ class PLRReasoner(Reasoner):
 
     def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B P"]:
         if self.gate is None:
-            return start.new_full((len(start), streams), 1 / streams)
+            return start.new_full((start.shape[0], streams), 1 / streams)
         return self.gate(start)[:, :streams].softmax(1)
 
     def trained(self, states: ReasoningStates) -> Float[Tensor, "B D"]:

@@ -1,0 +1,157 @@
+"""The graph of a recommender: histories in, the k best items out, with the seen and excluded items masked inside.
+
+The vectors of all items are constants of the graph, made once when it is exported, whatever they were made of (a table,
+text, features, codes). Of cosine scores the graph holds the unit vectors and their lengths, so that one table serves
+both ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch
+from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
+from fullrank.models.sequential.items import Items, unit
+from fullrank.models.sequential.items.semantic import SemanticItems
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.reasoning import Reasoner
+from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
+
+EXCLUDED = 5
+"""Excluded items of the example."""
+LENGTHS = (7, 6, 4, 2)
+"""Of the example: the first that the model reads and that is neither `EXAMPLE_ROWS` nor `EXCLUDED`."""
+
+
+class FrozenItems(Items):
+    """Item vectors as constants."""
+
+    table: Tensor
+    norms: Tensor
+
+    def __init__(self, vectors: Float[Tensor, "V D"], *, normalise: bool):
+        super().__init__()
+        self.size = len(vectors)
+        self.register_buffer("table", (unit(vectors) if normalise else vectors).contiguous())
+        self.norms_kept = normalise
+        if normalise:
+            self.register_buffer("norms", vectors.norm(dim=-1, keepdim=True))
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        vectors = nn.functional.embedding(ids, self.table)
+        return vectors * nn.functional.embedding(ids, self.norms) if self.norms_kept else vectors
+
+    def all(self) -> Float[Tensor, "V D"]:
+        return self.table
+
+
+class DenseScores(nn.Module):
+    """Scores by inner product with the table of item vectors."""
+
+    def __init__(self, temperature: float, *, cosine: bool):
+        super().__init__()
+        self.temperature, self.cosine = temperature, cosine
+
+    def forward(self, vectors: Float[Tensor, "B D"], table: Float[Tensor, "V D"]) -> Float[Tensor, "B V"]:
+        return ((unit(vectors) if self.cosine else vectors) / self.temperature) @ table.T
+
+
+class CodeScores(nn.Module):
+    """Scores by the mean log-probability of each item's codes (`models/sequential/items/semantic.py`)."""
+
+    rows: Tensor
+
+    def __init__(self, items: SemanticItems, temperature: float, *, cosine: bool):
+        super().__init__()
+        self.temperature, self.cosine = temperature, cosine
+        table = unit(items.table) if cosine else items.table
+        self.levels = nn.ParameterList(nn.Parameter(level.detach().clone()) for level in table.split(items.sizes))
+        self.register_buffer("rows", (items.codes + items.offsets).T.contiguous())
+
+    def forward(self, vectors: Float[Tensor, "B K D"], table: Float[Tensor, "V D"]) -> Float[Tensor, "B V"]:
+        vectors = (unit(vectors) if self.cosine else vectors) / self.temperature
+        each = [(vectors[:, k] @ level.T).log_softmax(-1) for k, level in enumerate(self.levels)]
+        codes = torch.cat(each, 1) / len(each)
+        scores = codes.index_select(1, self.rows[0])
+        for row in self.rows[1:]:
+            scores = scores + codes.index_select(1, row)
+        return scores
+
+
+class RecommenderGraph(nn.Module):
+    """Items, lengths, times where the model reads them, and excluded items -> scores and ids of the k best."""
+
+    def __init__(self, model: RecommenderModel, k: int, *, hide_seen: bool, budget: Budget):
+        super().__init__()
+        self.k, self.hide_seen, self.budget = min(k, model.num_items), hide_seen, budget
+        self.reads_times = model.reads_times
+        self.encoder, self.task = model.encoder, model.task
+        for part in self.encoder.modules():
+            if isinstance(part, HSTUAttention) and part.by_time is not None:
+                part.bucket_edges = bucket_edges()
+        with torch.no_grad():
+            self.items = FrozenItems(model.items.all().detach(), normalise=model.cosine and not model.task.generates)
+        how: dict[str, Any] = {"temperature": model.temperature, "cosine": model.cosine}
+        if model.task.generates:
+            assert isinstance(model.items, SemanticItems)
+            self.scores: nn.Module = CodeScores(model.items, **how)
+        else:
+            self.scores = DenseScores(**how)
+
+    def forward(self, *given: Tensor) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+        (items, lengths), excluded = given[:2], given[-1]
+        batch = Batch(items, lengths, times=given[2] if self.reads_times else None)
+        x, inputs = self.task.inference_inputs(self.items, batch)
+        reasons = isinstance(self.encoder, Reasoner)
+        states = self.encoder(x, inputs, self.budget) if reasons else self.encoder(x, inputs)
+        scores = self.scores(self.task.readout(states, inputs), self.items.all()).float()
+        hidden = excluded
+        if self.hide_seen:
+            valid = torch.arange(items.shape[1], device=items.device) < lengths[:, None]
+            hidden = torch.cat([torch.where(valid, items, -1), excluded], 1)
+        # What is hidden falls to -inf by a minimum; a padding place takes the minimum with +inf, which changes nothing.
+        ceiling = torch.where(hidden < 0, torch.inf, -torch.inf)
+        scores = scores.scatter_reduce(1, hidden.clamp_min(0), ceiling, "amin")
+        values, ids = scores.topk(self.k)
+        return values, ids.masked_fill(values == -torch.inf, -1)
+
+
+def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) -> Graph:
+    """The graph of a trained recommender, which keeps parts of `model`: give one that nobody else uses.
+
+    `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, without adaptive stopping.
+    Raises `UserError` for a recommender without gradient descent, which has no graph.
+    """
+    if not isinstance(model, RecommenderModel):
+        raise UserError(
+            f"a {type(model).__name__.lower()} model looks its answers up and has no graph; export a recommender that "
+            "was trained by gradient descent, such as sasrec",
+            code="not-exportable",
+        )
+    fixed = budget.model_copy(update={"adaptive": None, "patience": None})
+    module = RecommenderGraph(model, k, hide_seen=hide_seen, budget=fixed).eval()
+    longest, size = model.max_length, model.num_items
+    length = next(one for one in LENGTHS if one <= longest)
+    numbered = torch.arange(EXAMPLE_ROWS * length).view(EXAMPLE_ROWS, length)
+    lengths = torch.tensor([length, max(length - 1, 1), 1])
+    inputs = [
+        Port("items", "int64", ("B", "T"), "the history, oldest first: item numbers, right-padded by any of them"),
+        Port("lengths", "int64", ("B",), "events of each row, at least 1"),
+    ]
+    example = [numbered % size, lengths]
+    if model.reads_times:
+        inputs.append(Port("times", "int64", ("B", "T"), "when each event happened, in seconds since 1970"))
+        example.append(1_700_000_000 + 1000 * numbered)
+    inputs.append(Port("excluded", "int64", ("B", "X"), "item numbers that a row is not shown, -1 where there is none"))
+    example.append(torch.full((EXAMPLE_ROWS, EXCLUDED), -1))
+    outputs = (
+        Port("scores", "float32", ("B", module.k), "the scores of the best items, best first; -inf where none is left"),
+        Port("ids", "int64", ("B", module.k), "their numbers, -1 where none is left"),
+    )
+    return Graph(module, tuple(inputs), outputs, tuple(example), {"T": longest})
