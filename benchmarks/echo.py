@@ -7,7 +7,8 @@ import sys
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from fullrank.serving.server import SWITCH, uvicorn_options
+from fullrank.serving.app import SWITCH
+from fullrank.serving.server import uvicorn_options
 
 
 def main() -> None:

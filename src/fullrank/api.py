@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fullrank.core.progress import Tell
     from fullrank.evaluation.logged import LoggedEvaluation
     from fullrank.inference.predict import PredictionFile
+    from fullrank.serving.export.folder import Exported
     from fullrank.training import Callback
 
 
@@ -351,6 +352,28 @@ def predict_file(
     The file appears whole or not at all. The result says how many rows it has, and the mean probability.
     """
     return load(run, data=data, device=device).predict_file(impressions, out, column=column, progress=progress)
+
+
+def export(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    to: str = "onnx",
+    k: int | None = None,
+    seen: str | None = None,
+    int8: bool = False,
+    data: AnyStore | str | Path | None = None,
+) -> Exported:
+    """Write a run as an ONNX graph, a torch program (`to="torch"`) or an index of item vectors (`to="faiss"`).
+
+    The folder `out` can be used without this library. The graph of a recommender lists the `k` best items (100), and
+    hides those of the history unless `seen="keep"`; it is kept only where it answers as the run does. `int8` stores the
+    vectors of faiss in 8 bits and measures their recall on the store's users (`data`, where it was moved). Needs the
+    extra `export`; faiss is in `codes`.
+    """
+    from fullrank.serving.export.make import export_run
+
+    return export_run(_run(run), check_path("out", out), to=to, k=k, seen=seen, int8=int8, data=data)
 
 
 def _run(run: Run | str | Path) -> Run:

@@ -24,7 +24,10 @@ from fullrank.training.state import RUN_FILES
 
 State = Literal["ok", "differs", "missing", "unreadable", "not hashed"]
 SOUND = ("ok", "not hashed")
-KINDS = {manifests.FORMATS["retrieval"]: "store", manifests.FORMATS["ranking"]: "store of impressions", CODES: "codes"}
+KINDS = {
+    manifests.FORMATS["retrieval"]: "store", manifests.FORMATS["ranking"]: "store of impressions", CODES: "codes",
+    "fullrank.export": "export",
+}  # fmt: skip
 """What the manifest calls a folder -> what we call it; a run's manifest names no format."""
 
 
@@ -44,7 +47,7 @@ class Verification:
 
     path: Path
     kind: str
-    """`store`, `store of impressions`, `codes` or `run`."""
+    """`store`, `store of impressions`, `codes`, `export` or `run`."""
     files: tuple[FileCheck, ...]
     notes: tuple[str, ...] = ()
     """What could not be checked, and why."""
@@ -176,7 +179,10 @@ def _checkpoint(path: Path) -> Iterator[FileCheck]:
 
 def _problem(path: Path, kind: str) -> str | None:
     """Why the readers refuse the folder; None where they take it."""
-    readers: dict[str, Callable[[Path], object]] = {"run": _read_run, "codes": Codes.open}
+    # an export is a graph of another library, which is not run to look at it
+    readers: dict[str, Callable[[Path], object]] = {
+        "run": _read_run, "codes": Codes.open, "export": manifests.load_manifest,
+    }  # fmt: skip
     try:
         readers.get(kind, open_store)(path)
     except UserError as error:

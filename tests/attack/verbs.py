@@ -134,6 +134,7 @@ VERBS = (
     Verb("sweep", ("sweep", "@grid.yaml", "--data", "@shop", "--out", "grid", "--results", "kept.json"), "grid",
          kind="rows", kills=5),
     Verb("tune", ("tune", "@space.yaml", "--data", "@shop", "--out", "tuned"), "tuned", kind="rows", kills=4),
+    Verb("export", ("export", "@run", "--to", "faiss", "--out", "ex"), "ex", kills=4),
     Verb("download", ("download", "frappe", "--set", "base_url=URL", "--out", "files"), "files", kind="part",
          kills=4),
     Verb("keys-add", ("keys", "add", "keys.json", "--name", "shop"), "keys.json", (("keys.json", "keys.json"),),

@@ -139,6 +139,7 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
             {"run": w["run"], "new_items": pl.DataFrame({"item_id": ["x"]}), "out": "new", "start": "mean"},
         ),
         "fill_unseen": (fr.fill_unseen, {"run": w["cold"], "out": "new", "start": "mean"}),
+        "export": (fr.export, {"run": w["run"], "out": "new", "to": "faiss"}),
         "catalogue_growth": (fr.catalogue_growth, {"store": w["store"]}),
     }  # fmt: skip
 

@@ -21,6 +21,7 @@ from fullrank.inference.rank import rank
 from fullrank.inference.recommend import most_popular, rank_requests
 from fullrank.inference.requests import RequestBatch
 from fullrank.inference.search import Decoding
+from fullrank.inference.vector_index import IndexSettings, VectorIndex
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
@@ -111,6 +112,15 @@ def dense(case: Case, k: int) -> np.ndarray:
     return rank(Whole(V), case.histories, k=k, filters=case.filters, batch_size=3, block=17).ids
 
 
+def vector_index(case: Case, k: int) -> np.ndarray:
+    """Of 60 items the last 7 are newer than the index, which reads one of its cells."""
+    pytest.importorskip("faiss")
+    model = Whole(V)
+    settings = IndexSettings(cells=6, probes=1, rerank=1, users=1)
+    index = VectorIndex.build(model.table[:-7].numpy(), None, settings, threads=1)
+    return rank(model, case.histories, k=k, filters=case.filters, batch_size=4, search=index).ids
+
+
 def early_exit(case: Case, k: int) -> np.ndarray:
     budget = Budget(steps=4, adaptive=5)
     found = rank(Thinker.random(U, V), case.histories, k=k, filters=case.filters, budget=budget, batch_size=4, block=16)
@@ -124,6 +134,7 @@ def popular(case: Case, k: int) -> np.ndarray:
 PATHS: dict[str, Callable[[Case, int], np.ndarray]] = {
     **{kind: by_codes(kind) for kind in DECODINGS},
     "dense": dense,
+    "vector index": vector_index,
     "early exit": early_exit,
     "popular": popular,
 }

@@ -38,11 +38,13 @@ VERBS = (
     "scale",
     "evaluate",
     "recommend",
+    "serve",
     "predict",
     "cascade",
     "diagnose",
     "explain",
     "report",
+    "export",
     "verify",
     "keys",
 )

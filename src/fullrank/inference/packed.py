@@ -1,17 +1,17 @@
 """Packed encoders: the events of a few histories behind each other, without padding, through the weights of a model.
 
 What a service computes for a batch of 1 to 64 short histories. Differs from the model's own forward pass in what is
-left out, not in what is computed: no padding; the last layer computes the last event of each history alone, as all that
-a list is made of; products by oneDNN over weights that are laid out for it once. TorchScript runs the whole of it as one
+left out, not in what is computed: no padding; the last layer computes the last event of each history alone, all that
+a list is made of; products by oneDNN over weights that are laid out for it once. TorchScript runs all of it as one
 call: it holds no lock of Python meanwhile, so that an event loop in another thread goes on.
 
 Letters: N events of all B histories, n those of one chunk (a few whole histories, whose events see each other only
-within their own), H heads, e their width. The signatures say `Tensor` with the shape beside it, because TorchScript
-reads them.
+within their own), H heads, e their width. TorchScript reads the source of these classes: signatures say `Tensor` and
+docstrings the shape, annotations are not put off (`from __future__`), and `no_type_check` keeps the checker of shapes,
+which wraps functions while tests run, off them.
 """
 
-
-from typing import NamedTuple
+from typing import NamedTuple, cast, no_type_check
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ FUSED = {"none": "none", "relu": "relu", "gelu": "gelu", "silu": "swish"}
 """oneDNN's names of activations."""
 
 
+@no_type_check
 class Chunk(NamedTuple):
     """Some whole histories: events low .. high-1 are those of rows first .. end-1."""
 
@@ -44,11 +45,14 @@ class Chunk(NamedTuple):
     """[rows, n] the same of each row's last event as the query."""
 
 
+@no_type_check
 class Layout(NamedTuple):
     """Where the events of a batch stand."""
 
     places: Tensor
     """[N] position in its history, from 0."""
+    to_come: Tensor
+    """[N] events of the history behind it."""
     last: Tensor
     """[B] which event is the last of each row."""
     asked: Tensor
@@ -71,6 +75,7 @@ def packed(weight: Tensor) -> Tensor:
     return made
 
 
+@no_type_check
 class Dense(nn.Module):
     """activation(x W^T + b)."""
 
@@ -97,6 +102,7 @@ class Dense(nn.Module):
         return y
 
 
+@no_type_check
 class Mixer(nn.Module):
     """Attention over packed events: softmax(q . k / sqrt e) or silu(q . k + bias) / n.
 
@@ -130,12 +136,13 @@ class Mixer(nn.Module):
         self.most, self.least = max_length - 1, 0 if attention.causal else 1 - max_length
         self.asked, self.keyed, self.sizes = len(q), len(k), [len(asking), len(given)]
         self.bucket, self.scale = BUCKET_WIDTH, (self.asked // self.heads) ** -0.5
+        self.both: nn.Module = nn.Identity()
+        self.asking: nn.Module = nn.Identity()
+        self.given: nn.Module = nn.Identity()
         if final:
             own, others = (None, None) if biases is None else biases.split(self.sizes)
             self.asking, self.given = Dense(asking, own, activation), Dense(given, others, activation)
-            self.both: nn.Module = nn.Identity()
         else:
-            self.asking, self.given = nn.Identity(), nn.Identity()
             self.both = Dense(torch.cat([asking, given]), biases, activation)
         self.output = Dense(attention.output.weight, attention.output.bias)
         half = max(self.asked // self.heads // 2, 1)
@@ -201,6 +208,7 @@ class Mixer(nn.Module):
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
 
 
+@no_type_check
 class PackedBlock(nn.Module):
     """A block of a transformer; the final one gives the last event of each row alone."""
 
@@ -211,15 +219,18 @@ class PackedBlock(nn.Module):
         assert isinstance(block.attention, SoftmaxAttention | HSTUAttention)
         self.final, self.pre, self.mixer = final, block.pre, Mixer(block.attention, final, max_length)
         self.norm: nn.Module = block.attention_norm
-        made, none = block.feed_forward, nn.Identity()
+        made = block.feed_forward
         self.feeds, self.gate = made is not None, isinstance(made, SwiGLU)
-        self.opened, self.up, self.down, self.fed_norm = none, none, none, none
+        self.opened: nn.Module = nn.Identity()
+        self.up: nn.Module = nn.Identity()
+        self.down: nn.Module = nn.Identity()
+        self.fed_norm: nn.Module = nn.Identity()
         if isinstance(made, SwiGLU):
             self.opened = Dense(made.gate.weight, made.gate.bias, "silu")
             self.up = Dense(made.up.weight, made.up.bias)
         elif isinstance(made, MLP):
             self.up = Dense(made.up.weight, made.up.bias, made.activation.__name__)
-        if made is not None:
+        if isinstance(made, SwiGLU | MLP):
             self.down, self.fed_norm = Dense(made.down.weight, made.down.bias), block.feed_forward_norm
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
@@ -237,6 +248,7 @@ class PackedBlock(nn.Module):
         return z if self.pre else self.fed_norm(z)
 
 
+@no_type_check
 class PackedTransformer(nn.Module):
     """States of the last events."""
 
@@ -244,7 +256,7 @@ class PackedTransformer(nn.Module):
 
     def __init__(self, encoder: TransformerEncoder):
         super().__init__()
-        blocks, most = [block for block in encoder.blocks if isinstance(block, Block)], encoder.max_length
+        blocks, most = cast(list[Block], list(encoder.blocks)), encoder.max_length
         self.blocks = nn.ModuleList(PackedBlock(b, b is blocks[-1], most) for b in blocks)
         self.chunk, self.positioned, self.from_end = CHUNK, encoder.position is not None, encoder.from_end
         self.causal, self.timed, self.several = encoder.causal, encoder.reads_times, len(blocks) > 1
@@ -255,9 +267,7 @@ class PackedTransformer(nn.Module):
         """[N, D] vectors of the events of histories of these lengths, [N] times (or none) -> [B, D]."""
         layout = self.layout(lengths, times)
         if self.positioned:
-            at = layout.places
-            if self.from_end:
-                at = self.from_last(lengths, at)
+            at = layout.to_come if self.from_end else layout.places
             x = torch.add(self.position.index_select(0, at), x, alpha=self.scale)
         else:
             x = x * self.scale
@@ -266,53 +276,41 @@ class PackedTransformer(nn.Module):
             x = block(x, layout)
         return self.norm_output(x)
 
-    def from_last(self, lengths: list[int], places: Tensor) -> Tensor:
-        """Positions counted back from each row's last event."""
-        given = torch.tensor(lengths)
-        return given.repeat_interleave(given) - 1 - places
-
     def layout(self, lengths: list[int], times: Tensor) -> Layout:
         """Where events stand, and the chunks that they are mixed in."""
         given = torch.tensor(lengths)
         ends = given.cumsum(0)
         starts, last = ends - given, ends - 1
-        numbers = torch.arange(int(ends[-1]))
-        begun = starts.repeat_interleave(given)
+        row = torch.arange(len(lengths)).repeat_interleave(given)
+        numbers, begun, closed = torch.arange(len(row)), starts.index_select(0, row), last.index_select(0, row)
         chunks: list[Chunk] = []
-        low, first, high = 0, 0, 0
-        for row in range(len(lengths)):
-            high += lengths[row]
-            if row + 1 < len(lengths) and high + lengths[row + 1] - low <= self.chunk:
+        low, first, high, hide = 0, 0, 0, -float("inf")
+        for at in range(len(lengths)):
+            high += lengths[at]
+            end = at + 1
+            if end < len(lengths) and high + lengths[end] - low <= self.chunk:
                 continue
-            keys, own = numbers[low:high], begun[low:high]
-            behind = among = (keys > last[first : row + 1, None]) | (keys < starts[first : row + 1, None])
+            keys = numbers[low:high]
+            outside = (keys < starts[first:end, None]) | (keys > last[first:end, None])
+            behind = torch.zeros(outside.shape).masked_fill_(outside, hide)
+            among = behind
             if self.several:
-                among = keys < own[:, None]
-                if self.causal:
-                    among = among | (keys > keys[:, None])
-                else:
-                    among = among | (keys > last.repeat_interleave(given)[low:high, None])
-            hide = -float("inf")
-            chunks.append(
-                Chunk(
-                    low, high, first, row + 1,
-                    torch.zeros(among.shape).masked_fill_(among, hide),
-                    torch.zeros(behind.shape).masked_fill_(behind, hide),
-                )
-            )  # fmt: skip
-            low, first = high, row + 1
-        asked = times
-        if self.timed:
-            asked = times.index_select(0, torch.minimum(numbers + 1, last.repeat_interleave(given)))
-        return Layout(numbers - begun, last, asked, times, chunks)
+                seen_up_to = keys if self.causal else closed[low:high]
+                outside = (keys < begun[low:high, None]) | (keys > seen_up_to[:, None])
+                among = torch.zeros(outside.shape).masked_fill_(outside, hide)
+            chunks.append(Chunk(low, high, first, end, among, behind))
+            low, first = high, end
+        asked = times.index_select(0, torch.minimum(numbers + 1, closed)) if self.timed else times
+        return Layout(numbers - begun, closed - numbers, last, asked, times, chunks)
 
 
+@no_type_check
 class PackedGRU(nn.Module):
     """States of the last events: torch's own recurrence over packed rows."""
 
     def __init__(self, encoder: GRUEncoder):
         super().__init__()
-        self.weights = [one.detach().clone() for one in encoder.gru._flat_weights]
+        self.weights = [one.detach().clone() for one in encoder.gru.parameters()]
         self.layers, self.hidden = encoder.gru.num_layers, encoder.gru.hidden_size
         self.back = encoder.back
 
@@ -327,7 +325,27 @@ class PackedGRU(nn.Module):
         by_step = (places * len(lengths) + rank.repeat_interleave(given)).argsort()
         start = torch.zeros(self.layers, len(lengths), self.hidden)
         _, state = torch.gru(
-            x.index_select(0, by_step), torch.bincount(places), start, self.weights, True, self.layers, 0.0, False, False
+            x.index_select(0, by_step),
+            torch.bincount(places),
+            start,
+            self.weights,
+            True,
+            self.layers,
+            0.0,
+            False,
+            False,
         )
         y: Tensor = self.back(state[-1].index_select(0, rank))
         return y
+
+
+def pack_encoder(encoder: nn.Module) -> nn.Module | None:
+    """A packed copy of an encoder's weights; None for an encoder of another kind."""
+    if type(encoder) is GRUEncoder:
+        return PackedGRU(encoder)
+    if type(encoder) is not TransformerEncoder:
+        return None
+    for block in encoder.blocks:
+        if type(block) is not Block or type(block.attention) not in (SoftmaxAttention, HSTUAttention):
+            return None
+    return PackedTransformer(encoder)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from math import inf
 from queue import SimpleQueue
 from typing import Any
 
@@ -96,8 +97,15 @@ class Batcher:
         return future
 
     async def call(self, work: Callable[[], Any]) -> Any:
-        """Run something else on the model thread, between two batches: what must not meet a forward pass."""
-        return await self.submit(lambda asks: [work() for _ in asks], None, group=object())
+        """Run something else on the model thread, between two batches: what must not meet a forward pass.
+
+        The bound of the queue and the deadline are for requests, and this is none.
+        """
+        assert self._loop is not None
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.waiting += 1
+        self._jobs.put(Job(lambda asks: [work() for _ in asks], object(), None, future, inf))
+        return await future
 
     def _run(self) -> None:
         while True:
@@ -122,7 +130,7 @@ class Batcher:
 
     def _answer(self, jobs: list[Job]) -> None:
         started = time.perf_counter()
-        waited = started - jobs[0].since
+        waited = max(started - jobs[0].since, 0.0)
         groups: dict[Hashable, list[Job]] = {}
         done: list[tuple[asyncio.Future[Any], Any]] = []
         for job in jobs:

@@ -249,11 +249,12 @@ def _column(column: pl.Series) -> dict[str, Any] | None:
     if kind == pl.Boolean:
         return found | {"kind": "bool"}
     if kind.is_numeric():
-        known = column.cast(pl.Float64).drop_nulls().drop_nans()
+        known = column.cast(pl.Float64).drop_nulls()
+        known = known.filter(known.is_finite())
         bounds: Mapping[str, Any] = {"min": known.min(), "max": known.max()} if len(known) else {}
         return found | {"kind": "number", **bounds}
     if isinstance(kind, pl.List):
-        column, kind = column.drop_nulls().explode(), pl.List(pl.String).inner
+        column, kind = column.drop_nulls().explode(), pl.String()
     if not (kind == pl.String or isinstance(kind, pl.Categorical | pl.Enum)):
         return None
     values = column.cast(pl.String).drop_nulls().unique()
@@ -267,4 +268,4 @@ def _rank_correlation(values: Float[np.ndarray, "n"], popularity: Int[np.ndarray
     if np.ptp(popularity) == 0 or np.ptp(values) == 0:
         return None
     ranks = [pl.Series(one).rank("average").to_numpy() for one in (values, popularity)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

@@ -36,7 +36,7 @@ Reasons = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Explanation:
+class ListExplanation:
     """Of one list."""
 
     attention: Float[np.ndarray, "L n"] | None = None
@@ -46,9 +46,9 @@ class Explanation:
     """For each item of the list; None for a model without item vectors."""
 
 
-def explain(
+def explain_lists(
     predictor: Predictor, histories: Histories, answers: Sequence[Sequence[int]], *, most: int = REASONS
-) -> list[Explanation]:
+) -> list[ListExplanation]:
     """One explanation for each history and the items that were recommended for it.
 
     Item numbers are those of the predictor's catalogue. Runs the encoder once more, on the thread that calls it: give
@@ -58,7 +58,7 @@ def explain(
     shares = attention_shares(predictor, histories)
     own = list(histories.items)
     return [
-        Explanation(part, None if vectors is None else reasons(vectors, history, items, most=most))
+        ListExplanation(part, None if vectors is None else alike_events(vectors, history, items, most=most))
         for part, history, items in zip(shares, own, answers, strict=True)
     ]
 
@@ -77,17 +77,16 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
             scorer_of(model, batch, predictor.index, budget)
             layers = {one.layer: one for one in reversed(noted)}  # the first of each layer: the history itself
             noted.clear()
-            lengths = batch.lengths.tolist()
             made = [_layer_shares(layers[layer]) for layer in sorted(layers)]
-            for place, row in enumerate(rows[at]):
-                parts = [layer[place] for layer in made]
-                # a model with other places than one for each event has no share of an event
-                if all(len(part) == lengths[place] for part in parts):
-                    found[row] = np.stack(parts)
+            for place, (row, length) in enumerate(zip(rows[at], batch.lengths.tolist(), strict=True)):
+                events = made[0][place][0]
+                # a model whose places are not its last events (several for each, say) has no share of an event
+                if len(events) and np.array_equal(events, batch.items[place, :length].cpu().numpy()[-len(events) :]):
+                    found[row] = np.stack([layer[place][1] for layer in made])
     return found
 
 
-def reasons(
+def alike_events(
     vectors: Float[Tensor, "V D"], history: Int[np.ndarray, "n"], items: Sequence[int], *, most: int = REASONS
 ) -> list[Reasons]:
     """For each item, the events of the history most like it by cosine, itself and what is not like it left out."""
@@ -110,16 +109,17 @@ def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
     whole = getattr(predictor.index, "all", None)
     with torch.inference_mode():
         found = whole() if callable(whole) else None
-    return found if isinstance(found, Tensor) and found.ndim == 2 else None
+    return found.detach() if isinstance(found, Tensor) and found.ndim == 2 else None
 
 
-def _layer_shares(given: AttentionInput) -> list[Float[np.ndarray, "n"]]:
-    """Of each row, the share of each of its events; a covered place is none."""
+def _layer_shares(given: AttentionInput) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
+    """Of each row, the items of its events and their shares; a covered place is no event."""
     found = []
     for _, part, weights in weights_of(given):
         window = part.valid if part.hidden is None else part.valid & ~part.hidden
         shares = last_shares(weights, part, window).mean(1)
-        found += [row[kept].cpu().numpy().astype(np.float64) for row, kept in zip(shares, window, strict=True)]
+        for items, row, kept in zip(part.items, shares, window, strict=True):
+            found.append((items[kept].cpu().numpy(), row[kept].cpu().numpy().astype(np.float64)))
     return found
 
 

@@ -32,13 +32,15 @@ MOST_DETAIL = 500
 """Characters of one of them."""
 BAD, DENIED, MISSING, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = 400, 403, 404, 409, 413, 422, 429, 500, 503
 STATUS = {
-    "invalid-json": BAD, "invalid-host": BAD, "incomplete-body": BAD, "wrong-host": 421, "wrong-origin": DENIED,
+    "invalid-json": BAD, "invalid-host": BAD, "wrong-host": 421, "wrong-origin": DENIED,
     "key-missing": 401, "key-unknown": 401, "scope-missing": DENIED, "admin-off": DENIED,
-    "not-found": MISSING, "unknown-version": MISSING, "unknown-route": MISSING,
-    "version-refused": CONFLICT, "no-previous-version": CONFLICT, "version-busy": CONFLICT,
+    "unknown-version": MISSING,
+    "version-refused": CONFLICT, "version-changed": CONFLICT, "version-not-whole": CONFLICT, "no-canaries": CONFLICT,
+    "version-cannot-be-opened": CONFLICT, "no-former-version": CONFLICT, "nothing-watched": CONFLICT,
+    "no-version": AWAY,
     "body-too-large": LARGE, "body-too-slow": 408,
-    "overloaded": BUSY, "rate-exceeded": BUSY,
-    "store-unavailable": AWAY, "deadline": AWAY, "starting": AWAY, "stopping": AWAY,
+    "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
+    "store-unavailable": AWAY, "deadline": AWAY,
 }  # fmt: skip
 """Code of a `UserError` -> status, where it is not `REFUSED`."""
 NAMED_IN_PATH = frozenset({"unknown-item", "unknown-user"})
@@ -47,15 +49,15 @@ RETRY_AFTER = {BUSY: 1, AWAY: 1}
 """Status -> seconds after which it makes sense to try again, where the error has no `retry_after` of its own."""
 HIDDEN = frozenset(
     """
-    data-not-needed disk-full empty-split field-settings-differ file-damaged file-error file-unreadable
-    folder-holds-a-run folder-locked folder-not-empty folder-not-writable folder-of-others foreign-files id-types-differ
+    data-not-needed export-of-other-run file-damaged file-error file-unreadable folder-locked folder-not-empty
+    folder-not-writable folder-of-others foreign-files history-store-damaged id-types-differ index-of-other-vectors
     inside-a-store items-without-codes keys-writable manifest-incomplete manifest-invalid-spec missing-file
-    missing-folder missing-package missing-store missing-times no-known-items no-known-values no-new-items
-    no-rows-in-split no-target no-users-in-split not-a-folder not-a-keys-file not-a-ranking-model not-a-recommender
-    not-a-run not-an-evaluation not-exchangeable not-text not-written other-codes other-data other-fields other-spec
-    other-vectors out-of-memory recipe-not-importable run-of-other-problem same-folder sample-of-other-problem
-    spec-cannot-be-built store-differs store-of-other-problem tokeniser-damaged tokeniser-unknown-token unknown-format
-    vectors-without-history weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
+    missing-folder missing-package missing-store network-disk newer-history-store no-logged-answers no-new-items
+    not-a-folder not-a-history-store not-a-keys-file not-a-ranking-model not-a-recommender not-a-run
+    not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written other-vectors out-of-memory
+    recipe-not-importable same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
+    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format version-name-taken
+    weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
     """.split()
 )
 """Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""
@@ -109,7 +111,10 @@ def problem_of(error: BaseException, *, method: str = "POST", request_id: str | 
 
 
 def install(app: Any) -> None:
-    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too."""
+    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too.
+
+    A `UserError` of a route goes on to `Guard`, which tells it, and counts it.
+    """
     from fastapi import Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
@@ -119,7 +124,7 @@ def install(app: Any) -> None:
         told = problem_of(error, method=request.method, request_id=request_id)
         return Response(told.encoded(request_id), told.status, dict(told.headers), CONTENT_TYPE)
 
-    for kind in (UserError, RequestValidationError, HTTPException):
+    for kind in (RequestValidationError, HTTPException):
         app.add_exception_handler(kind, tell)
 
 
@@ -210,5 +215,7 @@ def _sentence(mistake: Mapping[str, Any]) -> str:
     inner = (mistake.get("ctx") or {}).get("error")
     if isinstance(inner, UserError):
         return without_places(middle_cut(str(inner), MOST_DETAIL))
+    if mistake.get("type") == "json_invalid":
+        return f"the body is not JSON ({middle_cut(str(inner), MOST_DETAIL)})" if inner else "the body is not JSON"
     text = str(mistake.get("msg", "it is not valid")).removeprefix("Value error, ")
     return without_places(middle_cut(text[:1].lower() + text[1:], MOST_DETAIL))

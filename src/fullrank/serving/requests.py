@@ -25,8 +25,8 @@ class Ask:
     times: Int[np.ndarray, "n"] | None = None
     """Seconds since 1970, for models that read them."""
     keep_seen: bool = False
-    excluded: Int[np.ndarray, "p"] = field(default_factory=lambda: NONE)
-    allowed: Int[np.ndarray, "p"] | None = None
+    excluded: Int[np.ndarray, "_"] = field(default_factory=lambda: NONE)
+    allowed: Int[np.ndarray, "_"] | None = None
     """The only items that may be shown; None allows all."""
     filters: Mapping[str, Any] | None = None
     """What columns of the items must hold (`LiveItems.mask`)."""

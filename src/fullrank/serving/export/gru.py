@@ -1,4 +1,4 @@
-"""A recurrence as one operator of an exported graph: ONNX has GRU, where a traced loop would have a node for each event.
+"""A recurrence as one operator of an exported graph: ONNX has GRU, where a traced loop has nodes for each event.
 
 The operator `fullrank::gru` keeps its weights as ONNX orders them: gates z, r, h (torch has r, z, n), and the biases of
 input and state side by side.
@@ -12,8 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+SCHEMA = "(Tensor x, Tensor inner, Tensor outer, Tensor bias) -> Tensor"
 
-@torch.library.custom_op("fullrank::gru", mutates_args=())
+
+@torch.library.custom_op("fullrank::gru", mutates_args=(), schema=SCHEMA)
 def gru(x: Tensor, inner: Tensor, outer: Tensor, bias: Tensor) -> Tensor:
     """One layer from a state of zeros: x [B, T, D], weights [3 H, D] and [3 H, H], bias [6 H] -> states [B, T, H]."""
     hidden = outer.shape[1]
@@ -59,7 +61,9 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 def translation() -> dict[Any, Any]:
     """What `torch.onnx.export` makes of the operator."""
-    from onnxscript import opset20 as op
+    from onnxscript import opset20
+
+    op: Any = opset20
 
     def gru_of_onnx(x: Any, inner: Any, outer: Any, bias: Any) -> Any:
         hidden = outer.shape[1]

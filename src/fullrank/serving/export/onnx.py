@@ -25,12 +25,12 @@ LARGEST = 1 << 30
 
 def write_onnx(graph: Graph, folder: Path) -> Traced:
     """Write model.onnx (and model.onnx.data of a large model). Raises `UserError` where the model cannot be traced."""
-    import onnxscript  # noqa: F401  # the package that is missing is named before minutes are spent on tracing
+    import onnx
+    import onnxruntime  # noqa: F401  # what is missing is named before minutes are spent on tracing
+    import onnxscript  # noqa: F401
 
     with_operators(graph.module)
     traced = trace(graph)
-    letters = [{at: one for at, one in enumerate(port.shape) if isinstance(one, str)} for port in graph.inputs]
-    del letters  # names of open sizes come from the trace
     with _silent():
         made = torch.onnx.export(
             traced.program, dynamo=True, opset_version=OPSET, input_names=[port.name for port in graph.inputs],
@@ -39,6 +39,7 @@ def write_onnx(graph: Graph, folder: Path) -> Traced:
         assert made is not None
         weights = sum(tensor.nbytes for tensor in graph.module.state_dict().values())
         made.save(folder / FILE, external_data=weights > LARGEST)
+        onnx.checker.check_model(folder / FILE)
     return traced
 
 
@@ -58,7 +59,7 @@ class OnnxGraph:
     def __call__(self, given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The outputs in order. An input that the graph does not read is left out."""
         found: Sequence[np.ndarray] = self.session.run(None, {name: given[name] for name in self.inputs})
-        return found
+        return [one.view(one.dtype.str) for one in found]  # its int64 is numpy's longlong, another type by name
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ def ranker_graph(model: RankingModule) -> Graph:
         letter = f"L{number}"
         inputs += [
             Port(f"bag_{number}", "int64", ("B", letter), f"ids of {field.name}, padded at the right by any id"),
-            Port(f"bag_lengths_{number}", "int64", ("B",), f"values of {field.name} in each row, 0 where it is missing"),
+            Port(f"bag_lengths_{number}", "int64", ("B",), f"values of {field.name}, 0 where it is missing"),
         ]
         wide: Int[Tensor, "B L"] = torch.zeros(EXAMPLE_ROWS, VALUES + number, dtype=torch.long)
         example += [wide, torch.tensor([2, 0, 1])]

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
+from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
 from fullrank.models.sequential.items import Items, unit
-from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
+from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.models.sequential.reasoning.budget import Budget
@@ -91,6 +92,9 @@ class RecommenderGraph(nn.Module):
         self.k, self.hide_seen, self.budget = min(k, model.num_items), hide_seen, budget
         self.reads_times = model.reads_times
         self.encoder, self.task = model.encoder, model.task
+        for part in self.encoder.modules():
+            if isinstance(part, HSTUAttention) and part.by_time is not None:
+                part.bucket_edges = bucket_edges()
         with torch.no_grad():
             self.items = FrozenItems(model.items.all().detach(), normalise=model.cosine and not model.task.generates)
         how: dict[str, Any] = {"temperature": model.temperature, "cosine": model.cosine}
@@ -137,7 +141,7 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
     numbered = torch.arange(EXAMPLE_ROWS * length).view(EXAMPLE_ROWS, length)
     lengths = torch.tensor([length, max(length - 1, 1), 1])
     inputs = [
-        Port("items", "int64", ("B", "T"), "the history, oldest first: item numbers; padded at the right by any number"),
+        Port("items", "int64", ("B", "T"), "the history, oldest first: item numbers, right-padded by any of them"),
         Port("lengths", "int64", ("B",), "events of each row, at least 1"),
     ]
     example = [numbered % size, lengths]

@@ -17,8 +17,9 @@ FILE = "model.pt2"
 def write_program(graph: Graph, folder: Path) -> Traced:
     """Write model.pt2. Raises `UserError` where the model cannot be traced."""
     traced = trace(graph)
+    traced.program.example_inputs = None  # the archive would hold it as a pickle, and nothing reads it
     with open_whole(folder / FILE) as file:
-        torch.export.save(traced.program, file)  # type: ignore[arg-type]
+        torch.export.save(traced.program, file)
     return traced
 
 

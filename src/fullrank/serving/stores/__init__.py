@@ -84,16 +84,12 @@ class HistoryStore(ABC):
                 f"a store cannot keep {keep:,} events of each user (allowed: 1 to {MOST_KEPT:,})", code="wrong-keep"
             )
         self.address = address
+        """As logs and errors may show it: without a password."""
         self.keep = keep
         """Events of each user that are kept at least; older ones go, with their ids, and are never shown."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.shown!r}, keep={self.keep})"
-
-    @property
-    def shown(self) -> str:
-        """The address as logs and errors may show it: without a password."""
-        return self.address
+        return f"{type(self).__name__}({self.address!r}, keep={self.keep})"
 
     @abstractmethod
     async def open(self) -> None:
@@ -155,7 +151,13 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
     """
     scheme, colon, _ = address.partition(":")
     kind = scheme.lower()
-    if not colon or "/" in scheme or "\\" in scheme or len(scheme) == 1 or (kind not in STORES and "://" not in address):
+    if (
+        not colon
+        or "/" in scheme
+        or "\\" in scheme
+        or len(scheme) == 1
+        or (kind not in STORES and "://" not in address)
+    ):
         kind = "sqlite"  # a path, also `C:\\x` and one with a colon in it
     if not address.strip() or "\0" in address or kind not in STORES:
         given = brief(scheme + ":...") if "://" in address else brief(address)  # what follows may hold a password
@@ -167,10 +169,6 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
     module, _, name = STORES[kind].partition(":")
     found: type[HistoryStore] = getattr(importlib.import_module(module), name)
     return found(address, keep)
-
-
-Store = HistoryStore
-open_store = open_history_store
 
 
 def event_rows(events: Sequence[Event]) -> list[tuple[str, str, float, str]]:

@@ -75,6 +75,9 @@ class Writer:
         """Raise `StoreUnavailable` where the file is not the one that was opened: what is written would be lost."""
         if self._closed:
             raise StoreUnavailable(f"the store {str(self.path)!r} is closed")
+        self._same_file()
+
+    def _same_file(self) -> None:
         if _identity(self.path) != self._file:
             raise StoreUnavailable(f"the store {str(self.path)!r} was removed or replaced; restart the service")
 
@@ -97,7 +100,7 @@ class Writer:
             return
         try:
             results = self._transaction([job.work for job in jobs])
-            self.check()
+            self._same_file()
         except StoreUnavailable as error:
             _answer([(job, error) for job in jobs])
         except sqlite3.OperationalError as error:  # full, locked, read-only, an error of the disk
@@ -132,7 +135,9 @@ class Writer:
             self._scrub = bool(busy)
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
-        return StoreUnavailable(f"the store {str(self.path)!r} could not write ({error}); nothing of the call is stored")
+        return StoreUnavailable(
+            f"the store {str(self.path)!r} could not write ({error}); nothing of the call is stored"
+        )
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

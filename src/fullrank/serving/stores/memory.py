@@ -71,7 +71,9 @@ class MemoryStore(HistoryStore):
 
     async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
         await self.ping()
-        self._features[user] = json_text(dict(features))
+        text = json_text(dict(features))
+        json_text(user)  # as strict as the others
+        self._features[user] = text
 
     async def user(self, user: str) -> dict[str, Any] | None:
         await self.ping()

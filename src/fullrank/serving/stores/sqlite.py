@@ -35,7 +35,7 @@ from fullrank.serving.stores.group_commit import Writer
 from fullrank.serving.stores.sqlite_file import connect, prepare_file
 
 TRIMMED_EVERY = 64
-"""A user's older events are looked for after so many new ones, on average: a look at all of them for each is too much."""
+"""A user's older events are looked for after so many new ones, on average: to count them for each costs too much."""
 _PAGE = 1000
 """Documents of one query."""
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -53,7 +53,9 @@ class SqliteStore(HistoryStore):
         super().__init__(address, keep)
         name = address[len("sqlite:") :] if address[: len("sqlite:")].lower() == "sqlite:" else address
         if not name:
-            raise UserError("sqlite: needs a path behind it, such as sqlite:history.sqlite", code="unknown-store-address")
+            raise UserError(
+                "sqlite: needs a path behind it, such as sqlite:history.sqlite", code="unknown-store-address"
+            )
         self.path = Path(name).expanduser().absolute()
         self._writer: Writer | None = None
         self._readers = threading.local()
@@ -94,7 +96,8 @@ class SqliteStore(HistoryStore):
             if number is None:
                 number = numbers[user] = _number(connection, user)
             done = connection.execute(
-                "INSERT INTO event (user, time, event_id, body) VALUES (?, ?, ?, ?) ON CONFLICT (user, event_id) DO NOTHING",
+                "INSERT INTO event (user, time, event_id, body) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (user, event_id) DO NOTHING",
                 (number, time, event_id, body),
             )
             new.append(done.rowcount == 1)
@@ -125,7 +128,8 @@ class SqliteStore(HistoryStore):
         json_text(user)
         await self._open_writer().write(
             lambda connection: connection.execute(
-                "INSERT INTO user (name, features) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET features = excluded.features",
+                "INSERT INTO user (name, features) VALUES (?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET features = excluded.features",
                 (user, text),
             )
         )
@@ -206,14 +210,14 @@ def _forget(connection: sqlite3.Connection, user: str) -> Forgotten:
 
 def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, str]]) -> int:
     """Numbered inside the one transaction that writes: who sees a number sees all before it."""
-    number: int = connection.execute("SELECT coalesce(max(sequence), 0) FROM document").fetchone()[0]
-    for number, (key, body) in enumerate(rows, number + 1):
+    last: int = connection.execute("SELECT coalesce(max(sequence), 0) FROM document").fetchone()[0]
+    for number, (key, body) in enumerate(rows, last + 1):
         connection.execute(
             "INSERT INTO document (sequence, kind, key, body) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (kind, key) DO UPDATE SET sequence = excluded.sequence, body = excluded.body",
             (number, kind, key, body),
         )
-    return number
+    return last + len(rows)
 
 
 def _pages(connection: sqlite3.Connection, after: int) -> Iterator[tuple[int, list[Any]]]:
@@ -250,6 +254,6 @@ def _sample(connection: sqlite3.Connection, count: int, seed: int) -> list[str]:
         if len(found) == count:
             break
     if len(found) < count:  # most numbers are gone, or have features alone
-        rows = connection.execute(f"SELECT name FROM user WHERE {has_events} ORDER BY number LIMIT ?", (count,))
-        found |= {name: None for (name,) in rows if name not in found}
+        more = connection.execute(f"SELECT name FROM user WHERE {has_events} ORDER BY number LIMIT ?", (count,))
+        found |= dict.fromkeys(name for (name,) in more)
     return list(found)[:count]

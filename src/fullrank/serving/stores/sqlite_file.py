@@ -84,9 +84,9 @@ def connect(path: Path, *, reader: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def begin(connection: sqlite3.Connection, wait: float = WAIT) -> None:
+def begin(connection: sqlite3.Connection) -> None:
     """Begin to write. SQLite's own waiting sleeps up to 100 ms at a time; a commit of another process takes a few."""
-    until = time.monotonic() + wait
+    until = time.monotonic() + WAIT
     pause = 0.0002
     while True:
         try:
@@ -115,7 +115,8 @@ def _refuse_foreign(path: Path) -> None:
         begins = file.read(len(_HEADER))
     if begins and begins != _HEADER:
         raise UserError(
-            f"{str(path)!r} is no SQLite file; name another path for the store, or a new one", code="not-a-history-store"
+            f"{str(path)!r} is no SQLite file; name another path for the store, or a new one",
+            code="not-a-history-store",
         )
 
 
@@ -136,8 +137,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             )
         elif version > FORMAT:
             raise UserError(
-                f"the store {str(path)!r} has format {version}, and this fullrank reads up to {FORMAT}; install a newer "
-                "fullrank",
+                f"the store {str(path)!r} has format {version}, and this fullrank reads up to {FORMAT}; install "
+                "a newer fullrank",
                 code="newer-history-store",
             )
         connection.execute("COMMIT")
@@ -176,5 +177,6 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 def _damaged(path: Path, reason: str) -> UserError:
     return UserError(
-        f"the store {str(path)!r} is damaged ({reason}); put back a copy, or name a new path", code="history-store-damaged"
+        f"the store {str(path)!r} is damaged ({reason}); put back a copy, or name a new path",
+        code="history-store-damaged",
     )

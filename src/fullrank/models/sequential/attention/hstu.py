@@ -99,6 +99,7 @@ class HSTUAttention(Attention):
     """A_ij = silu(q_i . k_j + bias) / n. A query carries its gate behind it: both are the querying token's own."""
 
     positional, linear, captures_after_dropout = True, False, False
+    bucket_edges: Tensor | None
 
     def __init__(self, dim: int, max_length: int, spec: HSTU):
         super().__init__(dim, max_length, spec, projections=False)
@@ -121,6 +122,8 @@ class HSTUAttention(Attention):
             self.by_distance = nn.Parameter(torch.randn(max_length if spec.causal else 2 * max_length - 1) * STD)
         if spec.rel_bias == "times":
             self.by_time = nn.Parameter(torch.randn(BUCKETS) * STD)
+        # set in an exported graph alone, whose runtime rounds logarithms otherwise
+        self.register_buffer("bucket_edges", None, persistent=False)
         self.drop, self.weight_dropout = nn.Dropout(spec.dropout), spec.weight_dropout
 
     def mix(
@@ -218,7 +221,8 @@ class HSTUAttention(Attention):
         added = self.by_distance[apart.clamp(0, most) if self.causal else apart.clamp(-most, most) + most]
         if self.by_time is not None:
             assert places.asked is not None and places.times is not None
-            at = buckets(places.asked[:, queries, None] - places.times[:, None, :keys])
+            since = places.asked[:, queries, None] - places.times[:, None, :keys]
+            at = buckets(since) if self.bucket_edges is None else buckets_by_edges(since, self.bucket_edges)
             # in 0.4 of the time of by_time[at], forward and backward
             added = added + self.by_time.index_select(0, at.flatten()).view(at.shape)
         return added[:, None]
@@ -233,3 +237,23 @@ def first_places(q: Tensor, k: Tensor) -> Places:
 def buckets(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     """Which entry of the time table a difference reads."""
     return (seconds.abs().clamp_min(1).float().log() / BUCKET_WIDTH).long().clamp_max(BUCKETS - 1)
+
+
+def bucket_edges() -> Int[Tensor, "n"]:
+    """The least seconds of each entry of the time table, where `buckets` steps, and one that no difference reaches.
+
+    Found by bisection, since what float32 makes of a logarithm near an edge is this machine's own.
+    """
+    entries = torch.arange(1, BUCKETS)
+    low, high = torch.ones_like(entries), torch.full_like(entries, 2**62)
+    while bool((high - low > 1).any()):
+        middle = low + (high - low) // 2
+        reached = buckets(middle) >= entries
+        low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
+    return torch.cat([entries.new_zeros(1), high, entries.new_full((1,), 2**63 - 1)])
+
+
+def buckets_by_edges(seconds: Int[Tensor, "*n"], edges: Int[Tensor, "m"]) -> Int[Tensor, "*n"]:
+    """`buckets` where the logarithm may be off by its last digit: the entry is put right by whole numbers."""
+    near, apart = buckets(seconds), seconds.abs()
+    return near + (apart >= edges[near + 1]).long() - (apart < edges[near]).long()

@@ -1,0 +1,77 @@
+"""`fullrank export`: a run as an ONNX graph, a torch program or an index of faiss, to be used without this library."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fullrank.cli.options import AsJson, MovedStore, RunFolder
+from fullrank.cli.output import Output, seconds
+
+if TYPE_CHECKING:
+    from fullrank.serving.export.folder import Exported
+
+
+def add(app: typer.Typer) -> None:
+    app.command("export")(export)
+
+
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The export; one that is there is replaced.")],
+    to: Annotated[str, typer.Option("--to", metavar="onnx|torch|faiss", help="What is written.")] = "onnx",
+    k: Annotated[
+        int | None, typer.Option("--k", metavar="N", min=1, help="Items of a graph's list.  [default: 100]")
+    ] = None,
+    seen: Annotated[
+        str | None,
+        typer.Option("--seen", metavar="exclude|keep", help="Items of the history in its list.  [default: exclude]"),
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Of faiss: vectors of 8 bits, their recall measured.")] = False,
+    data: MovedStore = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run as an ONNX graph, a torch program or a faiss index.
+
+    A recommender's graph takes histories and gives the k best items: the mask of seen and excluded items, and the
+    selection, are inside. A ranking model's gives probabilities. The graph is kept only where it answers as the run
+    does; how far apart they are is printed. Needs the extra `export`, or `codes` for faiss.
+
+    \b
+    fullrank export runs/sasrec --out exports/sasrec
+    fullrank export runs/sasrec --to torch --k 20 --seen keep --out exports/sasrec-torch
+    fullrank export runs/sasrec --to faiss --int8 --out exports/vectors
+    """
+    from fullrank import api
+
+    output = Output(as_json)
+    begun = time.perf_counter()
+    made = api.export(run, out, to=to, k=k, seen=seen, int8=int8, data=data)
+    spent = time.perf_counter() - begun
+    _report(output, made, spent)
+    facts = {key: made.manifest[key] for key in ("to", "problem", "inputs", "outputs", "parity", "files")}
+    output.finish({"export": made.path, **facts, "seconds": round(spent, 3)})
+
+
+def _report(output: Output, made: Exported, spent: float) -> None:
+    for what in ("inputs", "outputs"):
+        rows = [
+            [one["name"], one["dtype"], " x ".join(map(str, one["shape"])), one["meaning"]]
+            for one in made.manifest[what]
+        ]
+        output.table((what, "type", "shape", "meaning"), rows)
+    parity = made.parity
+    if made.to == "faiss":
+        asked = f"{parity['users']:,} users ({parity['histories']})"
+        output.say(f"recall@10 {parity['recall@10']:.4f} against exact lists, {asked}")
+    else:
+        same = f", {parity['same_places']:.2%} of places alike" if "same_places" in parity else ""
+        output.say(
+            f"parity: {parity['rows']} rows, largest difference of a score {parity['largest_difference']:.2g} (allowed "
+            f"{parity['tolerance']:g}){same}"
+        )
+    size = sum(entry["bytes"] for entry in made.manifest["files"].values())
+    output.say(f"{made.path}: {size / 2**20:.1f} MB in {seconds(spent)}")

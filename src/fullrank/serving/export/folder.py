@@ -1,0 +1,139 @@
+"""The folder of an export: manifest.json, the graph or index, and the ids that go in and come out of it.
+
+Of a recommender items.parquet gives each item number its id; of a ranking model encoder.json and vocabulary.parquet say
+how values become ids. Whole or absent; hashes find damage and mix-ups, not malice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from fullrank import __version__
+from fullrank.core.checks import check_path
+from fullrank.core.errors import UserError
+from fullrank.core.files import jsonable, require_replaceable, whole_folder, write_json
+from fullrank.core.tables import write_table
+from fullrank.data import manifest as manifests
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.impressions import encoder_files
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.data.manifest import damaged_file
+from fullrank.run import Run, weights_hash
+
+FORMAT, VERSION = "fullrank.export", 1
+AGAIN = "export the run again"
+FORM = manifests.FolderFormat(
+    "folder of an export", "an exported model", "make one with fullrank export", FORMAT, VERSION, AGAIN
+)
+ITEMS, ENCODER = "items.parquet", (encoder_files.NAME, encoder_files.VOCABULARY)
+MODELS = {"onnx": "model.onnx", "torch": "model.pt2", "faiss": "index.faiss"}
+"""What is exported to -> its file."""
+WEIGHTS = "model.onnx.data"
+"""Beside a graph whose weights are too large for one file."""
+FILES = {*MODELS.values(), WEIGHTS, ITEMS, *ENCODER}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A folder that was written, or opened again."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path) -> Exported:
+        """Every file is read and compared with the manifest. Raises `UserError` for another or a damaged folder."""
+        folder = check_path("the export", path)
+        manifest = manifests.read_header(folder, FORM)
+        files, to = manifest.get("files"), manifest.get("to")
+        if to not in MODELS or not isinstance(files, dict) or not isinstance(manifest.get("content"), str):
+            raise manifests.incomplete_manifest(folder, "lacks 'to', 'files' or 'content'", AGAIN)
+        for key, kind in (("run", dict), ("inputs", list), ("outputs", list), ("problem", str)):
+            if not isinstance(manifest.get(key), kind):
+                raise manifests.incomplete_manifest(folder, f"lacks {key!r}", AGAIN)
+        ids = {ITEMS} if manifest["problem"] == "retrieval" else set(ENCODER)
+        manifests.check_files(folder, files, FILES, {MODELS[to], *ids}, AGAIN)
+        manifests.verify_hashes(folder, manifest, AGAIN, verify=True)
+        return cls(folder, manifest)
+
+    @property
+    def to(self) -> str:
+        """`onnx`, `torch` or `faiss`."""
+        return str(self.manifest["to"])
+
+    @property
+    def parity(self) -> dict[str, Any]:
+        """How far its answers are from the run's, as measured when it was written."""
+        found: dict[str, Any] = self.manifest["parity"]
+        return found
+
+    @property
+    def item_ids(self) -> pl.Series:
+        """The external id of each item number. Raises `UserError` for a ranking model, which ranks no catalogue."""
+        if self.manifest["problem"] != "retrieval":
+            raise UserError(
+                f"{self.path} is of a ranking model, which ranks no catalogue: it has no item ids",
+                code="not-a-recommender",
+            )
+        try:
+            frame = pl.read_parquet(self.path / ITEMS, glob=False)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            raise damaged_file(self.path / ITEMS, str(error), AGAIN) from None
+        if "item_id" not in frame.columns or frame["item_id"].null_count():
+            raise damaged_file(self.path / ITEMS, "it has no column item_id of an id for each item", AGAIN)
+        return frame["item_id"]
+
+    def require_run(self, run: Run) -> None:
+        """Raise `UserError` unless this was exported from `run` as it is now."""
+        if self.manifest["run"].get("weights_sha256") != weights_hash(run.path):
+            raise UserError(
+                f"{self.path} was exported from {self.manifest['run'].get('path')}, with other weights than "
+                f"{run.path} has: export that run, or serve the one that was exported",
+                code="export-of-other-run",
+            )
+
+
+def require_replaceable_export(out: Path) -> None:
+    """Raise `UserError` unless an export may be written at `out`: nothing there, an empty folder, or an export."""
+    manifests.require_outside_stores(out)
+    require_replaceable(out, "folder of an export", is_export, {manifests.NAME, *FILES}.__contains__)
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder says that it is an export (of any version)."""
+    try:
+        return bool(manifests.load_manifest(folder).get("format") == FORMAT)
+    except UserError:
+        return False
+
+
+def write_export(
+    out: Path, run: Run, known: Catalog | FieldEncoder, to: str, write: Callable[[Path], dict[str, Any]]
+) -> Exported:
+    """The folder, all or nothing; an export that is there is replaced.
+
+    `write` puts the model into the folder that it is given and says what the manifest tells of it.
+    """
+    with whole_folder(out, "an export") as folder:
+        facts = write(folder)
+        if isinstance(known, Catalog):
+            columns = [name for name in ("item", "item_id", "title") if name in known.frame.columns]
+            write_table(known.frame.select(columns), folder / ITEMS)
+        else:
+            write_json(folder / encoder_files.NAME, encoder_files.encoder_state(known), indent=1)
+            encoder_files.write_vocabulary(folder, encoder_files.vocabularies(known))
+        files = manifests.describe_files(folder)
+        header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__, "to": to}
+        source = {
+            "path": str(run.path), "weights_sha256": weights_hash(run.path),
+            "split_fingerprint": run.manifest["data"]["split_fingerprint"],
+        }  # fmt: skip
+        whole = header | {"problem": run.spec.problem, "run": source} | jsonable(facts)
+        whole |= {"content": manifests.content(files), "files": files}
+        write_json(folder / manifests.NAME, manifests.sealed(whole), indent=1, ensure_ascii=False)
+    return Exported(out, manifests.load_manifest(out))

@@ -1,0 +1,159 @@
+"""Export a run: an ONNX graph, a torch program, or its item vectors for faiss, in a folder that stands by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fullrank.core.checks import check_flag, check_path, check_type, check_whole
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import without_dots
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
+from fullrank.data.impressions.store import AnyStore
+from fullrank.inference.filters import seen_policy
+from fullrank.inference.predictor import Predictor
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, reasoner_of
+from fullrank.run import Run, event_store_of
+from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
+from fullrank.serving.export.graph import Graph, Traced
+from fullrank.serving.export.onnx import OPSET, OnnxGraph, write_onnx
+from fullrank.serving.export.parity import (
+    Answer,
+    compare_lists,
+    compare_probabilities,
+    history_batches,
+    impression_batches,
+)
+from fullrank.serving.export.ranker import ranker_graph
+from fullrank.serving.export.recommender import recommender_graph
+from fullrank.serving.export.torch_program import TorchGraph, write_program
+from fullrank.serving.export.vectors import USERS, write_index
+
+LIST = 100
+"""Items of a list where nobody says how many; a caller who wants fewer takes the first."""
+DRAWN = 50
+"""Most events of a history that is drawn for a model that reads histories of any length."""
+MOST_LISTED = 10_000
+"""Longest list of a graph."""
+
+
+def export_run(
+    run: Run,
+    out: str | Path,
+    *,
+    to: str = "onnx",
+    k: int | None = None,
+    seen: str | None = None,
+    int8: bool = False,
+    data: AnyStore | str | Path | None = None,
+) -> Exported:
+    """Write an export of a run to the folder `out`; one that is there is replaced.
+
+    `to` is onnx, torch or faiss. `k` (100) and `seen` ("exclude") are built into the graph of a recommender. `int8` is
+    of faiss, whose recall is then measured on histories of the store, `data` where it was moved. Raises `UserError` for
+    a model that has no graph or no vectors, and where the graph does not answer as the run does.
+    """
+    if check_type("to", to, str, "'onnx', 'torch' or 'faiss'") not in MODELS:
+        raise unknown("export", to, tuple(MODELS))
+    check_flag("int8", int8)
+    place = without_dots(check_path("out", out))
+    ranking = run.spec.problem == "ranking"
+    _refuse_idle(to, ranking, {"k": k, "seen": seen, "int8": int8 or None, "data": data}, needs_store=run.needs_store)
+    require_replaceable_export(place)
+    if to == "faiss":
+        return _vectors(run, place, int8, data)
+    if ranking:
+        encoder = run.encoder(data)
+        return write_export(
+            place, run, encoder, to, lambda folder: _ranker(run.model(encoder), run.model(encoder), folder, to)
+        )
+    length = LIST if k is None else check_whole("k", k, 1, MOST_LISTED)
+    policy = seen_policy("exclude" if seen is None else seen)
+    return write_export(place, run, run.catalog, to, lambda folder: _recommender(run, folder, to, length, policy))
+
+
+def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: bool) -> None:
+    """Raise `UserError` for an argument that this export would not read."""
+    read = set[str]()
+    if to == "faiss" and not ranking:
+        read = {"int8", "data"}
+    elif to != "faiss":
+        read = {"data"} if needs_store else set[str]() if ranking else {"k", "seen"}
+    idle = [name for name, value in given.items() if value is not None and name not in read]
+    if idle:
+        what = "a ranking model" if ranking else "a recommender"
+        raise UserError(
+            f"{idle[0]} has no effect on the export of {what} to {to}: leave it out"
+            + (f" (read: {', '.join(sorted(read))})" if read else ""),
+            code="option-without-effect",
+        )
+
+
+def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str, Any]:
+    budget = _fixed(run.spec.lists.reasoning)
+    graph = recommender_graph(run.model(), k, hide_seen=seen == "exclude", budget=budget)
+    traced, answer = _written(graph, folder, to)
+    model: Any = run.model()
+    k = int(graph.outputs[0].shape[1])
+    batches = history_batches(run.catalog, model.max_length, traced.fixed.get("T"))
+    parity = compare_lists(answer, model, batches, k=k, seen=seen, budget=budget)
+    reasons = reasoner_of(model)
+    return {
+        **_described(graph, traced, to),
+        "k": k, "seen": seen, "items": model.num_items, "max_length": model.max_length,
+        "reads_times": bool(model.reads_times),
+        "reasoning": None if reasons is None else {
+            "steps": budget.steps_of(reasons), "streams": budget.streams_of(reasons)
+        },
+        "parity": parity,
+    }  # fmt: skip
+
+
+def _ranker(exported: Any, model: Any, folder: Path, to: str) -> dict[str, Any]:
+    graph = ranker_graph(exported)
+    traced, answer = _written(graph, folder, to)
+    parity = compare_probabilities(answer, model, impression_batches(model.embedding.fields))
+    return _described(graph, traced, to) | {"parity": parity}
+
+
+def _written(graph: Graph, folder: Path, to: str) -> tuple[Traced, Answer]:
+    """The graph on disk, and what answers from it."""
+    if to == "onnx":
+        traced = write_onnx(graph, folder)
+        return traced, OnnxGraph(folder / MODELS[to])
+    traced = write_program(graph, folder)
+    return traced, TorchGraph(folder / MODELS[to], [port.name for port in graph.inputs])
+
+
+def _described(graph: Graph, traced: Traced, to: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"inputs": traced.fix(graph.inputs), "outputs": traced.fix(graph.outputs)}
+    found |= {"largest": {letter: most for letter, most in graph.most.items() if letter not in traced.fixed}}
+    return found | ({"opset": OPSET} if to == "onnx" else {}) | {"torch": torch.__version__}
+
+
+def _fixed(budget: Budget) -> Budget:
+    """The steps of a budget, without adaptive stopping, which depends on lists that a graph cannot compare."""
+    return AS_TRAINED.model_copy(update={"steps": budget.steps, "streams": budget.streams})
+
+
+def _vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None) -> Exported:
+    catalog = run.catalog  # refuses a ranking model
+    predictor = Predictor(run.model(), catalog, device="cpu", budget=_fixed(run.spec.lists.reasoning))
+    predictor.item_vectors()  # refuses a model without
+    if int8 or data is not None:  # 8 bits lose something, and how much is a question of real users
+        known = event_store_of(run, data).eval_set("test").histories
+        rows = np.random.default_rng(0).permutation(len(known))[:USERS]
+        histories, source = known.take(np.sort(rows)), "test histories of the store"
+    else:
+        drawn = history_batches(catalog, min(predictor.model.max_length, DRAWN))[-1]
+        inside = np.arange(drawn["items"].shape[1]) < drawn["lengths"][:, None]
+        items = Jagged.from_lengths(drawn["items"][inside], drawn["lengths"])
+        histories, source = Histories(items, drawn["times"][inside]), "drawn by popularity"
+    return write_export(
+        out, run, catalog, "faiss",
+        lambda folder: write_index(predictor, folder, histories, int8=int8, source=source),
+    )  # fmt: skip

@@ -1,0 +1,180 @@
+"""Parity: whether an exported graph answers as the run that it was made of, measured before it is kept.
+
+Histories are drawn by popularity, of one event and of as many as the model reads, with items excluded, in batches of
+one row and of many. A graph passes where every score is within `TOLERANCE` of the run's (relative to it, above 1) and
+the lists are the same but for items whose scores are closer than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
+from fullrank.data.batch import Bag, Impressions
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.histories import Histories
+from fullrank.data.impressions.fields import FieldInfo
+from fullrank.inference.batches import BLOCK, pair_scores, score_batches
+from fullrank.inference.filters import Filters
+from fullrank.inference.rank import rank
+from fullrank.models.ranking.model import RankingModule
+from fullrank.models.sequential.reasoning.budget import Budget, reasoner_of
+from fullrank.serving.export.ranker import KINDS, of_kind
+
+TOLERANCE = 1e-4
+ROWS = (1, 1, 4, 16, 64)
+"""Rows of the batches; the first has one event a row."""
+NOW, GAP = 1_700_000_000, 86_400.0
+"""Time of the newest event, and mean seconds between two."""
+MOST_VALUES = 5
+"""Values of a bag."""
+
+Arrays = dict[str, np.ndarray]
+Answer = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
+"""Inputs by name -> outputs in order."""
+
+
+def history_batches(catalog: Catalog, most: int, length: int | None = None, seed: int = 0) -> list[Arrays]:
+    """Inputs of the graph of a model that reads `most` events, padded to `length` where that is fixed."""
+    draw = np.random.default_rng(seed)
+    counts = np.asarray(catalog.popularity, np.float64).clip(1.0)
+    shares = counts / counts.sum()
+    found = []
+    for number, rows in enumerate(ROWS):
+        lengths = draw.integers(1, most + 1, rows) if number else np.ones(rows, np.int64)
+        lengths[:1] = most if number else 1
+        wide = int(lengths.max()) if length is None else length
+        items = draw.choice(len(shares), (rows, wide), p=shares)
+        gaps = np.where(draw.random((rows, wide)) < 0.2, 0, draw.exponential(GAP, (rows, wide))).astype(np.int64)
+        excluded = np.where(draw.random((rows, 1 + number)) < 0.3, -1, draw.choice(len(shares), (rows, 1 + number)))
+        inside = np.arange(wide) < lengths[:, None]
+        found.append({
+            "items": np.where(inside, items, 0), "lengths": lengths.astype(np.int64), "excluded": excluded,
+            "times": np.where(inside, NOW - gaps[:, ::-1].cumsum(1)[:, ::-1], 0),
+        })  # fmt: skip
+    return found
+
+
+def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: int, seen: str, budget: Budget) -> Any:
+    """The figures of a recommender's graph, for the manifest. Raises `UserError` where it differs from the model."""
+    own = budget if reasoner_of(model) is not None else None
+    figures = []
+    for batch in batches:
+        scores, ids = answer(batch)
+        lengths = batch["lengths"]
+        inside = np.arange(batch["items"].shape[1]) < lengths[:, None]
+        items = Jagged.from_lengths(batch["items"][inside], lengths)
+        histories = Histories(items, batch["times"][inside])
+        there = batch["excluded"] >= 0
+        filters = Filters(Jagged.from_lengths(batch["excluded"][there], there.sum(1)))
+        expected = rank(model, histories, k=k, seen=seen, filters=filters, budget=own)
+        _require(scores.shape == ids.shape == expected.ids.shape, "its lists have another length")
+        _require(np.array_equal(ids < 0, expected.ids < 0), "it leaves other places empty")
+        hidden = filters.of_batch(items if seen == "exclude" else None)
+        refused = hidden is not None and bool((hidden.refuses(torch.from_numpy(ids)).numpy() & (ids >= 0)).any())
+        _require(not refused, "it lists items that were seen or excluded")
+        full = ids >= 0
+        true = np.full(ids.shape, -np.inf, np.float32)
+        true[full] = _true_scores(model, histories, ids, full, own)
+        apart = np.maximum(_apart(scores[full], expected.scores[full]), _apart(scores[full], true[full]))
+        worst = float(apart.max(initial=0.0))
+        _require(worst <= TOLERANCE, f"a score is {worst:.3g} away")
+        figures.append({
+            "rows": len(ids), "length": int(lengths.max()), "largest_difference": worst,
+            "same_places": float((ids == expected.ids).mean()),
+        })  # fmt: skip
+    return of_all(figures)
+
+
+def _true_scores(
+    model: Any, histories: Histories, ids: Int[np.ndarray, "B k"], full: np.ndarray, budget: Budget | None
+) -> Float[np.ndarray, "n"]:
+    """The model's own scores of the items that a graph listed, row after row."""
+    rows, _ = full.nonzero()
+    wanted, found = ids[full], np.zeros(len(rows), np.float32)
+    for at, scorer in score_batches(model, histories, block=BLOCK, budget=budget):
+        place = np.full(len(histories), -1)
+        place[at] = np.arange(len(at))
+        own = np.flatnonzero(place[rows] >= 0)
+        found[own] = pair_scores(scorer, place[rows[own]], wanted[own], block=BLOCK)
+    return found
+
+
+def impression_batches(fields: Sequence[FieldInfo], seed: int = 0) -> list[Arrays]:
+    """Inputs of a ranking model's graph: ids evenly from each vocabulary, a tenth of the numbers missing."""
+    draw = np.random.default_rng(seed)
+    categorical, numeric, bags = (of_kind(tuple(fields), *kinds) for kinds in KINDS)
+    found = []
+    for rows in ROWS:
+        ids = [draw.integers(0, max(field.size, 1), rows) for field in categorical]
+        numbers = draw.normal(size=(rows, len(numeric)))
+        batch: Arrays = {
+            "categorical": np.stack(ids, 1) if ids else np.zeros((rows, 0), np.int64),
+            "numeric": np.where(draw.random(numbers.shape) < 0.1, np.nan, numbers).astype(np.float32),
+        }
+        for n, (field, owner) in enumerate((bag, _owner(fields, bag)) for bag in bags):
+            del field
+            batch[f"bag_{n}"] = draw.integers(0, max(owner.size, 1), (rows, MOST_VALUES))
+            batch[f"bag_lengths_{n}"] = draw.integers(0, MOST_VALUES + 1, rows)
+        found.append(batch)
+    return found
+
+
+def _owner(fields: Sequence[FieldInfo], field: FieldInfo) -> FieldInfo:
+    """The field whose table it uses."""
+    return next(one for one in fields if one.name == (field.shares or field.name))
+
+
+def compare_probabilities(answer: Answer, model: RankingModule, batches: Sequence[Arrays]) -> Any:
+    """The figures of a ranking model's graph. Raises `UserError` where it differs from the model."""
+    figures = []
+    for batch in batches:
+        probability, logit = answer(batch)
+        numeric = torch.from_numpy(batch["numeric"])
+        bags = [
+            Bag(torch.from_numpy(batch[f"bag_{n}"]), torch.from_numpy(batch[f"bag_lengths_{n}"]))
+            for n in range(sum(name.startswith("bag_lengths_") for name in batch))
+        ]
+        encoded = Impressions(
+            torch.from_numpy(batch["categorical"]), numeric.nan_to_num(0.0), numeric.isnan(), tuple(bags)
+        )
+        with torch.inference_mode():
+            logits = model.output(encoded).logits.double()
+        expected = logits.sigmoid().numpy()
+        _require(probability.shape == expected.shape, "it gives another number of probabilities")
+        worst = float(max(_apart(probability, expected).max(), _apart(logit, logits.numpy()).max()))
+        _require(worst <= TOLERANCE, f"a probability or logit is {worst:.3g} away")
+        figures.append({"rows": len(expected), "largest_difference": worst})
+    return of_all(figures)
+
+
+def of_all(figures: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the manifest says of all batches."""
+    found: dict[str, Any] = {
+        "tolerance": TOLERANCE, "rows": sum(one["rows"] for one in figures),
+        "largest_difference": max(one["largest_difference"] for one in figures),
+    }  # fmt: skip
+    if "same_places" in figures[0]:
+        found["same_places"] = sum(one["same_places"] * one["rows"] for one in figures) / found["rows"]
+    return found | {"batches": figures}
+
+
+def _apart(given: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """How far each is from what is expected, relative to it where it is above 1. NaN is infinitely far."""
+    wide = expected.astype(np.float64)
+    return np.nan_to_num(np.abs(given - wide) / np.maximum(np.abs(wide), 1.0), nan=np.inf)
+
+
+def _require(met: bool, what: str) -> None:
+    if not met:
+        raise UserError(
+            f"the exported graph does not answer as the run does: {what} (allowed: {TOLERANCE:g}); nothing was "
+            "written. Please report it with the run's spec.json",
+            code="export-differs",
+        )

@@ -1,0 +1,179 @@
+"""Exports of every recipe that has a graph, to every target, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fullrank as fr
+from fullrank.core.errors import UserError
+from fullrank.run import Run
+from fullrank.serving.export import make, parity
+from fullrank.serving.export.folder import Exported
+from refusals import refused
+from tests.serving.export.exporting import ITEMS, made_run
+
+RECIPES = (
+    "sasrec",
+    "sasrec_2018",
+    "gru4rec",
+    "hstu",
+    "srt",
+    "plr",
+    "bert4rec",
+    "sprint",
+    "hstu_plus",
+    "sasrec_plus",
+    "rpg",
+    "fair",
+)
+FIXED = {("bert4rec", "onnx"), ("bert4rec", "torch"), ("gru4rec", "torch")}
+"""Whose graphs take rows of one length alone."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_answers_from_its_graph_as_it_does_itself(recipe: str, to: str, tmp_path: Path) -> None:
+    run = made_run(recipe, tmp_path / "run")
+    made = fr.export(run, tmp_path / "out", to=to, k=5)
+    assert made.parity["largest_difference"] <= parity.TOLERANCE and made.parity["same_places"] > 0.9
+    length = made.manifest["inputs"][0]["shape"][1]
+    assert (length == made.manifest["max_length"]) == ((recipe, to) in FIXED), length
+    assert Exported.open(made.path).manifest == made.manifest
+
+
+@pytest.mark.slow
+def test_the_guide_uses_a_graph_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run("sasrec", tmp_path / "run")
+    fr.export(run, tmp_path / "exports" / "sasrec", k=6)
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "export.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "onnxruntime" in block)
+    assert "fullrank" not in code
+    monkeypatch.chdir(tmp_path)
+    told: dict[str, Any] = {}
+    exec(code, told)
+    own = fr.recommend(run, [["i0", "i1", "i2"], ["i2", "i3"]], k=6, exclude=["i5"], device="cpu")
+    assert [item for row in told["lists"] for item in row] == own["item"].to_list()
+
+
+@pytest.mark.parametrize("recipe", ["sasrec", pytest.param("plr", marks=pytest.mark.slow)])
+def test_a_torch_program_answers_without_the_library(recipe: str, tmp_path: Path) -> None:
+    run = made_run(recipe, tmp_path / "run")
+    made = fr.export(run, tmp_path / "out", to="torch", k=4)
+    program = torch.export.load(made.path / "model.pt2").module()
+    items, lengths = torch.tensor([[3, 5, 7], [2, 0, 0]]), torch.tensor([3, 1])
+    scores, ids = program(items, lengths, torch.full((2, 1), -1))
+    names = made.item_ids.gather(ids.flatten().numpy()).to_list()
+    own = fr.recommend(run, [["i3", "i5", "i7"], ["i2"]], k=4, device="cpu")
+    assert names == own["item"].to_list()
+    assert np.allclose(scores.flatten().detach().numpy(), own["score"].to_numpy(), atol=1e-4)
+
+
+def test_a_list_may_be_longer_than_what_is_left(tmp_path: Path) -> None:
+    """Every item but the history: its place stays empty."""
+    made = fr.export(made_run("sasrec", tmp_path / "run"), tmp_path / "out", to="torch", k=1000)
+    assert made.manifest["k"] == ITEMS == made.manifest["items"]
+    program = torch.export.load(made.path / "model.pt2").module()
+    scores, ids = program(torch.tensor([[3, 5, 3]] * 2), torch.tensor([3, 2]), torch.tensor([[-1], [9]]))
+    assert ids[:, -3:].tolist() == [[int(ids[0, -3]), -1, -1], [-1, -1, -1]]
+    assert bool((scores[:, -2:] == -torch.inf).all())
+
+
+def test_seen_items_may_be_kept(tmp_path: Path) -> None:
+    made = fr.export(made_run("sasrec", tmp_path / "run"), tmp_path / "out", to="torch", k=ITEMS, seen="keep")
+    program = torch.export.load(made.path / "model.pt2").module()
+    _, ids = program(torch.tensor([[3, 5]] * 2), torch.tensor([2, 2]), torch.full((2, 1), -1))
+    assert made.manifest["seen"] == "keep" and sorted(ids[0].tolist()) == list(range(ITEMS))
+
+
+def test_a_graph_that_answers_otherwise_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run("sasrec", tmp_path / "run")
+    whole = Run.model
+
+    def other(self: Run) -> Any:
+        model: Any = whole(self)
+        with torch.no_grad():
+            model.encoder.norm_output.weight.mul_(1.01)
+        return model
+
+    models = iter([other, whole])
+    monkeypatch.setattr(Run, "model", lambda self: next(models)(self))
+    monkeypatch.setattr(parity, "ROWS", (1, 4))
+    with refused("export-differs"):
+        fr.export(run, tmp_path / "out", to="torch", k=4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_comparison_of_lists_finds(tmp_path: Path) -> None:
+    """A wrong order, an item that was hidden, a score that is off, and a place left empty, in one row of sixteen."""
+    run = made_run("sasrec", tmp_path / "run")
+    model: Any = run.model()
+    batches = [one for one in parity.history_batches(run.catalog, model.max_length) if len(one["lengths"]) == 16]
+    how: dict[str, Any] = {"k": 4, "seen": "exclude", "budget": fr.Evaluation().reasoning}
+    true: list[Any] = []
+
+    def answering(change: Any) -> Any:
+        def answer(batch: Any) -> Any:
+            scores, ids = true[0][0].copy(), true[0][1].copy()
+            change(scores, ids, batch)
+            return scores, ids
+
+        return answer
+
+    def learn(batch: Any) -> Any:
+        from fullrank.serving.export.recommender import recommender_graph
+
+        graph = recommender_graph(run.model(), 4, hide_seen=True, budget=how["budget"])
+        with torch.inference_mode():
+            found = graph.module(*(torch.from_numpy(batch[port.name]) for port in graph.inputs))
+        true.append([one.numpy() for one in found])
+        return true[0]
+
+    assert parity.compare_lists(learn, model, batches, **how)["same_places"] == 1.0
+
+    def swap(scores: Any, ids: Any, batch: Any) -> None:
+        ids[7, :2] = ids[7, 1::-1]
+
+    def seen(scores: Any, ids: Any, batch: Any) -> None:
+        ids[7, 3] = batch["items"][7, 0]
+
+    def off(scores: Any, ids: Any, batch: Any) -> None:
+        scores[7, 2] += 0.01
+
+    def nan(scores: Any, ids: Any, batch: Any) -> None:
+        scores[7, 2] = np.nan
+
+    def empty(scores: Any, ids: Any, batch: Any) -> None:
+        ids[7, 3], scores[7, 3] = -1, -np.inf
+
+    for change in (swap, seen, off, nan, empty):
+        with refused("export-differs"):
+            parity.compare_lists(answering(change), model, batches, **how)
+
+
+def test_what_cannot_be_exported(tmp_path: Path) -> None:
+    popular = made_run("popularity", tmp_path / "popularity")
+    out = tmp_path / "out"
+    for code, call in {
+        "unknown-export": {"to": "tflite"},
+        "option-without-effect": {"to": "onnx", "int8": True},
+        "setting-out-of-range": {"to": "onnx", "k": 0},
+        "not-exportable": {"to": "onnx"},
+    }.items():
+        with pytest.raises(UserError) as caught:
+            fr.export(popular, out, **call)  # type: ignore[arg-type]
+        assert caught.value.code == code, caught.value
+    with refused("no-vectors"):
+        fr.export(made_run("item_to_item", tmp_path / "item_to_item"), out, to="faiss")
+    assert not out.exists()
+    assert fr.export(popular, out, to="faiss").parity["recall@10"] == 1.0
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("kept")
+    with refused("folder-not-empty"):
+        make.export_run(popular, tmp_path / "full")

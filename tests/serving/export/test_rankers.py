@@ -1,0 +1,65 @@
+"""Graphs of every ranker, with fields of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fullrank as fr
+from clicks import FIELDS, impressions
+from discover import Pair
+from fullrank.cli import main
+from fullrank.serving.export.onnx import OnnxGraph, write_onnx
+from fullrank.serving.export.parity import TOLERANCE, compare_probabilities, impression_batches
+from fullrank.serving.export.ranker import PaddedTable, ranker_graph
+from fullrank.serving.export.session import ExportedModel
+from fullrank.serving.export.torch_program import TorchGraph, write_program
+from rankers_small import ALL, model
+
+
+@ALL
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+@pytest.mark.parametrize("embedding", [(), ("bags=sum",)])
+def test_every_ranker(pair: Pair, to: str, embedding: tuple[str, ...], tmp_path: Path) -> None:
+    graph = ranker_graph(model(pair, *embedding).eval())
+    if to == "onnx":
+        write_onnx(graph, tmp_path)
+        answer: OnnxGraph | TorchGraph = OnnxGraph(tmp_path / "model.onnx")
+    else:
+        write_program(graph, tmp_path)
+        answer = TorchGraph(tmp_path / "model.pt2", [port.name for port in graph.inputs])
+    found = compare_probabilities(answer, model(pair, *embedding).eval(), impression_batches(FIELDS))
+    assert found["largest_difference"] <= TOLERANCE
+
+
+@ALL
+def test_padded_bags_are_pooled_as_packed_ones(pair: Pair) -> None:
+    """The module alone, without a trace."""
+    own, graph = model(pair).eval(), ranker_graph(model(pair).eval())
+    batch = impressions()
+    given = [batch.categorical, batch.numeric.masked_fill(batch.missing, torch.nan)]
+    for bag in batch.bags:
+        given += [bag.ids, bag.lengths]
+    with torch.inference_mode():
+        probability, logit = graph.module(*given)
+        expected = own.output(batch).logits
+    assert torch.allclose(logit, expected, atol=1e-5) and torch.allclose(probability, expected.sigmoid(), atol=1e-6)
+    tables = [one for one in graph.module.modules() if isinstance(one, PaddedTable)]
+    assert tables
+
+
+@pytest.mark.slow
+def test_a_trained_ranker_predicts_from_its_export(tmp_path: Path) -> None:
+    words = ("prepare-impressions", "planted_clicks", "--set", "source.rows=2000", "--out", str(tmp_path / "clicks"))
+    assert main(words) == 0
+    shown = fr.ImpressionStore.open(tmp_path / "clicks")
+    run = fr.train("dcnv2", shown, tmp_path / "run", set=["training.max_epochs=1"], device="cpu", progress=False)
+    fr.export(run, tmp_path / "out")
+    opened = ExportedModel.open(tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "encoder.json", "manifest.json", "model.onnx", "vocabulary.parquet",
+    }  # fmt: skip
+    assert opened.problem == "ranking"
