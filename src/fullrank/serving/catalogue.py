@@ -29,6 +29,8 @@ from fullrank.serving.live_content import Content, Shared, origins_of
 log = logger(__name__)
 Documents = Mapping[str, Mapping[str, Any] | None]
 """Item id as text -> all that was said of it; None where that was taken back."""
+WARM_TITLES = 200_000
+"""Titles that are compared with after a second or two; a million takes 20 seconds and 2 GB, when they are needed."""
 MASK_BYTES, LEAST_MASKS, MOST_MASKS = 1 << 26, 4, 512
 """Memory of the masks that a snapshot remembers, and how many they are at least and at most."""
 
@@ -153,9 +155,14 @@ class LiveItems:
         return np.concatenate([first, items[items != exact]])[:limit].astype(np.int64)
 
     def warm(self) -> None:
-        """Make now what the first search would make (seconds for a million titles)."""
+        """Make now what the first search would make: the words of the titles (seconds for a million).
+
+        Up to `WARM_TITLES` items, also what the first new item with a title alone is compared with.
+        """
         if self._shared.titles is not None:
             _ = self._shared.search
+            if self.base <= WARM_TITLES:
+                self._shared.growth.warm()
 
     def popular(self, k: int, refused: Bool[np.ndarray, "V"]) -> Int[np.ndarray, "n"]:
         """The up to k items with most training events that are not refused; of equal counts the first."""

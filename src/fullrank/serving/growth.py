@@ -79,6 +79,12 @@ class Growth:
         """The titles of the run's items, indexed when the first new item asks; None where they have none."""
         return None if self.catalog.titles is None else SimilarTitles(self.catalog.titles)
 
+    def warm(self) -> None:
+        """Index the titles now, where new items may be compared with them."""
+        if isinstance(self.items, ItemsSpec):
+            with self._lock:
+                _ = self.titles
+
     def origins(
         self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin] | None = None
     ) -> dict[Any, Origin | UserError]:
