@@ -137,7 +137,7 @@ class Service:
         model = self.model
         check_most("k", k, self.settings.k_most)
         number = model.number(item)
-        answer = await self.batcher.call(lambda: model.similar(number, k))
+        answer = await self.batcher.submit(model.similar, (number, k), ("similar", id(model)))
         return {"item": model.items.ids[number], "version": model.name, "items": listed(model, answer, titles=True)}
 
     # -- users
