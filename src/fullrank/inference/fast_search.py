@@ -108,6 +108,9 @@ class FastSearch:
             if barred is not None and barred.any():
                 self.added = torch.zeros(len(table)).masked_fill_(torch.from_numpy(barred), -torch.inf)
         if FastSearch._compiled is None:  # it has no weights: all tables share it
+            with warnings.catch_warnings():  # masks may be arrays that nobody may write, of which torch warns once
+                warnings.simplefilter("ignore", UserWarning)
+                torch.from_numpy(np.frombuffer(b"\0", bool))
             FastSearch._compiled = compiled(Best())
 
     def barring(self, barred: Bool[np.ndarray, "V"] | None) -> "FastSearch":
