@@ -15,7 +15,7 @@ TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
 PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
 
-.PHONY: help install demo test test-slow test-attack check golden bench docs clean
+.PHONY: help install demo test test-slow test-attack test-page test-redis check golden bench docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,11 +49,18 @@ demo: $(STAMP)  ## a generated marketplace end to end: prepare, train, compare f
 test: $(STAMP)  ## every test but the slow ones (one folder or file: make test TESTS=tests/metrics)
 	$(PYTEST) -m "not slow" $(TESTS)
 
-test-slow: $(STAMP)  ## the slow tests alone, without those of the attack
-	$(PYTEST) -m "slow and not attack" $(TESTS)
+test-slow: $(STAMP)  ## the slow tests alone, without those of the attack and of the page
+	$(PYTEST) -m "slow and not attack and not page" $(TESTS)
 
 test-attack: $(STAMP)  ## every case of tests/attack (under 30 minutes), a table of what came of them, and its record
 	$(BIN)/python -m tests.attack -n $(WORKERS) --out results/attack
+
+test-page: $(STAMP)  ## the page of the service, driven in a Chromium that is there already (skipped, with the reason, without one)
+	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -m page tests/serving
+
+test-redis: $(STAMP)  ## the history store on Redis and Valkey servers of its own (skipped, with the reason, without their binaries)
+	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -k "redis-server or valkey-server" \
+	  tests/components/test_stores.py tests/serving/test_redis_store.py
 
 check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/ruff check $(CODE)

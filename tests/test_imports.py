@@ -20,6 +20,8 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
     "pydantic_core": "pydantic",
     "faiss": "faiss-cpu",
+    "starlette": "fastapi",
+    "opentelemetry": "opentelemetry-sdk",
     "sentence_transformers": "sentence-transformers",
 }
 

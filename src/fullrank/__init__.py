@@ -38,6 +38,7 @@ _WHERE = {
     "load": "fullrank.api",
     "Predictor": "fullrank.inference.predictor",
     "evaluate": "fullrank.api",
+    "evaluate_log": "fullrank.api",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
     "diagnose": "fullrank.api",
@@ -80,7 +81,8 @@ __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
     "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
     "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
-    "download", "encode", "evaluate", "explain", "export", "fill_unseen", "grow_catalog", "grow_codes", "load",
+    "download", "encode", "evaluate", "evaluate_log", "explain", "export", "fill_unseen", "grow_catalog", "grow_codes",
+    "load",
     "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
     "step_curve", "subset", "sweep", "train", "tune", "verify",
 ]  # fmt: skip
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from fullrank.api import (
         diagnose,
         evaluate,
+        evaluate_log,
         explain,
         export,
         load,

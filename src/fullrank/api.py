@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.analysis.report.page import Report
     from fullrank.core.progress import Tell
+    from fullrank.evaluation.logged import LoggedEvaluation
     from fullrank.inference.predict import PredictionFile
     from fullrank.serving.export.folder import Exported
     from fullrank.training import Callback
@@ -132,6 +133,31 @@ def evaluate(
     spec = opened.spec.evaluation.override(*check_overrides(set))
     _check_split(split)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
+
+
+def evaluate_log(
+    log: str | Path,
+    events: Any,
+    *,
+    within: float | None = 24,
+    metrics: Sequence[str] = ("hit", "ndcg", "mrr"),
+    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    time_unit: Unit = "s",
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> LoggedEvaluation:
+    """How good the answers were that `fullrank serve --log` logged: metrics by version, and differences of versions.
+
+    `events` are what users did, a file or a DataFrame with the `columns` user, item and time; an event counts up to
+    `within` hours after an answer. See `fullrank.evaluation.logged`.
+    """
+    from fullrank.evaluation.logged import evaluate_log as _evaluate_log
+
+    return _evaluate_log(
+        log, events, within=within, metrics=metrics, columns=columns, time_unit=time_unit, samples=samples,
+        level=level, seed=seed,
+    )  # fmt: skip
 
 
 def oracle_step(

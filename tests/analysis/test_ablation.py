@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis.activations import SampleStore, blocks_of, sample_protocol, sample_users
+from fullrank.analysis.activations import SampleStore, sample_protocol, sample_users
 from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics.ablation import Ablation, parts_of, silenced
 from fullrank.evaluation import Evaluation, evaluate
+from fullrank.inference.attention import blocks_of
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.transformer import Transformer
 from tests.analysis.conftest import context_of, everyone, model_of, recommender, shop, values

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import activations as room
-from fullrank.analysis.activations import activations, attention_of, blocks_of, sample_users, trim, weights_of
+from fullrank.analysis.activations import activations, sample_users
 from fullrank.data.batch import DenseScorer
+from fullrank.inference import attention as room
+from fullrank.inference.attention import attention_of, blocks_of, trim, weights_of
 from fullrank.models.sequential.encoders.gru import GRU
 from refusals import refused
 from tests.analysis.conftest import DIM, everyone, history, model_of, recommender, shop

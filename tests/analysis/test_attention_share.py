@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis import activations as room
 from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics.attention_share import HEAD, LABELS, AttentionShare, item_bands
+from fullrank.inference import attention as room
 from fullrank.metrics.exposure import niche
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU

@@ -212,7 +212,7 @@ def test_rows_of_the_sample_do_not_depend_on_batches(monkeypatch: pytest.MonkeyP
     on = shop()
     model, some = model_of(KINDS["focused"], on), everyone(on)
     (whole,) = observed(model, some, Focus, on=on)
-    monkeypatch.setattr("fullrank.analysis.activations.WEIGHTS", 300)
+    monkeypatch.setattr("fullrank.inference.attention.WEIGHTS", 300)
     (parts,) = observed(model, some, Focus, on=on)
     for a, b in pairwise([whole, parts]):
         assert [one["value"] for one in a] == pytest.approx([one["value"] for one in b], abs=1e-6)

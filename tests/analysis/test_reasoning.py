@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis.activations import Activations, Sample, activations, attention_of, blocks_of
+from fullrank.analysis.activations import Activations, Sample, activations
 from fullrank.analysis.diagnose import diagnose_retrieval
 from fullrank.analysis.diagnosis import LEFT_OUT, Diagnosis, Row
 from fullrank.analysis.diagnostics.diversity import Diversity, contraction, mean_distance
@@ -20,6 +20,7 @@ from fullrank.analysis.diagnostics.reasoning_steps import GateGain, OracleStep, 
 from fullrank.analysis.diagnostics.robustness import Robustness
 from fullrank.analysis.diagnostics.streams import Streams
 from fullrank.evaluation import Evaluation, evaluate
+from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.transformer import Transformer

@@ -45,6 +45,7 @@ BASES: dict[str, Base] = {
     "tune": Base(("@space.yaml",), {"--data": "@store", "--out": "~out"}),
     "evaluate": Base(("@sasrec",)),
     "recommend": Base(("@sasrec",), {"--history": "3,5,7", "--k": "5"}),
+    "serve": Base(("@sasrec",), {"--store": "memory:"}, ("--check",)),
     "predict": Base(("@lr", "@today.csv")),
     "cascade": Base(
         ("@sasrec", "@lr"), {"--user": "user_id", "--item": "item_id", "--candidates": "30"},
@@ -55,6 +56,9 @@ BASES: dict[str, Base] = {
     "report": Base(("@popularity",), {"--out": "~page.html", "--users": "20"}),
     "export": Base(("@sasrec",), {"--to": "faiss", "--out": "~out"}),
     "verify": Base(("@sasrec",)),
+    "keys add": Base(("~keys.json",), {"--name": "shop"}, ("--scope", "write")),
+    "keys list": Base(("@keys.json",)),
+    "keys remove": Base(("@keys.json",), {"--name": "nobody"}, works=False),
     "scale fit": Base(("@scaling.csv",), {"--form": "power", "--resamples": "20"}),
     "scale advise": Base(("@scaling.csv",), {"--flops": "1e12", "--form": "power", "--resamples": "20"}),
     "scale growth": Base(("@store",)),

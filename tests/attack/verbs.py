@@ -137,6 +137,8 @@ VERBS = (
     Verb("export", ("export", "@run", "--to", "faiss", "--out", "ex"), "ex", kills=4),
     Verb("download", ("download", "frappe", "--set", "base_url=URL", "--out", "files"), "files", kind="part",
          kills=4),
+    Verb("keys-add", ("keys", "add", "keys.json", "--name", "shop"), "keys.json", (("keys.json", "keys.json"),),
+         once=True, kills=5),
 )  # fmt: skip
 BY_NAME = {verb.name: verb for verb in VERBS}
 
@@ -218,6 +220,7 @@ def _folders(home: Path) -> None:
     do("train", "sasrec", "--data", "cold", "--out", "run-cold", *TINY)
     do("train", "lr", "--data", "clicks", "--out", "click-run", *CLICKS[2:])
     do("evaluate", "run-old", "--data", "shop", *MEASURED, "--out", "ev-old")
+    do("keys", "add", "keys.json", "--name", "first")
     for name in ("p.parquet", "p.csv"):
         do("predict", "click-run", "old.csv", "--out", name)
     _cut(home)
@@ -235,8 +238,10 @@ def _cut(home: Path) -> None:
 
 VOLATILE = re.compile(
     r"seconds$|_per_s$|hours|^pace$|^seal$|^taken$|^estimate$|^since$|^created|^command$|^resumed_at_step$|^load|^code$"
+    r"|^key_sha256$"
 )
-"""Keys whose values no two runs have in common; `code` is the commit, which a developer may make meanwhile."""
+"""Keys whose values no two runs have in common; `code` is the commit, which a developer may make meanwhile, and
+`key_sha256` the hash of a key, which is drawn."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
 
 

@@ -117,6 +117,7 @@ def _make(home: Path) -> None:
         _run(home, f"train {RECIPES.get(name, name)} --data @{data} --out @{name} {given}")
     _run(home, "evaluate @sasrec --out @evaluation")
     _run(home, f"encode @store --vectors @vectors.parquet --out @codes {ENCODE}")
+    _run(home, "keys add @keys.json --name shop")
 
 
 RUNS: dict[str, tuple[str, ...]] = {

@@ -70,7 +70,13 @@ def worlds(home: Path) -> dict[str, Any]:
         rows = rng.normal(size=(len(some), 8)).tolist()
         pl.DataFrame({"item_id": some["item_id"], "vector": rows}).write_parquet(home / f"{name}.parquet")
     codes = fr.encode(store, home / "codes", set=encoding(home))
-    return {"events": events, "items": items, "clicks": clicks, "store": store, "shown": shown, "run": run,
+    (home / "answers").mkdir()
+    logged = {"time": [1000.0] * 4, "user": ["u1", "u2", "u3", None], "version": ["a", "b", "a", "b"],
+              "source": ["model"] * 4, "k": [2] * 4, "items": [["i1", "i2"]] * 4}  # fmt: skip
+    pl.DataFrame(logged, schema_overrides={"k": pl.Int32}).write_parquet(home / "answers" / "answers-1.parquet")
+    taken = pl.DataFrame({"user_id": ["u1", "u2"], "item_id": ["i2", "i9"], "timestamp": [2000, 3000]})
+    return {"answers": home / "answers", "taken": taken, "events": events,
+            "items": items, "clicks": clicks, "store": store, "shown": shown, "run": run,
             "ranker": ranker, "home": home, "cold": cold, "thinker": thinker, "codes": codes,
             "more": store.catalog.extended(more[-1:]), "more_vectors": home / "more_vectors.parquet"}  # fmt: skip
 
@@ -102,6 +108,7 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
             fr.predict_file, {"run": w["ranker"], "impressions": w["clicks"][:5], "out": "new.csv", "device": "cpu"},
         ),
         "evaluate": (fr.evaluate, {"run": w["run"], "set": ["bootstrap=0"], **quick}),
+        "evaluate_log": (fr.evaluate_log, {"log": w["answers"], "events": w["taken"], "samples": 5}),
         "diagnose": (fr.diagnose, {"run": w["run"], "users": 10, **quick}),
         "explain": (fr.explain, {"run": w["run"], **quick}),
         "compare": (fr.compare, {"a": evaluation, "b": evaluation, "metric": "ndcg@10"}),

@@ -24,6 +24,9 @@ WORK: dict[str, tuple[str, str]] = {
     "download": ("download planted --out OUT", "fullrank.data.sources.planted.Planted.files"),
     "encode": ("encode DATA --out OUT --levels 2 --size 4", "fullrank.semantic_ids.encode.encode"),
     "evaluate": ("evaluate SASREC", "fullrank.run.Run.model"),
+    "keys add": ("keys add OUT --name shop", "fullrank.serving.keys._write"),
+    "keys list": ("keys list EVENTS", "fullrank.serving.keys.read_keys"),
+    "keys remove": ("keys remove EVENTS --name shop", "fullrank.serving.keys.read_keys"),
     "export": ("export SASREC --to faiss --out OUT", "fullrank.run.Run.model"),
     "list": ("list recipes", "fullrank.core.registry.kinds"),
     "predict": ("predict SASREC EVENTS", "fullrank.run.Run.open"),
@@ -36,6 +39,7 @@ WORK: dict[str, tuple[str, str]] = {
     "scale advise": ("scale advise EVENTS --flops 1e15", "fullrank.scaling.read.read_ladder"),
     "scale fit": ("scale fit EVENTS", "fullrank.scaling.read.read_ladder"),
     "scale growth": ("scale growth EVENTS", "fullrank.scaling.growth.catalogue_growth"),
+    "serve": ("serve SASREC --store memory: --check", "fullrank.run.Run.model"),
     "schema": ("schema --kind transformer", "fullrank.core.registry.find"),
     "show": ("show sasrec", "fullrank.api.recipe"),
     "subset": ("subset DATA --share 0.5 --out OUT", "fullrank.data.events.subset.subset"),
@@ -47,7 +51,7 @@ WORK: dict[str, tuple[str, str]] = {
     "verify": ("verify SASREC", "fullrank.run.Run.open"),
 }  # fmt: skip
 """Verb -> a command line, and what it calls that has the bug."""
-GROUPS = {"scale"}
+GROUPS = {"keys", "scale"}
 """Words that only verbs stand behind."""
 BUGS = (TypeError, KeyError, RuntimeError, ZeroDivisionError, AttributeError)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -24,12 +24,11 @@ from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split
+from fullrank.inference.attention import AttentionInput, blocks_of, note_attentions
 from fullrank.inference.batches import score_batches
 
 BLOCK = 8192
 """Items per block; here it only bounds the users in a batch (`inference.batches.SCORES` / BLOCK)."""
-WEIGHTS = 1 << 22
-"""Most attention weights (users x heads x positions x positions) made at once, 4 bytes each."""
 FAIRNESS = "fair0.8@1"
 """The metric that diagnostics and pages call fairness: niche items among the first recommendations."""
 
@@ -149,18 +148,6 @@ class RetrievalContext:
 
 
 @dataclass(frozen=True)
-class AttentionInput:
-    """What one attention was given."""
-
-    layer: int
-    module: Any
-    """Satisfies `attention.Attention`."""
-    x: Tensor
-    """[B, T, D], behind the norm where the block has one before it."""
-    batch: Batch
-
-
-@dataclass(frozen=True)
 class Activations:
     """What passed through a model for one batch of the sample."""
 
@@ -191,46 +178,6 @@ def activations(
                 users, scorer, record.states, record.inputs, tuple(record.attentions), dict(record.module_inputs)
             )
             record.clear()
-
-
-def blocks_of(model: Model) -> list[nn.Module]:
-    """The blocks of a model's encoder (of the inner one, where an encoder holds another); none for other models."""
-    for module in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(getattr(module, "blocks", None), nn.ModuleList):
-            return list(cast(nn.ModuleList, module.blocks))
-    return []
-
-
-def attention_of(block: nn.Module) -> Any | None:
-    """A block's attention, where it has one that shows its weights and names its matrices."""
-    found = getattr(block, "attention", None)
-    whole = all(callable(getattr(found, name, None)) for name in ("weights", "apply_weights", "matrices"))
-    return found if whole else None
-
-
-def weights_of(given: AttentionInput) -> Iterator[tuple[slice, Batch, Tensor]]:
-    """Rows, their batch and their attention weights [b, H, T, T] (zero for padded queries), some rows at a time.
-
-    A run of rows is cut to its own longest history; what is cut off is padding.
-    """
-    batch, heads = given.batch, given.module.heads
-    width = int(batch.items.shape[1])
-    some = max(1, WEIGHTS // max(1, heads * width * width))
-    for low in range(0, len(batch.items), some):
-        rows = slice(low, min(low + some, len(batch.items)))
-        part = trim(batch, rows)
-        made = given.module.weights(given.x[rows, : part.items.shape[1]], part)
-        yield rows, part, made * part.valid[:, None, :, None]
-
-
-def trim(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch, without the padding that none of them needs."""
-    longest = max(1, int(batch.lengths[rows].max()))
-    kept: dict[str, Any] = {}
-    for name, value in vars(batch).items():
-        if isinstance(value, Tensor):
-            kept[name] = value[rows, :longest] if value.ndim > 1 else value[rows]
-    return replace(batch, **kept)
 
 
 def device_of(model: Model) -> torch.device:
@@ -266,20 +213,13 @@ def _recording(model: Model) -> Iterator[_Record]:
     def on_given(module: nn.Module, given: tuple[Any, ...]) -> None:
         record.module_inputs.setdefault(module, given[0])  # a reasoner passes a block again: its first input counts
 
-    def on_attention(layer: int, module: nn.Module) -> Any:
-        def note(_: nn.Module, given: tuple[Any, ...]) -> None:
-            record.attentions.append(AttentionInput(layer, module, given[0], given[1]))
-
-        return module.register_forward_pre_hook(note)
-
     if isinstance(encoder, nn.Module):
         hooks.append(encoder.register_forward_hook(on_encoder))
         blocks = blocks_of(model)
         hooked: list[nn.Module] = [m for m in encoder.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
         hooked += [m for m in (getattr(block, "feed_forward", None) for block in blocks) if isinstance(m, nn.Module)]
         hooks += [module.register_forward_pre_hook(on_given) for module in hooked]
-        attentions = [(layer, attention_of(block)) for layer, block in enumerate(blocks)]
-        hooks += [on_attention(layer, module) for layer, module in attentions if module is not None]
+        hooks += note_attentions(model, record.attentions)
     try:
         yield record
     finally:

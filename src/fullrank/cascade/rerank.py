@@ -91,6 +91,28 @@ class EncodedFields:
     bags: dict[int, Jagged]
     """Bag number -> the ids of each row."""
 
+    def updated(self, rows: Int[np.ndarray, "m"], other: EncodedFields) -> EncodedFields:
+        """With the m rows of `other`, which has the same fields, in place of these; what lies behind the last is added.
+
+        `rows` are different, in rising order, and leave no gap behind the last.
+        """
+        size = max(len(self.categorical), int(rows.max(initial=-1)) + 1)
+        place = np.arange(size)
+        place[rows] = len(self.categorical) + np.arange(len(rows))
+        return EncodedFields(
+            np.concatenate([self.categorical, other.categorical])[place],
+            self.categorical_at,
+            np.concatenate([self.numeric, other.numeric])[place],
+            self.numeric_at,
+            {number: _behind(bag, other.bags[number]).take(place) for number, bag in self.bags.items()},
+        )
+
+
+def _behind(first: Jagged, second: Jagged) -> Jagged:
+    """The rows of one, then those of the other."""
+    lengths = np.concatenate([first.lengths, second.lengths])
+    return Jagged.from_lengths(np.concatenate([first.flat(), second.flat()]), lengths)
+
 
 def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int, what: str) -> EncodedFields:
     """The fields that these columns hold, of `rows` rows. Raises `UserError` for values that the schema refuses."""

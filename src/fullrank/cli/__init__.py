@@ -38,6 +38,7 @@ VERBS = (
     "scale",
     "evaluate",
     "recommend",
+    "serve",
     "predict",
     "cascade",
     "diagnose",
@@ -45,6 +46,7 @@ VERBS = (
     "report",
     "export",
     "verify",
+    "keys",
 )
 """Modules with verbs, in the order of the help."""
 

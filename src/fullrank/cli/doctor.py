@@ -10,11 +10,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from fullrank import __version__
+from fullrank.cli import doctor_serve
 from fullrank.cli.errors import EXTRAS
 from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output
@@ -54,14 +55,26 @@ def add(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Check what `fullrank serve` needs too: packages, port, files, cores, store."),
+    ] = False,
+    run: doctor_serve.ServedRun = None,
+    store: doctor_serve.ServedStore = None,
+    port: doctor_serve.ServedPort = None,
+    as_json: AsJson = False,
+) -> None:
     """Check this installation with a small training run.
 
-    The exit code is 2 where something that fullrank cannot do without is broken.
+    The exit code is 2 where something that fullrank cannot do without is broken. --serve checks what a service needs
+    as well; name its --store, --port and --run to have them tried.
 
     \b
     fullrank doctor
+    fullrank doctor --serve --run runs/sasrec --store history.sqlite --port 8000
     """
+    doctor_serve.refuse_without_serve(serve, {"--run": run, "--store": store, "--port": port})
     output = Output(as_json)
     found: dict[str, Any] = {
         "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),
@@ -73,8 +86,10 @@ def doctor(as_json: AsJson = False) -> None:
     found["extras"] = _extras(output)
     found["folder"] = _folder(output)
     found["self_test"] = _self_test(output)
+    if serve:
+        found["serve"] = doctor_serve.check(output, run, store, doctor_serve.PORT if port is None else port)
     output.finish(found)
-    broken = [name for name in ("folder", "self_test") if not found[name]["ok"]]
+    broken = [name for name in ("folder", "self_test", "serve") if name in found and not found[name]["ok"]]
     if broken and not as_json:
         raise UserError(
             f"not in order: {', '.join(found[name]['problem'] for name in broken)}", code="installation-broken"

@@ -30,9 +30,19 @@ EXTRAS = {
     "optuna": "tune",
     "matplotlib": "report",
     "jinja2": "report",
+    "fastapi": "serve",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "uvloop": "serve",
+    "httptools": "serve",
+    "orjson": "serve",
+    "prometheus_client": "serve",
+    "redis": "redis",
+    "hiredis": "redis",
     "onnx": "export",
-    "onnxruntime": "export",
     "onnxscript": "export",
+    "onnxruntime": "export",
+    "opentelemetry": "tracing",
 }
 """Optional package, by import name -> the extra that installs it."""
 

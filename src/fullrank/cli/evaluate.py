@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fullrank.cli.evaluate_log import evaluate_log, refuse_together
 from fullrank.cli.options import (
     EVALUATION,
     REASONING,
     AsJson,
     Device,
     MovedStore,
-    RunFolder,
     Settings,
     Split,
     chosen,
@@ -50,7 +50,9 @@ def add(app: typer.Typer) -> None:
 
 def evaluate(
     context: typer.Context,
-    run: RunFolder,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it; not with --log.")
+    ] = None,
     other: Annotated[
         Path | None, typer.Argument(metavar="RUN2", help="A second run: print the paired difference RUN2 - RUN.")
     ] = None,
@@ -82,10 +84,31 @@ def evaluate(
     every_budget: Annotated[
         bool, typer.Option("--dial", help="The step curve in 1, 2, ... streams: every budget of a reasoner.")
     ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log", metavar="DIR", help="Measure answers that `fullrank serve --log DIR` logged, by version."
+        ),
+    ] = None,
+    events: Annotated[
+        Path | None,
+        typer.Option("--events", metavar="FILE", help="With --log: what users did (.parquet, .csv, .jsonl)."),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option("--within", metavar="HOURS", help="With --log: how long after an answer.  [default: 24]"),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", metavar="USER,ITEM,TIME", help="Of FILE.  [default: user_id,item_id,timestamp]"),
+    ] = None,
+    time_unit: Annotated[
+        str | None, typer.Option("--time-unit", metavar="UNIT", help="Of its times: s, ms, us, ns.  [default: s]")
+    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run, or compare two on the same users.
+    """Measure a run, or compare two on the same users; or the answers that a service logged.
 
     Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20. --set changes how
     they are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users,
@@ -98,6 +121,8 @@ def evaluate(
     A ranking model always gets auc, logloss, auc-logloss, ece, pcoc and, with a group column, gauc; --metric chooses
     which of auc, logloss and auc-logloss two runs are compared by.
 
+    --log takes no RUN: it joins logged answers with the events that followed them (hit, ndcg and mrr by version).
+
     \b
     fullrank evaluate runs/sasrec --split test
     fullrank evaluate runs/sasrec --split test --json
@@ -105,7 +130,21 @@ def evaluate(
     fullrank evaluate runs/sasrec --set seen=keep --set ks=[10,50]
     fullrank evaluate runs/sasrec runs/plr --drop 0.1,0.2,0.3
     fullrank evaluate runs/plr --oracle-step
+    fullrank evaluate --log answers --events events.parquet --within 48
     """
+    of_log = {"--events": events, "--within": within, "--columns": columns, "--time-unit": time_unit}
+    if log is not None:
+        of_run = {
+            "RUN": run, "--data": data, "--drop": drop, "--oracle-step": oracle, "--step-curve": curve,
+            "--dial": every_budget, "--set": settings, **{f"--{path}": 1 for path in given(context)},
+            "--split": split != "test", "--device": device != "auto",
+        }  # fmt: skip
+        refuse_together([name for name, value in of_run.items() if value], "--log")
+        evaluate_log(Output(as_json), log, events, within, columns, time_unit, metrics, out)
+        return
+    refuse_together([name for name, value in of_log.items() if value is not None], "a run", "only with --log DIR")
+    if run is None:
+        raise UserError("there is nothing to measure: name a RUN, or --log DIR with --events FILE", code="no-run")
     chosen("--split", split, ("validation", "test"))
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
         raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one", code="given-twice")

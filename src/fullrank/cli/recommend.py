@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import EVALUATION, REASONING, AsJson, Device, RunFolder, chosen, given, spec_options
+from fullrank.cli.options import EVALUATION, REASONING, AsJson, Device, chosen, given, spec_options
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 from fullrank.core.tables import check_suffix, write_table
@@ -27,13 +28,24 @@ def add(app: typer.Typer) -> None:
 
 def recommend(
     context: typer.Context,
-    run: RunFolder,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder; not with --url.")] = None,
     history: Annotated[
         list[str] | None,
         typer.Option("--history", metavar="ID,ID,...", help="Items of one user, oldest first; may be repeated."),
     ] = None,
     histories: Annotated[
         Path | None, typer.Option("--histories", metavar="FILE", help="A table of events (.parquet, .csv, .jsonl).")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Ask the service there (`fullrank serve`) in place of a run."),
+    ] = None,
+    user_id: Annotated[
+        str | None, typer.Option("--user", metavar="ID", help="With --url: a user whose events the service has stored.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", envvar="FULLRANK_KEY", help="With --url: an API key of the service."),
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", metavar="K", help="Items per history.")] = 10,
     out: Annotated[
@@ -98,7 +110,21 @@ def recommend(
     fullrank recommend runs/sasrec --history 2,3,5 --history 7 --json
     fullrank recommend runs/sasrec --history 2,3,5 --exclude 11,12
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
+    fullrank recommend --url http://127.0.0.1:8000 --user 42 --k 5
     """
+    if (run is None) == (url is None):
+        raise UserError(
+            "give a RUN folder, or --url of a service: one of the two",
+            code="missing-option" if run is None else "options-exclude-each",
+        )
+    if url is not None:
+        _check_remote(context, histories=histories, out=out, decoding=decoding)
+        _ask_service(url, key, user_id, history, k, seen, exclude, allow, Output(as_json))
+        return
+    assert run is not None
+    for flag, given_too in (("--user", user_id), ("--key", key)):
+        if given_too is not None and "FULLRANK_KEY" not in os.environ:
+            raise UserError(f"{flag} is of a service, which --url names; leave it out", code="option-without-effect")
     if (history is None) == (histories is None):
         raise UserError(
             "give histories by --history ID,ID,... or by --histories FILE, one of the two",
@@ -155,6 +181,49 @@ def recommend(
         return
     _print(output, answers, named=histories is not None)
     output.finish({**result, "recommendations": answers.to_dicts()})
+
+
+def _check_remote(context: typer.Context, **local: Any) -> None:
+    """Raise `UserError` for options that a service is not asked by."""
+    wrong = [f"--{name}" for name, value in local.items() if value is not None]
+    wrong += [f"--{path.replace('.', '-')}" for path in given(context)]
+    if wrong:
+        raise UserError(
+            f"{wrong[0]} has no effect with --url: ask a RUN, or the service's API (`POST /v1/recommend`)",
+            code="option-without-effect",
+        )
+
+
+def _ask_service(
+    url: str, key: str | None, user: str | None, history: list[str] | None, k: int, seen: str, exclude: str | None,
+    allow: str | None, output: Output,
+) -> None:  # fmt: skip
+    """Print what a service answers for a user, or for each history."""
+    from fullrank.serving.client import Client
+
+    if (user is None) == (history is None):
+        raise UserError(
+            "give --user ID or --history ID,ID,...: one of the two",
+            code="missing-option" if user is None else "options-exclude-each",
+        )
+    lists = {
+        name: _words(text) for name, text in (("exclude", exclude), ("allow", allow)) if text is not None
+    }  # fmt: skip
+    common: dict[str, Any] = {"k": k, "seen": chosen("--seen", seen, ("exclude", "keep")), "titles": True, **lists}
+    asked = [{"user": user}] if history is None else [{"history": _words(text)} for text in history]
+    client = Client(url, key=key)
+    answers = [client.recommend(**one, **common) for one in asked]
+    for number, answer in enumerate(answers):
+        rows = [
+            [at, str(one["item"]), one["score"], one.get("title") or ""] for at, one in enumerate(answer["items"], 1)
+        ]
+        title = f"version {answer['version']}" if len(answers) == 1 else f"user {number}, version {answer['version']}"
+        output.table(["rank", "item", "score", "title"], rows, title=title)
+    output.finish({"url": url, "k": k, "answers": answers})
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:

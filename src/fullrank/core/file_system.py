@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -72,3 +73,28 @@ def _lock(home: Path) -> str | None:
 CHECKS: dict[str, Callable[[Path], str | None]] = {
     "rename": _rename, "flush": _flush, "exchange": _exchange, "lock": _lock,
 }  # fmt: skip
+
+
+NETWORK = frozenset({
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "ocfs2", "gfs2",
+    "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.cephfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone",
+    "fuse.goofys", "fuse.mount-s3", "fuse.juicefs",
+})  # fmt: skip
+"""Types of file systems that other machines may write to at the same time."""
+
+
+def network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
+    """The type of the network file system that a path is on (`nfs4`); None for a local one, or where nobody says."""
+    place, found, deepest = os.path.realpath(path), "", -1
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # no Linux
+        return None
+    for line in lines:
+        before, _, behind = line.partition(" - ")
+        if len(before.split()) < 5 or not behind.split():
+            continue
+        point = before.split()[4].encode().decode("unicode_escape", "replace")  # a space is written \040
+        if (place == point or place.startswith(point.rstrip("/") + "/")) and len(point) >= deepest:
+            found, deepest = behind.split()[0], len(point)  # of two at one place the later one is on top
+    return found if found in NETWORK else None

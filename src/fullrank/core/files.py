@@ -40,13 +40,14 @@ class NotWritten(UserError):
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
+def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """A path to write to, which becomes the file `path` when the block ends without an error.
 
     Its folder is made where it is missing. A link is followed; a device or pipe is written to directly. The file has
-    the mode that the umask asks for, whatever wrote it. Raises `UserError` where the disk refuses.
+    the mode that the umask asks for, whatever wrote it; `private`: the owner alone may read it, at any time. Raises
+    `UserError` where the disk refuses.
     """
-    pending = Pending(Path(path))
+    pending = Pending(Path(path), private)
     try:
         yield pending.begin()
         pending.commit()
@@ -59,15 +60,15 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
+def open_whole(path: str | Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """A file open for writing bytes, which becomes the file `path` when the block ends without an error."""
-    with whole_file(path) as part, open(part, "wb") as file:
+    with whole_file(path, private=private) as part, open(part, "wb") as file:
         yield file
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a file of UTF-8 text."""
-    with open_whole(path) as file:
+def write_text(path: str | Path, text: str, *, private: bool = False) -> None:
+    """Write a file of UTF-8 text; `private`: the owner alone may read it."""
+    with open_whole(path, private=private) as file:
         file.write(text.encode())
 
 
@@ -79,10 +80,12 @@ def jsonable(result: Any) -> Any:
 
 
 def write_json(
-    path: str | Path, tree: Any, *, indent: int | None = 2, ensure_ascii: bool = True, sort_keys: bool = False
-) -> None:
+    path: str | Path, tree: Any, *, indent: int | None = 2, ensure_ascii: bool = True, sort_keys: bool = False,
+    private: bool = False,
+) -> None:  # fmt: skip
     """Write plain data as JSON, with a newline behind it. NaN is written as Python reads it back; see `jsonable`."""
-    write_text(path, json.dumps(tree, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys) + "\n")
+    text = json.dumps(tree, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys) + "\n"
+    write_text(path, text, private=private)
 
 
 def write_jsonl(path: str | Path, rows: Iterable[Any]) -> None:
@@ -120,7 +123,8 @@ def append_line(path: Path, line: str) -> None:
 class Pending:
     """A file on its way: `begin`, then `commit`, and `abandon` in any case. All three raise `OSError`."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, private: bool = False):
+        self.private = private
         direct = path.exists() and not path.is_file() and not path.is_dir()  # /dev/stdout is no file to replace
         self.path = path if direct else Path(os.path.realpath(path))
         self.folder: Path | None = None if direct else part_name(self.path)
@@ -131,7 +135,7 @@ class Pending:
             return self.path
         remove_leftovers(self.path)
         # a folder, since some writers make temporary files of their own beside what they write
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(0o700 if self.private else 0o777, parents=True)
         return self.folder / "whole"  # a name that no reader of the folder around it takes for data
 
     def commit(self) -> None:

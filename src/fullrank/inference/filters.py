@@ -1,7 +1,8 @@
 """Filters: the items that a user may be recommended, from seen items and the `exclude` and `allow` of a request.
 
 They hold before a list is cut, so a list stays full while enough items remain, whatever searches it. Nothing here
-makes a table of users x items: lists of single users are flat pairs (user, item), those for all one mask of V items.
+makes a table of users x items: lists of single users are flat pairs (user, item), those for all one mask of V items,
+and what many users share, such as "in stock", one mask of V items with the rows that it is for.
 """
 
 from __future__ import annotations
@@ -29,19 +30,23 @@ class Filters:
     """Items that no user is shown."""
     allowed: Jagged | None = None
     """[U rows] the only items that a user may be shown."""
+    masks: tuple[tuple[Int[np.ndarray, "_"], Bool[np.ndarray, "V"]], ...] = ()
+    """(rows, items that these rows are not shown), once for each different mask. A row may be in several."""
 
     def take(self, rows: Int[np.ndarray, "B"]) -> Filters:
         """Those of some of the users."""
-        if self.excluded is None and self.allowed is None:
+        if self.excluded is None and self.allowed is None and not self.masks:
             return self
         part = (None if one is None else one.take(rows) for one in (self.excluded, self.allowed))
         excluded, allowed = part
-        return replace(self, excluded=excluded, allowed=allowed)
+        own = ((np.flatnonzero(np.isin(rows, group)), refused) for group, refused in self.masks)
+        masks = tuple((group, refused) for group, refused in own if len(group))
+        return replace(self, excluded=excluded, allowed=allowed, masks=masks)
 
     def of_batch(self, seen: Jagged | None, device: torch.device | str = "cpu") -> BatchFilter | None:
         """As tensors, with what these users have `seen` (None: it may be shown again); None where nothing is hidden."""
         hidden = [one for one in (seen, self.excluded) if one is not None]
-        if not hidden and self.barred is None and self.allowed is None:
+        if not hidden and self.barred is None and self.allowed is None and not self.masks:
             return None
         rows, items = (
             parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
@@ -49,7 +54,8 @@ class Filters:
         )
         allowed = None if self.allowed is None else _Pairs.of(self.allowed.row_of(), self.allowed.flat(), device)
         barred = None if self.barred is None else torch.from_numpy(self.barred).to(device)
-        return BatchFilter(_Pairs.of(rows, items, device), barred, allowed)
+        masks = tuple((_tensor(group).to(device), torch.from_numpy(mask).to(device)) for group, mask in self.masks)
+        return BatchFilter(_Pairs.of(rows, items, device), barred, allowed, masks)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class BatchFilter:
     """What single users are not shown: seen and excluded items."""
     barred: Bool[Tensor, "V"] | None = None
     allowed: _Pairs | None = None
+    masks: tuple[tuple[Int[Tensor, "_"], Bool[Tensor, "V"]], ...] = ()
+    """(rows, items that these rows are not shown)."""
 
     @staticmethod
     def of(rows: Int[np.ndarray, "p"], items: Int[np.ndarray, "p"], device: torch.device | str = "cpu") -> BatchFilter:
@@ -69,7 +77,10 @@ class BatchFilter:
     def only(self, users: Int[Tensor, "b"], of: int) -> BatchFilter:
         """The filters of these of the batch's `of` rows, which become its rows."""
         allowed = None if self.allowed is None else self.allowed.only(users, of)
-        return BatchFilter(self.hidden.only(users, of), self.barred, allowed)
+        place = _places(users, of)
+        own = ((place[rows], refused) for rows, refused in self.masks)
+        masks = tuple((rows[rows >= 0], refused) for rows, refused in own if bool((rows >= 0).any()))
+        return BatchFilter(self.hidden.only(users, of), self.barred, allowed, masks)
 
     def refuses(self, items: Int[Tensor, "B m"]) -> Bool[Tensor, "B m"]:
         """Whether row b may not be shown items[b, j]."""
@@ -78,6 +89,8 @@ class BatchFilter:
             found = found | self.barred[items]
         if self.allowed is not None:
             found = found | ~self.allowed.has(items)
+        for rows, refused in self.masks:
+            found[rows] |= refused[items[rows]]
         return found
 
     def hide(self, scores: Float[Tensor, "B n"], low: int) -> tuple[Float[Tensor, "B n"], Undo | None]:
@@ -87,7 +100,7 @@ class BatchFilter:
         it) and what was covered is given back, to be put back by `undo`: the scores may belong to the model.
         """
         high = low + scores.shape[1]
-        copied = self.barred is not None or self.allowed is not None
+        copied = self.barred is not None or self.allowed is not None or bool(self.masks)
         if self.barred is not None:
             scores = scores.masked_fill(self.barred[low:high], -torch.inf)
         if self.allowed is not None:
@@ -95,6 +108,12 @@ class BatchFilter:
             kept = torch.full_like(scores, -torch.inf)
             kept[rows, columns] = scores[rows, columns]
             scores = kept
+        elif self.masks and self.barred is None:
+            scores = scores.clone()  # of an expanded row, too, a table of its own
+        for rows, refused in self.masks:
+            # The smaller of score and +-inf: twice as fast as `masked_fill` where masks hold no long stretches.
+            cap = torch.where(refused[low:high], -torch.inf, torch.inf).to(scores.dtype)
+            scores[rows] = torch.minimum(scores[rows], cap)
         rows, columns = self.hidden.within(low, high)
         if not len(rows):
             return scores, None
@@ -134,10 +153,7 @@ class _Pairs:
         return self.rows[first:last], self.items[first:last] - low
 
     def only(self, users: Int[Tensor, "b"], of: int) -> _Pairs:
-        place = torch.full((of,), -1, device=users.device).index_copy_(
-            0, users, torch.arange(len(users), device=users.device)
-        )
-        rows = place[self.rows]
+        rows = _places(users, of)[self.rows]
         return _Pairs(rows[rows >= 0], self.items[rows >= 0], self.beyond)
 
     def has(self, items: Int[Tensor, "B m"]) -> Bool[Tensor, "B m"]:
@@ -156,6 +172,12 @@ def seen_policy(policy: str) -> SeenPolicy:
         if isinstance(policy, str) and policy == allowed:
             return allowed
     raise unknown("seen policy", policy, get_args(SeenPolicy))
+
+
+def _places(users: Int[Tensor, "b"], of: int) -> Int[Tensor, "B"]:
+    """Where each of the batch's `of` rows stands among these of them; -1 where it is not."""
+    numbers = torch.arange(len(users), device=users.device)
+    return torch.full((of,), -1, device=users.device).index_copy_(0, users, numbers)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

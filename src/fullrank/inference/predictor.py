@@ -58,7 +58,8 @@ class Predictor:
     A recommender (it satisfies `data.batch.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
     fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
     `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
-    A method that is the other problem's raises `UserError`.
+    `index` is what the model's `index_items` gave, where somebody has it already. A method that is the other problem's
+    raises `UserError`.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Predictor:
         budget: Budget | None = None,
         decoding: Decoding | None = None,
         name: str = "this model",
+        index: Any = None,
     ):
         self.device, self.name = resolve_device(device), name
         # The problem follows from `known` and not from the model, which may be anything that satisfies `batch.Model`.
@@ -79,7 +81,7 @@ class Predictor:
         self.budget, self.decoding = budget or Budget(), decoding or Decoding()
         self._lock = threading.Lock()
         self._searches: dict[str, Search] = {}
-        self._index: Any = UNSET
+        self._index: Any = UNSET if index is None else index
 
     @property
     def catalog(self) -> Catalog:

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 import torch
 
-from fullrank.analysis.effective_rank import entropy_rank
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Step, last
 from fullrank.data.events.catalog import Catalog
@@ -31,6 +30,7 @@ from fullrank.models.sequential.regularizers.mutual_information import MutualInf
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness, Noisy
 from fullrank.models.sequential.regularizers.resn import ReSN
 from fullrank.models.sequential.regularizers.sprint import Sprint
+from fullrank.ops.effective_rank import entropy_rank
 
 ITEMS, USERS, LENGTH = 40, 256, 10
 NEGATIVES = Negatives(count=4, share="row")

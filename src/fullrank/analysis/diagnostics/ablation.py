@@ -19,25 +19,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from fullrank.analysis.activations import (
-    FAIRNESS,
-    Sample,
-    SampleStore,
-    activations,
-    attention_of,
-    blocks_of,
-    device_of,
-)
+from fullrank.analysis.activations import FAIRNESS, Sample, SampleStore, activations, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_likeness
-from fullrank.analysis.effective_rank import collapse_share
 from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import COLOURS, GREY, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch, DenseScorer, Model
 from fullrank.evaluation import evaluate
+from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.models.sequential.attention import Attention
+from fullrank.ops.effective_rank import collapse_share
 
 USERS = 2048
 """Most users measured for each part: the first of the sample, whose order is random."""

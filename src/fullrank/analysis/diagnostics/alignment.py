@@ -16,11 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext, weights_of
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult
+from fullrank.inference.attention import weights_of
 
 USERS = 256
 """Users whose blocks are measured: the first of the sample, whose order is random."""

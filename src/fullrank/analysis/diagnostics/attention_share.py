@@ -20,12 +20,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext, weights_of
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult
+from fullrank.inference.attention import weights_of
 from fullrank.models.sequential.attention import mask
 
 EDGES = ("0.01", "0.05", "0.2", "0.5", "1")

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fullrank.analysis.activations import Activations, AttentionInput, RetrievalContext, weights_of
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
@@ -33,6 +33,7 @@ from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult, measured
 from fullrank.data.batch import DenseScorer, last
+from fullrank.inference.attention import AttentionInput, weights_of
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 from fullrank.models.sequential.encoders.transformer import Block
 from fullrank.models.sequential.items import unit

@@ -16,10 +16,10 @@ import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int
 
-from fullrank.analysis.activations import Sample, activations, sample_users, weights_of
+from fullrank.analysis.activations import Sample, activations, sample_users
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.focus import last_shares, missing_from_all, recent_events
+from fullrank.analysis.diagnostics.focus import missing_from_all, recent_events
 from fullrank.analysis.relevance import LAST, Relevance
 from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import COLOURS, GREY, legend, look, panel
@@ -27,6 +27,7 @@ from fullrank.analysis.report.results import RunResult, readable
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
+from fullrank.inference.attention import last_shares, weights_of
 
 WIDE = 30
 """Characters of a title in the picture; the table has all of it."""

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext, weights_of
+from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.relevance import LAST
@@ -30,6 +30,7 @@ from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch
+from fullrank.inference.attention import last_shares, weights_of
 
 KINDS = ("relevant", "noise")
 
@@ -137,13 +138,6 @@ def recent_events(batch: Batch) -> Bool[Tensor, "B T"]:
     """The last 20 events of each row; a covered place is no event."""
     real = batch.valid if batch.hidden is None else batch.valid & ~batch.hidden
     return real & (real.flip(1).cumsum(1).flip(1) <= LAST)
-
-
-def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T"]:
-    """The weights of each row's last place over the sum of their absolute values in the window, signed; 0 elsewhere."""
-    at = (batch.lengths - 1).clamp_min(0)[:, None, None, None].expand(-1, weights.shape[1], 1, weights.shape[3])
-    own = weights.gather(2, at)[:, :, 0].float() * window[:, None]
-    return own / own.abs().sum(-1, keepdim=True).clamp_min(1e-30)
 
 
 def _over_heads(one: RunResult, name: str, label: str | None = None) -> dict[int, float]:

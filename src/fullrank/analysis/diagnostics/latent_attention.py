@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import BLOCK, attention_of, blocks_of, device_of
+from fullrank.analysis.activations import BLOCK, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import has_reasoner, reasons
@@ -26,6 +26,7 @@ from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch
+from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 

@@ -16,11 +16,11 @@ from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import triangle
-from fullrank.analysis.effective_rank import collapse_share, entropy_rank, stable_rank
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import integer_ticks, legend, logarithmic, look, panel
 from fullrank.analysis.report.results import RunResult, measured
 from fullrank.data.batch import last
+from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
 
 
 class Layers(Diagnostic):

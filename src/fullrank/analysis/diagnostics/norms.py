@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fullrank.analysis.activations import attention_of, blocks_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import triangle
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult, readable
+from fullrank.inference.attention import attention_of, blocks_of
 
 
 def spectral_norm(matrix: Tensor) -> float:

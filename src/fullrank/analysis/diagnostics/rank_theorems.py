@@ -24,11 +24,11 @@ from torch import Tensor
 
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.effective_rank import LEAST
 from fullrank.analysis.ranking_activations import RankingActivations, RankingContext, layers_of
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult, readable
 from fullrank.models.ranking.mixings.block_transpose import BlockTransposeMixing, transposed
+from fullrank.ops.effective_rank import LEAST
 
 NAME = "rank_theorems"
 SLACK = 1e-9

@@ -22,11 +22,11 @@ from torch import Tensor
 from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
 from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.draw import legend, logarithmic, look, panel
 from fullrank.analysis.report.results import RunResult, measured, readable
 from fullrank.data.batch import DenseScorer
+from fullrank.ops.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
 
 ROWS = 1 << 14
 """Rows of a tall matrix that are made float64 and triangular at once."""

@@ -28,12 +28,12 @@ from torch import Tensor
 
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.effective_rank import entropy_rank, stable_rank
 from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
 from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult, readable
 from fullrank.core.errors import UserError
+from fullrank.ops.effective_rank import entropy_rank, stable_rank
 
 NAME = "token_ranks"
 FIGURES = ("stable_rank", "entropy_rank")

@@ -7,8 +7,9 @@ as missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -225,6 +226,18 @@ class Catalog:
                 raise UserError(f"new items have the column {name!r}, which the catalogue has not"
                                 f"{did_you_mean(name, self.columns)}; drop it", code="unknown-column")  # fmt: skip
         return Catalog(self._append(ids, raw))
+
+    def with_columns(self, columns: Mapping[str, pl.Series]) -> Catalog:
+        """The same items with other values, or other columns, of the user's own; the id map is shared.
+
+        Raises `UserError` for a name that is the library's own.
+        """
+        taken = next((name for name in columns if name in RESERVED), None)
+        if taken is not None:
+            raise UserError(f"{taken!r} is a column that the library fills itself: rename it", code="column-name-taken")
+        other = copy(self)  # with what was made of the ids: an index of a million of them takes a while
+        other.frame = self.frame.with_columns(**columns)
+        return other
 
     def _append(self, ids: pl.Series, raw: pl.DataFrame) -> pl.DataFrame:
         schema = self.frame.schema

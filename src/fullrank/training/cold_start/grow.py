@@ -1,16 +1,23 @@
-"""Add items to a trained model: vectors from their features or from like items, ids appended, the id map versioned."""
+"""Add items to a trained model: vectors from their features or from like items, ids appended, the id map versioned.
+
+`grow_catalog` writes a run folder; `grown_model` is the same in memory, for a service whose catalogue changes while it
+answers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import ItemsSpec
 from fullrank.models.sequential.items.semantic import Semantic, read_codes
@@ -65,7 +72,7 @@ def grow_catalog(
                 code="setting-without-effect",
             )
         grown = spec.add_new_columns(grown, old.size)
-    model = run.spec.model.build(grown)  # type: ignore[attr-defined]
+    model = outline(run.spec.model, grown)
     from_features = reads_new or hasattr(getattr(model, "items", None), "codes")
     if start == "features" and not from_features:
         raise UserError(
@@ -74,11 +81,8 @@ def grow_catalog(
         )
     folder = Path(out)
     require_empty(folder)
-    new = _grown(
-        model,
-        run.tensors(),
-        LikeItems(grown, np.arange(old.size), np.arange(old.size, grown.size), like),
-    )
+    like_items = LikeItems(grown, np.arange(old.size), np.arange(old.size, grown.size), like)
+    new = _grown(model, run.tensors(), lambda _, table: torch.cat([table, like_items.mean(table)]))
     return write_copy(run, folder, grown, new, {"grown_from": str(run.path), "id_map_version": grown.version})
 
 
@@ -107,7 +111,51 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
     return whole
 
 
-def _grown(model: nn.Module, tensors: dict[str, Tensor], like_items: LikeItems) -> dict[str, Tensor]:
+Grow = Callable[[str, Tensor], Tensor]
+"""A learned table with a row for each item of the run, by its name -> the same with the rows of new items behind."""
+
+
+def grown_model(spec: Spec, model: nn.Module, grown: Catalog, grow: Grow) -> Any:
+    """The trained `model`, which has the spec `spec`, on the items of `grown`, its own and others behind: in memory.
+
+    What is not per item is shared with `model` and not copied, so that the two together cost little more than their
+    tables. The answer is in evaluation mode, where the weights of `model` are.
+    """
+    tensors = model.state_dict()
+    device = next(iter(tensors.values())).device
+    new = outline(spec, grown)
+    new.load_state_dict(_grown(new, tensors, grow), assign=True)
+    return new.to(device).eval()
+
+
+class _NoTables(TorchFunctionMode):
+    """Uninitialised tables of so many rows, which is what items ask for, lie nowhere; nothing is drawn into them."""
+
+    def __init__(self, rows: int):
+        super().__init__()
+        self.rows = rows
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is torch.empty and args and isinstance(args[0], tuple) and args[0][:1] == (self.rows,):
+            return func(*args, **given | {"device": "meta"})
+        name, into = getattr(func, "__name__", ""), args[0] if args else given.get("tensor")
+        if isinstance(into, Tensor) and into.is_meta and name.endswith("_") and not name.startswith("_"):
+            return into  # normal_, zeros_ and so on: torch would import its compiler for them
+        return func(*args, **given)
+
+
+def outline(spec: Spec, catalog: Catalog) -> nn.Module:
+    """The model of a spec on a catalogue, without memory for its tables of items: weights are still to be put in.
+
+    Its buffers are made, which hold what the catalogue says of the items.
+    """
+    with _NoTables(catalog.size):
+        built: nn.Module = spec.build(catalog)  # type: ignore[attr-defined]
+    return built
+
+
+def _grown(model: nn.Module, tensors: Mapping[str, Tensor], grow: Grow) -> dict[str, Tensor]:
     """The state of `model`: what the run has in the same shape is not per item and stays; all else gets new rows."""
     learned = dict(model.named_parameters())
     new = {}
@@ -116,9 +164,9 @@ def _grown(model: nn.Module, tensors: dict[str, Tensor], like_items: LikeItems) 
         if given.shape == value.shape:
             new[name] = given
         elif name in learned:
-            new[name] = torch.cat([given, like_items.mean(given)])
+            new[name] = grow(name, given)
         elif name.startswith("items."):
             new[name] = value
         else:
-            new[name] = torch.cat([given, value[len(given) :]])
+            new[name] = torch.cat([given, value[len(given) :].to(given.device)])
     return new

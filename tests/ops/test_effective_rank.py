@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis.effective_rank import collapse_share, entropy_rank, stable_rank, token_rank
+from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank, token_rank
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])

@@ -1,0 +1,185 @@
+"""`fullrank doctor --serve`: what a service needs of this machine, and what it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fullrank.cli.output import Output
+from fullrank.core.errors import UserError
+
+PORT = 8000
+"""Tried where none is named."""
+PACKAGES = ("fastapi", "uvicorn", "orjson", "prometheus-client")
+QUICKER = ("uvloop", "httptools")
+"""A service works without these, more slowly."""
+FILES = 4096
+"""File descriptors below which many clients at once may meet the limit: each connection takes one."""
+REDIS = ("valkey-server", "redis-server")
+ASKED = 20
+"""Requests whose time is told."""
+
+ServedRun = Annotated[
+    Path | None, typer.Option("--run", metavar="RUN", help="With --serve: a run whose time of one list is measured.")
+]
+ServedStore = Annotated[
+    str | None,
+    typer.Option("--store", metavar="STORE", help="With --serve: the store of histories, a file or redis://HOST:PORT."),
+]
+ServedPort = Annotated[
+    int | None,
+    typer.Option(
+        "--port", metavar="N", min=0, max=65535, help=f"With --serve: the port to listen on.  [default: {PORT}]"
+    ),
+]
+
+
+def refuse_without_serve(serve: bool, given: Mapping[str, Any]) -> None:
+    """Raise `UserError` for an option that is about a service where none is checked."""
+    named = [name for name, value in given.items() if value is not None]
+    if named and not serve:
+        raise UserError(
+            f"{' and '.join(named)} has an effect with --serve alone: add it", code="setting-without-effect"
+        )
+
+
+def check(output: Output, run: Path | None, store: str | None, port: int) -> dict[str, Any]:
+    """What a service would find here: {"ok", "problem", "packages", "port", ...}; said in lines too."""
+    found: dict[str, Any] = {
+        "packages": _packages(output), "port": _port(output, port), "processor": _processor(output),
+        "files": _files(output), "redis_server": _redis_server(output), "store": _store(output, store),
+        "run": _run(output, run),
+    }  # fmt: skip
+    problems = [one["problem"] for one in found.values() if isinstance(one, dict) and one.get("problem")]
+    return {"ok": not problems, "problem": "; ".join(problems) or None, **found}
+
+
+def _packages(output: Output) -> dict[str, Any]:
+    found: dict[str, str | None] = {}
+    for name in (*PACKAGES, *QUICKER):
+        found[name] = None
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    output.say("service: " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found.items()))
+    lacking = [name for name in PACKAGES if found[name] is None]
+    install = "pip install 'fullrank[serve]'"
+    slower = [name for name in QUICKER if found[name] is None]
+    if slower and not lacking:
+        output.say(f"  without {' and '.join(slower)} it works more slowly: {install}")
+    return {"versions": found, "problem": f"{', '.join(lacking)} missing: {install}" if lacking else None}
+
+
+def _port(output: Output, port: int) -> dict[str, Any]:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the service does: one that has just ended
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError as error:
+            problem = f"port {port} cannot be listened on ({error.strerror}); choose another one with --port"
+            output.say(problem)
+            return {"port": port, "problem": problem}
+    output.say(f"port {port} of 127.0.0.1 is free")
+    return {"port": port, "problem": None}
+
+
+def _processor(output: Output) -> dict[str, Any]:
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = torch.get_num_threads()
+    output.say(
+        f"{cores} cores for this process, {threads} threads of torch; a service takes one for the event loop and "
+        "--set threads=N for the model"
+    )
+    return {"cores": cores, "torch_threads": threads, "problem": None}
+
+
+def _files(output: Output) -> dict[str, Any]:
+    if sys.platform == "win32":
+        return {"limit": None, "problem": None}
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = soft != resource.RLIM_INFINITY and soft < FILES
+    output.say(f"{soft:,} open files allowed" + (f"; for many clients at once: ulimit -n {FILES}" if few else ""))
+    return {"limit": soft, "most": hard, "problem": None}
+
+
+def _redis_server(output: Output) -> str | None:
+    """Where a Redis or Valkey is, which the tests of the store start; a service may use one anywhere."""
+    found = next((path for name in REDIS if (path := shutil.which(name))), None)
+    output.say(f"redis-server: {found or 'none here (only stores redis://... need one, here or elsewhere)'}")
+    return found
+
+
+def _store(output: Output, address: str | None) -> dict[str, Any]:
+    """Whether the store takes an event and gives it back, and what it promises."""
+    if address is None:
+        output.say("store: none named (--store), so none is tried")
+        return {"address": None, "problem": None}
+    try:
+        facts = asyncio.run(_tried(address))
+    except (UserError, OSError, ModuleNotFoundError) as error:
+        problem = f"the store cannot be used: {' '.join(str(error).split())}"
+        output.say(problem)
+        return {"address": None, "problem": problem}
+    output.say(f"store: {facts['address']} took an event in {facts['write_ms']:.1f} ms; {facts['promise']}")
+    return facts | {"problem": None}
+
+
+async def _tried(address: str) -> dict[str, Any]:
+    from fullrank.serving.stores import Event, open_history_store
+
+    store = open_history_store(address)
+    file = Path(address.removeprefix("sqlite:"))
+    new = not os.path.lexists(file)
+    user = f"fullrank doctor {os.getpid()} {time.time_ns()}"  # nobody's name, and deleted again
+    await store.open()
+    try:
+        await store.ping()
+        begun = time.perf_counter()
+        await store.add_events([Event("1", user, 0, time.time())])
+        spent = time.perf_counter() - begun
+        kept = await store.history(user, 1)
+        await store.delete_user(user)
+        if len(kept) != 1:
+            raise UserError("it did not give back the event that it took", code="history-store-damaged")
+        return {"address": store.address, "promise": store.promise, "write_ms": round(spent * 1000, 3)}
+    finally:
+        await store.close()
+        for end in ("", "-wal", "-shm") if new else ():  # a look leaves nothing
+            Path(f"{file}{end}").unlink(missing_ok=True)
+
+
+def _run(output: Output, path: Path | None) -> dict[str, Any]:
+    """The time of one list of a run, without HTTP."""
+    if path is None:
+        return {"run": None, "problem": None}
+    from fullrank import api
+
+    try:
+        predictor = api.load(path)
+        times = []
+        history = [predictor.catalog.frame["item_id"].head(20).to_list()]
+        for _ in range(ASKED + 1):
+            begun = time.perf_counter()
+            predictor.recommend(history, k=20)
+            times.append(time.perf_counter() - begun)
+    except UserError as error:
+        problem = f"the run cannot answer: {' '.join(str(error).split())}"
+        output.say(problem)
+        return {"run": path, "problem": problem}
+    first, typical = times[0] * 1000, sorted(times[1:])[ASKED // 2] * 1000
+    output.say(f"run: {path} takes {typical:.1f} ms for one list of 20 ({first:.1f} ms the first time), without HTTP")
+    return {"run": path, "ms": round(typical, 2), "first_ms": round(first, 2), "problem": None}

@@ -1,0 +1,397 @@
+"""Evaluation of logged answers: what a service recommended, joined with what its users did afterwards, by version.
+
+    found = evaluate_log("answers", "events.parquet", within=24)
+    found.versions["may"].metrics["hit@10"], found.differences
+
+The targets of an answer are the distinct items of the user's events after it, up to `within` hours later. An answer
+without one says nothing about the list, so it is counted and left out of the means. Answers of one user are no
+independent draws: a user's value is the mean of their answers, and users are what means, errors and intervals go over.
+
+What users did depends on what they were shown. Versions that answered side by side, split by user, are compared
+fairly; those that followed each other also differ by what else has changed in time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Float, Int
+
+from fullrank.core.checks import check_number, check_path, check_texts, check_type, check_whole
+from fullrank.core.errors import UserError, brief
+from fullrank.core.files import write_json
+from fullrank.core.jagged import Jagged
+from fullrank.core.tables import write_table
+from fullrank.data import values
+from fullrank.data.frames import InputTable, unreadable
+from fullrank.data.values import TextIndex, Unit
+from fullrank.evaluation.compare import Comparison
+from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
+from fullrank.inference.requests import check_choice
+from fullrank.metrics import MetricInputs, match
+from fullrank.metrics.names import ACCURACY, Name, expand_metrics
+
+COLUMNS: dict[str, Any] = {
+    "time": pl.Float64, "user": pl.String, "version": pl.String, "source": pl.String, "k": pl.Int32,
+    "items": pl.List(pl.String),
+}  # fmt: skip
+"""Columns of a log that are read here."""
+METRICS = ("hit", "ndcg", "mrr")
+FLIPS = 10_000
+MOST_KS = 5
+"""Lengths of lists, the most frequent ones, at which metrics are computed where none are named."""
+MOST_SAMPLES = 10**5
+
+
+@dataclass(frozen=True)
+class LoggedVersion:
+    """The answers of one version."""
+
+    answers: int
+    """All that are logged."""
+    scored: int
+    """Those with a user who did something afterwards."""
+    users: int
+    """Users of these."""
+    metrics: dict[str, float]
+    """Means over users."""
+    stderr: dict[str, float]
+    interval: dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class LoggedDifference:
+    """b minus a in one metric."""
+
+    a: str
+    b: str
+    paired: bool
+    """On the users that both have answered; else over all users of both, resampled together."""
+    comparison: Comparison
+
+    def dump(self) -> dict[str, Any]:
+        return {"a_version": self.a, "b_version": self.b, "paired": self.paired, **self.comparison.dump()}
+
+
+@dataclass(frozen=True)
+class LoggedEvaluation:
+    """What the logged answers of each version were worth. A number that cannot be told is NaN, null on disk."""
+
+    versions: dict[str, LoggedVersion]
+    """In the order of their first answers."""
+    differences: tuple[LoggedDifference, ...]
+    """Of each version and the one before it."""
+    counts: dict[str, int]
+    """`answers`, `without_user`, `user_without_events`, `without_later_event`, `scored`; and those by `source:NAME`."""
+    protocol: dict[str, Any]
+    rows: pl.DataFrame
+    """A row for each scored answer: user, time, version, k, targets, and each metric (null above the answer's k)."""
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data without the rows; numbers that do not exist are None."""
+        versions = {name: asdict(one) for name, one in self.versions.items()}
+        found = {"versions": versions, "differences": [one.dump() for one in self.differences]}
+        plain: dict[str, Any] = _plain(found)
+        return {**plain, "counts": self.counts, "protocol": self.protocol}
+
+    def save(self, folder: str | Path) -> None:
+        """Write `logged_evaluation.json` and `per_answer.parquet`. Raises `UserError` where the disk refuses."""
+        write_table(self.rows, Path(folder) / "per_answer.parquet")
+        write_json(Path(folder) / "logged_evaluation.json", self.dump())
+
+
+def evaluate_log(
+    log: str | Path,
+    events: Any,
+    *,
+    within: float | None = 24,
+    metrics: Sequence[str] = METRICS,
+    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    time_unit: Unit = "s",
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> LoggedEvaluation:
+    """How good logged answers were: metrics by version with errors and intervals, and differences of versions.
+
+    `log` is the folder that `fullrank serve --log` writes, `events` a file or a DataFrame with the `columns` user, item
+    and time (numbers in `time_unit` since 1970, dates, or ISO 8601). `within`: hours after an answer in which an event
+    counts; None is without end. Times of events are read in whole seconds; one in the second of the answer counts as
+    before it. `metrics` are names of accuracy metrics, at the list lengths that were asked for most where they name
+    none (`ndcg@10`); answers that were asked for fewer items than a metric reads are left out of it.
+
+    Raises `UserError` for a folder without logged answers, for missing columns, and where no user or no event after an
+    answer is in both.
+    """
+    hours = None if within is None else check_number("within", within)
+    if hours is not None and not 0 < hours <= 24 * 36_500:
+        raise UserError(
+            f"within={brief(within)}: give hours above 0 and at most {24 * 36_500:,}, or None",
+            code="setting-out-of-range",
+        )
+    if not 0 < check_number("level", level) < 1:
+        raise UserError(f"level={level} must lie between 0 and 1", code="setting-out-of-range")
+    check_whole("samples", samples, 0, MOST_SAMPLES)
+    check_whole("seed", seed, 0)
+    names = check_texts("metrics", metrics, '["hit", "ndcg@10"]')
+    answers = _read_log(check_path("log", log))
+    happened = _read_events(events, columns, time_unit)
+    scored, counts = _joined(answers, happened, hours)
+    chosen = _names(names, answers["k"], scored.k)
+    table = scored.values(chosen)
+    kept: dict[str, Any] = {"samples": samples, "seed": seed, "level": level}
+    versions: dict[str, LoggedVersion] = {}
+    means: dict[str, dict[str, Float[np.ndarray, "U"]]] = {}
+    order = answers.group_by("version").agg(pl.len(), pl.col("time").min()).sort("time", "version")
+    for name, logged in order.select("version", "len").iter_rows():
+        own = scored.version == name
+        means[name] = {m: _per_user(scored.user[own], value[own], len(scored.users)) for m, value in table.items()}
+        versions[name] = _version(int(logged), scored, own, means[name], **kept)
+    differences = [
+        found
+        for a, b in pairwise(versions)
+        for metric in table
+        for found in _differences(a, b, metric, (means[a][metric], means[b][metric]), **kept)
+    ]
+    protocol = {
+        "kind": "logged answers", "log": str(log), "within_hours": hours, "metrics": [str(one) for one in chosen],
+        "unit": "user", "bootstrap": kept,
+    }  # fmt: skip
+    return LoggedEvaluation(versions, tuple(differences), counts, protocol, scored.frame(table))
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Answers with a target: A rows."""
+
+    users: pl.Series
+    user: Int[np.ndarray, "A"]
+    """Places in `users`."""
+    time: Float[np.ndarray, "A"]
+    version: np.ndarray
+    k: Int[np.ndarray, "A"]
+    lists: Int[np.ndarray, "A k"]
+    truth: Jagged
+
+    def values(self, names: Sequence[Name]) -> dict[str, Float[np.ndarray, "A"]]:
+        """Each metric of each answer; NaN where the answer was asked for fewer items."""
+        inputs = MetricInputs(match(self.lists, self.truth), self.truth.lengths)
+        return {str(name): np.where(self.k >= name.k, name(inputs), np.nan) for name in names}
+
+    def frame(self, table: Mapping[str, Float[np.ndarray, "A"]]) -> pl.DataFrame:
+        own = {"user": self.users.gather(self.user), "time": self.time, "version": self.version.astype(str),
+               "k": self.k, "targets": self.truth.lengths}  # fmt: skip
+        return pl.DataFrame({**own, **table}).with_columns(pl.col(list(table)).fill_nan(None))
+
+
+def _read_log(folder: Path) -> pl.DataFrame:
+    """All answers of a log, by time. Raises `UserError` for a folder without any."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    parts = [folder / name for name in names if name.endswith(".parquet") and not name.startswith(".")]
+    if not parts:
+        raise UserError(
+            f"{str(folder)!r} holds no logged answers (files answers-*.parquet, as `fullrank serve --log` writes them)",
+            code="no-logged-answers",
+        )
+    frames = []
+    for path in parts:
+        try:
+            schema = pl.read_parquet_schema(path)
+            lacking = [name for name in COLUMNS if name not in schema]
+            if lacking:
+                raise UserError(
+                    f"{str(path)!r} has no column {lacking[0]!r}, so it is no part of an answer log "
+                    f"(columns: {', '.join(schema) or 'none'})",
+                    code="not-an-answer-log",
+                )
+            frame = pl.read_parquet(path, columns=list(COLUMNS), glob=False)
+            frames.append(frame.select(pl.col(name).cast(dtype) for name, dtype in COLUMNS.items()))
+        except FileNotFoundError:  # removed meanwhile: too old, or of a forgotten user
+            continue
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            raise unreadable(f"the part {str(path)!r} of the answer log", error) from None
+    found = pl.concat(frames) if frames else pl.DataFrame(schema=COLUMNS)
+    found = found.drop_nulls(["time", "version", "k", "items"]).filter(pl.col("time").is_finite()).sort("time")
+    if found.is_empty():
+        raise UserError(f"the answer log {str(folder)!r} holds no answers", code="no-logged-answers")
+    return found
+
+
+def _read_events(events: Any, columns: Sequence[str], unit: Unit) -> pl.DataFrame:
+    """user, item (text) and seconds of some events. Raises `UserError` for missing columns and values."""
+    check_type("columns", columns, (list, tuple), "the names of the columns of user, item and time")
+    if len(columns) != 3 or len(set(map(str, columns))) != 3:
+        raise UserError(
+            f"columns={brief(columns)}: name three, user, item and time, such as ('user_id', 'item_id', 'timestamp')",
+            code="not-column-names",
+        )
+    check_choice("time_unit", unit, ("s", "ms", "us", "ns"))
+    user, item, when = check_texts("columns", list(columns), "('user_id', 'item_id', 'timestamp')")
+    source = InputTable(events, "the events")
+    for name in (user, item, when):
+        source.require(name, "name the columns of user, item and time by columns=")
+    frame = source.read([user, item, when])
+    if frame.is_empty():
+        raise UserError(f"{source.name} holds no events", code="no-events")
+    users, items = (values.ids(frame[name], f"column {name!r} of {source.name}") for name in (user, item))
+    seconds, _ = values.seconds(frame[when], f"column {when!r} of {source.name}", unit, typed=source.typed)
+    return pl.DataFrame({"user": users.cast(pl.String), "item": items.cast(pl.String), "time": seconds})
+
+
+def _joined(answers: pl.DataFrame, events: pl.DataFrame, hours: float | None) -> tuple[_Scored, dict[str, int]]:
+    """The answers of users who did something afterwards, and how many there are of which kind."""
+    known = answers.filter(pl.col("user").is_not_null())
+    distinct = TextIndex(events["user"].unique().sort())
+    place = distinct.find(known["user"])
+    if (place < 0).all():
+        theirs = "none has a user id" if known.is_empty() else f"such as {brief(known['user'][0], 60)}"
+        raise UserError(
+            f"none of the users of the {len(answers):,} logged answers ({theirs}) has an event (users of the events: "
+            f"such as {brief(events['user'][0], 60)}); are these that service's events, with its ids?",
+            code="no-common-users",
+        )
+    found, place = known.filter(pl.Series(place >= 0)), place[place >= 0]
+    items = TextIndex(events["item"].unique().sort())
+    moments = np.unique(events["time"].to_numpy())
+    width = len(moments) + 1
+    keys = distinct.find(events["user"]) * width + np.searchsorted(moments, events["time"].to_numpy())
+    order = np.argsort(keys, kind="stable")
+    keys, done = keys[order], items.find(events["item"])[order]
+    asked = found["time"].to_numpy()
+    until = np.full(len(asked), len(moments)) if hours is None else np.searchsorted(
+        moments, asked + hours * 3600, side="right"
+    )  # fmt: skip
+    starts = np.searchsorted(keys, place * width + np.searchsorted(moments, asked, side="right"))
+    ends = np.maximum(np.searchsorted(keys, place * width + until), starts)
+    with_event = ends > starts
+    if not with_event.any():
+        window = "" if hours is None else f" within {hours:g} hours"
+        raise UserError(
+            f"no event is behind an answer to its user{window}: answers are from {_date(asked.min())} to "
+            f"{_date(asked.max())}, events of these users from {_date(moments[0])} to {_date(moments[-1])}; give the "
+            "events that came after the answers, and say their time unit where it is not seconds",
+            code="no-event-after-answers",
+        )
+    chosen = found.filter(pl.Series(with_event))
+    counts = {
+        "answers": len(answers), "without_user": len(answers) - len(known),
+        "user_without_events": len(known) - len(found), "without_later_event": len(found) - len(chosen),
+        "scored": len(chosen),
+        **{f"source:{name}": int(n) for name, n in answers.group_by("source").len().sort("source").iter_rows()},
+    }  # fmt: skip
+    truth = Jagged(done, starts[with_event], ends[with_event]).distinct()
+    return _Scored(
+        distinct.values, place[with_event], chosen["time"].to_numpy(), chosen["version"].to_numpy(),
+        chosen["k"].to_numpy(), _lists(chosen["items"], items), truth,
+    ), counts  # fmt: skip
+
+
+def _lists(given: pl.Series, items: TextIndex) -> Int[np.ndarray, "A k"]:
+    """Lists as one array of places in `items`; -1 where an item has no event, or a list is shorter."""
+    lengths = given.list.len().to_numpy().astype(np.int64)
+    flat = given.explode(empty_as_null=False, keep_nulls=False) if len(given) else pl.Series([], dtype=pl.String)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    found = np.full((len(lengths), max(int(lengths.max(initial=0)), 1)), -1, np.int64)
+    found[rows, places] = items.find(flat)
+    return found
+
+
+def _names(given: Sequence[str], logged: pl.Series, scored: Int[np.ndarray, "A"]) -> list[Name]:
+    """Metrics at the most frequent lengths. Raises `UserError` for those that no answer can give."""
+    common = logged.value_counts(sort=True).head(MOST_KS)["k"].to_list()
+    names = expand_metrics(given, sorted(common))
+    if not names:
+        raise UserError("no metrics are named; give some, such as hit or ndcg@10", code="no-metrics")
+    for name in names:
+        if name.base not in ACCURACY:
+            raise UserError(
+                f"the metric {name} reads the catalogue, which an answer log has not (allowed: {', '.join(ACCURACY)})",
+                code="metric-needs-catalogue",
+            )
+    longest = int(scored.max())
+    fitting = [name for name in names if name.k <= longest]
+    if not fitting:
+        raise UserError(
+            f"{names[0]} reads {names[0].k} items, and no answer with a later event was asked for more than {longest}",
+            code="lists-too-short",
+        )
+    return fitting
+
+
+def _per_user(user: Int[np.ndarray, "A"], value: Float[np.ndarray, "A"], users: int) -> Float[np.ndarray, "U"]:
+    """The mean of each user's answers, of those that have a value; NaN for users without any."""
+    has = ~np.isnan(value)
+    counts = np.bincount(user[has], minlength=users)
+    sums = np.bincount(user[has], value[has], users)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _version(
+    answers: int, scored: _Scored, own: Bool[np.ndarray, "A"], per_user: Mapping[str, Float[np.ndarray, "U"]], *,
+    samples: int, seed: int, level: float,
+) -> LoggedVersion:  # fmt: skip
+    mean, stderr, interval = {}, {}, {}
+    for name, means in per_user.items():
+        means = means[~np.isnan(means)]
+        mean[name] = stderr[name] = math.nan
+        interval[name] = (math.nan, math.nan)
+        if len(means):
+            metric = expand_metrics([name], ())
+            found = summarise({name: means}, None, metric, items=0, samples=samples, seed=seed, level=level)
+            mean[name], stderr[name], interval[name] = found.mean[name], found.stderr[name], found.interval[name]
+    return LoggedVersion(answers, int(own.sum()), len(np.unique(scored.user[own])), mean, stderr, interval)
+
+
+def _differences(
+    a: str, b: str, name: str, means: Sequence[Float[np.ndarray, "U"]], *, samples: int, seed: int, level: float
+) -> list[LoggedDifference]:
+    """b - a over all users of both, and where some users have answers of both, on these."""
+    has = [~np.isnan(side) for side in means]
+    if not has[0].any() or not has[1].any():
+        return []
+    found, every, both = [], has[0] | has[1], has[0] & has[1]
+    # one row a user: value and presence of either side, resampled together, so that users of both count as one
+    table = np.stack([*np.nan_to_num(means), *has], 1)[every]
+    drawn = _ratios(table, samples, seed)
+    before, after = (table[:, :2].sum(0) / table[:, 2:].sum(0)).tolist()
+    p = bootstrap_p(drawn) if len(drawn) else math.nan
+    test = f"bootstrap of all users, {len(drawn)} samples"
+    whole = Comparison(name, before, after, after - before, bounds(drawn, level), p, test, len(table))
+    found.append(LoggedDifference(a, b, False, whole))
+    if both.sum() > 1:
+        ours, theirs = (side[both] for side in means)
+        change = theirs - ours
+        span = bounds(resample(change[:, None], samples=samples, seed=seed)[:, 0], level)
+        test = f"paired sign-flip permutation of users, {FLIPS} flips"
+        p, gap = sign_flip(change, FLIPS, seed), float(change.mean())
+        one = Comparison(name, float(ours.mean()), float(theirs.mean()), gap, span, p, test, len(change))
+        found.append(LoggedDifference(a, b, True, one))
+    return found
+
+
+def _ratios(table: Float[np.ndarray, "U 4"], samples: int, seed: int) -> Float[np.ndarray, "S"]:
+    """The difference of both means in each bootstrap sample; samples without a user of either side are left out."""
+    sums = np.array([counts @ table for counts in draws(len(table), samples, seed)]).reshape(-1, 4)
+    sums = sums[(sums[:, 2:] > 0).all(1)]
+    return np.asarray(sums[:, 1] / sums[:, 3] - sums[:, 0] / sums[:, 2])
+
+
+def _date(seconds: Any) -> str:
+    return values.with_date(int(seconds))
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _plain(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_plain(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

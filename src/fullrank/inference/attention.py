@@ -1,0 +1,110 @@
+"""Attention weights of a model that answers: which share of its attention each event of a history gets, layer by layer.
+
+Forward hooks note what every attention was given; the model runs exactly as it does when it recommends. Diagnostics of
+a whole sample and the explanation of one request read the same numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from fullrank.data.batch import Batch, Model
+
+WEIGHTS = 1 << 22
+"""Most attention weights (users x heads x positions x positions) made at once, 4 bytes each."""
+
+
+@dataclass(frozen=True)
+class AttentionInput:
+    """What one attention was given."""
+
+    layer: int
+    module: Any
+    """Satisfies `attention.Attention`."""
+    x: Tensor
+    """[B, T, D], behind the norm where the block has one before it."""
+    batch: Batch
+
+
+def blocks_of(model: Model) -> list[nn.Module]:
+    """The blocks of a model's encoder (of the inner one, where an encoder holds another); none for other models."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(getattr(module, "blocks", None), nn.ModuleList):
+            return list(cast(nn.ModuleList, module.blocks))
+    return []
+
+
+def attention_of(block: nn.Module) -> Any | None:
+    """A block's attention, where it has one that shows its weights and names its matrices."""
+    found = getattr(block, "attention", None)
+    whole = all(callable(getattr(found, name, None)) for name in ("weights", "apply_weights", "matrices"))
+    return found if whole else None
+
+
+def weights_of(given: AttentionInput) -> Iterator[tuple[slice, Batch, Tensor]]:
+    """Rows, their batch and their attention weights [b, H, T, T] (zero for padded queries), some rows at a time.
+
+    A run of rows is cut to its own longest history; what is cut off is padding.
+    """
+    batch, heads = given.batch, given.module.heads
+    width = int(batch.items.shape[1])
+    some = max(1, WEIGHTS // max(1, heads * width * width))
+    for low in range(0, len(batch.items), some):
+        rows = slice(low, min(low + some, len(batch.items)))
+        part = trim(batch, rows)
+        made = given.module.weights(given.x[rows, : part.items.shape[1]], part)
+        yield rows, part, made * part.valid[:, None, :, None]
+
+
+def trim(batch: Batch, rows: slice) -> Batch:
+    """Some rows of a batch, without the padding that none of them needs."""
+    longest = max(1, int(batch.lengths[rows].max()))
+    kept: dict[str, Any] = {}
+    for name, value in vars(batch).items():
+        if isinstance(value, Tensor):
+            kept[name] = value[rows, :longest] if value.ndim > 1 else value[rows]
+    return replace(batch, **kept)
+
+
+def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T"]:
+    """The weights of each row's last place over the sum of their absolute values in the window, signed; 0 elsewhere."""
+    at = (batch.lengths - 1).clamp_min(0)[:, None, None, None].expand(-1, weights.shape[1], 1, weights.shape[3])
+    own = weights.gather(2, at)[:, :, 0].float() * window[:, None]
+    return own / own.abs().sum(-1, keepdim=True).clamp_min(1e-30)
+
+
+def note_attentions(model: Model, found: list[AttentionInput]) -> list[Any]:
+    """Hooks that append to `found` what each attention is given from now on; call `remove()` of each when done.
+
+    Only what runs in the thread that called this is noted: others may be answering from the same model.
+    """
+    owner = threading.get_ident()
+
+    def hook(layer: int, module: nn.Module) -> Any:
+        def note(_: nn.Module, given: tuple[Any, ...]) -> None:
+            if threading.get_ident() == owner:
+                found.append(AttentionInput(layer, module, given[0], given[1]))
+
+        return module.register_forward_pre_hook(note)
+
+    modules = [(layer, attention_of(block)) for layer, block in enumerate(blocks_of(model))]
+    return [hook(layer, module) for layer, module in modules if module is not None]
+
+
+@contextmanager
+def noted_attentions(model: Model) -> Iterator[list[AttentionInput]]:
+    """The list to which each attention of the model appends what it is given, inside the block."""
+    found: list[AttentionInput] = []
+    hooks = note_attentions(model, found)
+    try:
+        yield found
+    finally:
+        for one in hooks:
+            one.remove()

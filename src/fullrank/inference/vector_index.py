@@ -1,0 +1,325 @@
+"""Vector index: approximate top-k over the item vectors of large catalogues, with the recall that was measured.
+
+Items lie in cells around centroids (inverted file, Sivic and Zisserman, ICCV 2003) as 8-bit codes of their difference
+from the centroid, in faiss. A query reads the codes of the `probes` best cells, and the best `rerank` items by code are
+scored again with the true vectors (`vector_search.py`). `flat_int8` keeps 8-bit codes of all items without cells.
+
+When an index is built, its recall against exact search is measured on vectors of users, and more cells are read until
+it reaches what was asked for. The figure is stored with the index, which opens only beside the vectors that it was
+built from. Needs faiss (`pip install 'fullrank[codes]'`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fullrank import __version__
+from fullrank.core.bounds import MOST_COUNT, MOST_LIST
+from fullrank.core.errors import UserError
+from fullrank.core.files import open_whole, require_replaceable, whole_folder, write_json
+from fullrank.core.log import logger
+from fullrank.core.spec import Spec
+from fullrank.data import manifest as manifests
+from fullrank.data.batch import DenseScorer, Scorer
+from fullrank.inference.exact import top_k
+from fullrank.inference.filters import BatchFilter
+from fullrank.inference.vector_search import VectorSearch, the_library
+
+log = logger(__name__)
+
+FORMAT, VERSION, CODES = "fullrank.index", 1, "index.faiss"
+AGAIN = "build the index again"
+FORM = manifests.FolderFormat(
+    "vector index", "an index of item vectors", "make one with VectorIndex.build(...).save", FORMAT, VERSION, AGAIN
+)
+K, LONG = 10, 100
+"""Lengths of the lists whose recall is measured."""
+WORTH_IT = 50_000
+"""Items from which on a service should have an index: below, exact search takes less than a millisecond a request."""
+TRAINED = 40
+"""Items per cell from which centroids are learned; faiss asks for 39."""
+ROUNDS = 8
+"""Rounds of k-means; more do not raise recall at equal work on a million items."""
+
+
+class IndexSettings(Spec):
+    """How an index is built."""
+
+    kind: Literal["ivf", "flat_int8"] = "ivf"
+    """Cells of 8-bit codes, of which the best are read; or 8-bit codes of all items, which are all read."""
+    rerank: int = Field(40, ge=1, le=MOST_LIST)
+    """Items scored again with their true vectors (at least half as many again as the list is long)."""
+    recall: float = Field(0.99, ge=0, le=1)
+    """Share of the true best 10 that lists have to hold: more cells are read until they do."""
+    cells: int | None = Field(None, ge=1, le=65536)
+    """Cells; null is 4 sqrt(items)."""
+    probes: int | None = Field(None, ge=1, le=65536)
+    """Cells that a query reads; null is as many as the recall asks for."""
+    users: int = Field(1024, ge=1, le=MOST_COUNT)
+    """Most user vectors on which recall is measured."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> IndexSettings:
+        given = [name for name in ("cells", "probes") if getattr(self, name) is not None]
+        if given and self.kind != "ivf":
+            raise UserError(
+                f"{given[0]} has no effect with kind={self.kind}: leave it out", code="setting-without-effect"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class IndexFacts:
+    """What is known of an index; all of it is stored."""
+
+    kind: str
+    items: int
+    width: int
+    rerank: int
+    cells: int
+    """0: it has none."""
+    probes: int
+    recall: float
+    """Of the true best 10, the share in the first 10 found, mean over `users`; an item with the score of the tenth
+    counts as one of them."""
+    recall_error: float
+    """Its standard error."""
+    recall_100: float
+    """The same for lists of 100."""
+    recall_codes: float
+    """Recall of the first 10 without scoring again: what the 8-bit codes alone are worth."""
+    users: int
+    """Vectors of users on which recall was measured."""
+    real_users: bool
+    """False: they were sums of item vectors."""
+    train_seconds: float
+    add_seconds: float
+    measure_seconds: float
+    bytes: int
+    """Of the index in memory and on disk, without the item vectors."""
+    vectors: str
+    """SHA-256 of the item vectors."""
+    faiss: str
+
+
+class VectorIndex:
+    """An index and the search with it: a `Search` of `inference/search.py` for models that score by inner products.
+
+    Safe from many threads. A list may lack an item of the exact one (`facts.recall`); what filters refuse is never
+    shown, scores are exact, and a list is full while items remain. The table of a scorer may have grown by items behind
+    those of the index: they are scored one by one. Rows of the index's own items have to be as they were.
+    """
+
+    def __init__(self, index: Any, facts: IndexFacts):
+        self.index, self.facts = index, facts
+        self._search = VectorSearch(index, facts.items, facts.cells, facts.probes, facts.rerank)
+
+    def __call__(
+        self, scorer: Scorer, k: int, filters: BatchFilter | None = None
+    ) -> tuple[Float[Tensor, "B k"], Tensor]:
+        """The k best items of each row found, as `top_k` gives them. Raises `UserError` where `top_k` does."""
+        return self._search(scorer, k, filters)
+
+    @staticmethod
+    def build(
+        vectors: Float[np.ndarray, "V D"],
+        users: Float[np.ndarray, "U d"] | None = None,
+        settings: IndexSettings | None = None,
+        *,
+        threads: int | None = None,
+        seed: int = 0,
+    ) -> VectorIndex:
+        """An index of these item vectors (`Predictor.item_vectors`), its recall measured on these vectors of users.
+
+        Without `users` (`Predictor.user_vectors` of sampled histories), recall is measured on sums of two items'
+        vectors, which says less. A million items of width 64 take about 40 seconds of one core's time. Raises
+        `UserError` for vectors that are no finite numbers.
+        """
+        faiss = the_library()
+        settings = settings or IndexSettings()
+        table = _checked(vectors, "item vectors")
+        draw = np.random.default_rng(seed)
+        real = users is not None and len(users) > 0
+        asked = _checked(users, "user vectors") if users is not None and real else _sums(table, settings.users, draw)
+        if asked.shape[1] != table.shape[1]:
+            raise UserError(
+                f"user vectors have {asked.shape[1]} numbers, item vectors {table.shape[1]}: give those of one model",
+                code="vectors-of-other-width",
+            )
+        asked = asked[np.sort(draw.permutation(len(asked))[: settings.users])]
+        before = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(threads or os.cpu_count() or 1)
+        try:
+            began = time.perf_counter()
+            index, cells = _trained(table, settings, draw)
+            trained = time.perf_counter()
+            index.add(table)
+            added = time.perf_counter()
+        finally:
+            faiss.omp_set_num_threads(before)
+        measured = _measure(index, cells, table, asked, settings)
+        facts = IndexFacts(
+            kind=settings.kind, items=len(table), width=table.shape[1], rerank=settings.rerank, cells=cells,
+            **measured, users=len(asked), real_users=real,
+            train_seconds=round(trained - began, 2), add_seconds=round(added - trained, 2),
+            measure_seconds=round(time.perf_counter() - added, 2), bytes=len(faiss.serialize_index(index)),
+            vectors=hash_of(table), faiss=faiss.__version__,
+        )  # fmt: skip
+        log.info(
+            f"index of {facts.items:,} items: recall@{K} {facts.recall:.4f}, {facts.bytes / 2**20:.0f} MB, "
+            f"{facts.probes} of {facts.cells} cells read"
+        )
+        return VectorIndex(index, facts)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index and its facts, all or nothing; an index that is there is replaced."""
+        faiss = the_library()
+        require_replaceable(Path(folder), "vector index", is_index, {manifests.NAME, CODES}.__contains__)
+        with whole_folder(folder, "the build of an index") as part:
+            with open_whole(part / CODES) as file:
+                file.write(faiss.serialize_index(self.index).data)
+            files = manifests.describe_files(part)
+            header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__}
+            whole = header | {"facts": asdict(self.facts), "content": manifests.content(files), "files": files}
+            write_json(part / manifests.NAME, manifests.sealed(whole))
+
+    @staticmethod
+    def open(folder: str | Path, vectors: Float[np.ndarray, "V D"]) -> VectorIndex:
+        """The index of these item vectors that `save` wrote.
+
+        Raises `UserError` where there is none, for a damaged one, and for one of other vectors
+        (`index-of-other-vectors`).
+        """
+        faiss = the_library()
+        folder = Path(folder)
+        manifest = manifests.read_header(folder, FORM)
+        facts = _facts_of(manifest, folder)
+        manifests.check_files(folder, manifest["files"], {CODES}, {CODES}, AGAIN)
+        manifests.verify_hashes(folder, manifest, AGAIN)
+        table = _checked(vectors, "item vectors")
+        if table.shape != (facts.items, facts.width) or hash_of(table) != facts.vectors:
+            raise UserError(
+                f"the index {str(folder)!r} was built from other item vectors ({facts.items:,} of width {facts.width}; "
+                f"given are {len(table):,} of width {table.shape[1]}): {AGAIN} from those of this model",
+                code="index-of-other-vectors",
+            )
+        try:
+            index = faiss.deserialize_index(np.fromfile(folder / CODES, np.uint8))
+        except RuntimeError as error:
+            raise manifests.damaged_file(folder / CODES, str(error), AGAIN) from None
+        return VectorIndex(index, facts)
+
+    def require(self, floor: float) -> None:
+        """Raise `UserError` (`recall-below-floor`) unless the recall measured is at least `floor`."""
+        if not self.facts.recall >= floor:
+            raise UserError(
+                f"the index finds {self.facts.recall:.4f} of the true best {K} items and {floor} are asked for: build "
+                "it with a larger rerank or more cells, lower the floor, or serve with exact search",
+                code="recall-below-floor",
+            )
+
+
+def is_index(folder: Path) -> bool:
+    """Whether a folder says that it holds an index (of any version)."""
+    try:
+        return bool(manifests.load_manifest(folder).get("format") == FORMAT)
+    except UserError:
+        return False
+
+
+def hash_of(vectors: Float[np.ndarray, "V D"]) -> str:
+    """SHA-256 of vectors in float32, row after row."""
+    return hashlib.sha256(np.ascontiguousarray(vectors, np.float32).data).hexdigest()
+
+
+def _checked(vectors: np.ndarray, what: str) -> Float[np.ndarray, "n D"]:
+    found = np.ascontiguousarray(vectors, np.float32)
+    if found.ndim != 2 or not found.size or not np.isfinite(found).all():
+        raise UserError(
+            f"the {what} have shape {tuple(found.shape)} and must be a table of finite numbers with at least one row: "
+            "has training diverged?",
+            code="vectors-not-finite",
+        )
+    return found
+
+
+def _sums(table: Float[np.ndarray, "V D"], count: int, draw: np.random.Generator) -> Float[np.ndarray, "n D"]:
+    """One item and half of another: stand-ins for users."""
+    first, second = draw.integers(0, len(table), (2, count))
+    return table[first] + table[second] / 2
+
+
+def _trained(table: np.ndarray, settings: IndexSettings, draw: np.random.Generator) -> tuple[Any, int]:
+    """An empty faiss index that has seen a sample of the items, and its number of cells."""
+    faiss = the_library()
+    items, width = table.shape
+    codes = faiss.ScalarQuantizer.QT_8bit
+    if settings.kind == "flat_int8":
+        index, cells = faiss.IndexScalarQuantizer(width, codes, faiss.METRIC_INNER_PRODUCT), 0
+    else:
+        usual = min(round(4 * items**0.5), max(items // TRAINED, 1), 65536)
+        cells = min(settings.cells or usual, items)
+        index = faiss.IndexIVFScalarQuantizer(faiss.IndexFlatIP(width), width, cells, codes, faiss.METRIC_INNER_PRODUCT)
+        index.cp.niter, index.cp.min_points_per_centroid = ROUNDS, 1  # 1: no warning on stderr
+        index.cp.seed = int(draw.integers(2**31 - 1))
+        index.cp.max_points_per_centroid = TRAINED
+    count = min(items, max(cells * TRAINED, 100_000))
+    index.train(table if count == items else table[np.sort(draw.choice(items, count, replace=False))])
+    return index, cells
+
+
+def _measure(index: Any, cells: int, table: np.ndarray, asked: np.ndarray, settings: IndexSettings) -> dict[str, Any]:
+    """Probes, and recall with them: cells are added by steps of a third until the recall asked for is passed.
+
+    Passed is it by a mean that exceeds it by its own standard error, so that other users find as much.
+    """
+    scorer = DenseScorer(torch.from_numpy(asked), torch.from_numpy(table))
+    k, long = min(K, len(table)), min(LONG, len(table))
+    best = torch.cat([
+        top_k(DenseScorer(some, scorer.table), long)[0] for some in scorer.vectors.split(256)
+    ])  # fmt: skip
+
+    def shares(search: Callable[..., tuple[Tensor, Tensor]], length: int) -> Tensor:
+        values, _ = search(scorer, length, None)
+        least = best[:, length - 1 : length]
+        return (values >= least - 1e-5 * least.abs()).double().mean(1)
+
+    probes = settings.probes or max(cells // 256, 1)
+    while True:
+        probes = min(probes, max(cells, 1))
+        search = VectorSearch(index, len(table), cells, probes, settings.rerank)
+        each = shares(search, k)
+        mean, error = float(each.mean()), float(each.std(correction=0)) / len(each) ** 0.5
+        if settings.probes or probes >= cells or mean - error >= settings.recall:
+            break
+        probes += -(-probes // 3)
+    ids = torch.from_numpy(search.nearest(asked, k))
+    scores = torch.einsum("bd,bkd->bk", scorer.vectors, scorer.table[ids.clamp_min(0)]).masked_fill(ids < 0, -torch.inf)
+    least = best[:, k - 1 : k]
+    return {
+        "probes": probes if cells else 0, "recall": round(mean, 5), "recall_error": round(error, 5),
+        "recall_100": round(float(shares(search, long).mean()), 5),
+        "recall_codes": round(float((scores >= least - 1e-5 * least.abs()).double().mean()), 5),
+    }  # fmt: skip
+
+
+def _facts_of(manifest: dict[str, Any], folder: Path) -> IndexFacts:
+    tree = manifest.get("facts")
+    names = {field.name for field in fields(IndexFacts)}
+    if manifests.SEAL not in manifest or not isinstance(tree, dict) or set(tree) != names:
+        raise manifests.incomplete_manifest(folder, "lacks its seal or the facts of an index", AGAIN)
+    if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("content"), str):
+        raise manifests.incomplete_manifest(folder, "lacks 'files' or 'content'", AGAIN)
+    return IndexFacts(**tree)

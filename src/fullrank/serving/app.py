@@ -1,0 +1,80 @@
+"""The application: FastAPI with the service's routes, its middleware, and its life from start to shutdown."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from fullrank import __version__
+from fullrank.core.errors import UserError
+from fullrank.serving.guard import Guard
+from fullrank.serving.keys import Access, Keys
+from fullrank.serving.limits import HostRule, RateLimit
+from fullrank.serving.page import Page
+from fullrank.serving.problems import install
+from fullrank.serving.routes import events, items, operations, recommend, versions
+from fullrank.serving.service import Service
+from fullrank.serving.settings import ServeSettings
+from fullrank.serving.telemetry import AccessLog, Telemetry
+from fullrank.serving.tracing import Tracing
+
+SWITCH = 2e-4
+"""Seconds after which a thread of Python lets another run: the event loop does not wait for the model thread longer."""
+ENVIRONMENT = "FULLRANK_SERVE"
+"""Variable in which a process of several finds its settings, as JSON."""
+
+
+def build_app(settings: ServeSettings) -> FastAPI:
+    """The app of one process."""
+    telemetry, tracing = Telemetry(), Tracing.open()
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+        sys.setswitchinterval(SWITCH)
+        service = Service(settings, telemetry, tracing)
+        app.state.service = service
+        try:
+            await service.open()
+            yield
+        except UserError as error:
+            app.state.failure = error  # uvicorn would tell a traceback
+            raise
+        finally:
+            await service.close()
+
+    app = FastAPI(
+        title="fullrank", version=__version__, summary="Recommendations from a trained model.", lifespan=life,
+        docs_url=None, redoc_url=None,  # both load scripts of another host
+    )  # fmt: skip
+    for module in (recommend, events, items, versions, operations):
+        module.add(app)
+    install(app)
+    app.state.page = page = Page()
+    keys = None if settings.keys is None else Keys.open(settings.keys)
+    app.add_middleware(
+        Guard,
+        access=Access(keys),
+        hosts=HostRule(settings.hosts) if keys is None else None,
+        rate=None if settings.rate is None else RateLimit(settings.rate, settings.burst),
+        body_most=settings.body_most,
+        pages={"/": page.headers["Content-Security-Policy"]},
+        telemetry=telemetry,
+        access_log=AccessLog() if settings.access_log else None,
+        tracing=tracing,
+    )
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The app of one process of several, started by uvicorn."""
+    tree: dict[str, Any] = json.loads(os.environ[ENVIRONMENT])
+    return build_app(ServeSettings.parse(tree))

@@ -1,0 +1,176 @@
+"""Batcher: one model thread that answers whatever queued while the last batch ran.
+
+No timed window: under light load a request goes alone and at once, under load batches grow by themselves. The queue is
+bounded: what does not fit is refused at once (`Overloaded`), and what waited too long is given up (`Late`), so a burst
+costs some requests and not all of them their latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import inf
+from queue import SimpleQueue
+from typing import Any
+
+from fullrank.core.errors import UserError
+from fullrank.core.log import logger
+
+log = logger(__name__)
+
+
+class Overloaded(UserError):
+    """More requests wait than the queue holds."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting:,} requests wait already; come back in a second", code="overloaded")
+
+
+class Late(UserError):
+    """A request that waited longer than it may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer within {seconds:g} seconds; come back in a second", code="deadline")
+
+
+@dataclass(slots=True)
+class Job:
+    """A request in the queue."""
+
+    answer: Callable[[Sequence[Any]], Sequence[Any]]
+    """What answers requests of its group, on the model thread."""
+    group: Hashable
+    """Requests of one group go through the model together."""
+    ask: Any
+    future: asyncio.Future[Any]
+    since: float
+
+
+class Batcher:
+    """The queue and its thread; `submit` and `call` are for the event loop that it was started in."""
+
+    def __init__(
+        self,
+        *,
+        most: int = 64,
+        queue: int = 512,
+        timeout: float = 2.0,
+        observe: Callable[[int, float, float], None] = lambda size, waited, took: None,
+    ):
+        """`observe` is told the size of each batch, the seconds that its oldest waited, and those that it took."""
+        self.most, self.queue, self.timeout, self._observe = most, queue, timeout, observe
+        self.waiting = 0
+        """Requests that have no answer yet."""
+        self.shed = 0
+        """Requests refused so far because the queue was full."""
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the model thread; to be called in the event loop that will submit."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="fullrank-model", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Answer what waits, then end the thread."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(self._thread.join, 30)
+            self._thread = None
+
+    def submit(
+        self, answer: Callable[[Sequence[Any]], Sequence[Any]], ask: Any, group: Hashable = None
+    ) -> asyncio.Future[Any]:
+        """A future of the answer. Raises `Overloaded` where the queue is full."""
+        assert self._loop is not None
+        if self.waiting >= self.queue:
+            self.shed += 1
+            raise Overloaded(self.waiting)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.waiting += 1
+        self._jobs.put(Job(answer, group, ask, future, time.perf_counter()))
+        return future
+
+    async def call(self, work: Callable[[], Any]) -> Any:
+        """Run something else on the model thread, between two batches: what must not meet a forward pass.
+
+        The bound of the queue and the deadline are for requests, and this is none.
+        """
+        assert self._loop is not None
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.waiting += 1
+        self._jobs.put(Job(lambda asks: [work() for _ in asks], object(), None, future, inf))
+        return await future
+
+    def _run(self) -> None:
+        while True:
+            jobs = self._take()
+            if jobs is None:
+                return
+            self._answer(jobs)
+
+    def _take(self) -> list[Job] | None:
+        """What queued, at most `most`; None once the queue is closed."""
+        first = self._jobs.get()
+        if first is None:
+            return None
+        jobs = [first]
+        while len(jobs) < self.most and not self._jobs.empty():  # this thread alone takes, so none is gone
+            job = self._jobs.get()
+            if job is None:
+                self._jobs.put(None)  # behind what was submitted before the close
+                break
+            jobs.append(job)
+        return jobs
+
+    def _answer(self, jobs: list[Job]) -> None:
+        started = time.perf_counter()
+        waited = max(started - jobs[0].since, 0.0)
+        groups: dict[Hashable, list[Job]] = {}
+        done: list[tuple[asyncio.Future[Any], Any]] = []
+        for job in jobs:
+            if job.future.cancelled():
+                done.append((job.future, None))
+            elif started - job.since > self.timeout:
+                done.append((job.future, Late(self.timeout)))
+            else:
+                groups.setdefault(job.group, []).append(job)
+        for some in groups.values():
+            done += zip((job.future for job in some), answers_of(some), strict=True)
+        self._observe(len(jobs), waited, time.perf_counter() - started)
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, done)
+        except RuntimeError:  # the loop has closed: nobody waits any more
+            return
+
+    def _deliver(self, done: list[tuple[asyncio.Future[Any], Any]]) -> None:
+        """On the event loop."""
+        self.waiting -= len(done)
+        for future, answer in done:
+            if future.done():
+                continue
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+
+def answers_of(jobs: list[Job]) -> list[Any]:
+    """The answers of one group. Where the batch fails, each request is tried alone, so one cannot spoil the others."""
+    try:
+        found = list(jobs[0].answer([job.ask for job in jobs]))
+        if len(found) != len(jobs):
+            raise RuntimeError(f"{len(found)} answers for {len(jobs)} requests")
+        return found
+    except Exception as error:  # told to whoever asked; the thread has to live on
+        if len(jobs) == 1:
+            if not isinstance(error, UserError):
+                log.exception("a request failed")
+            return [error]
+        return [one for job in jobs for one in answers_of([job])]

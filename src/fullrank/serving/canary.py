@@ -1,0 +1,401 @@
+"""Check of a new version before it answers anybody: its files, that it opens and answers, and that it is not worse.
+
+Canaries are histories whose next event is known: users of the history store (their last event is the target) or a
+table of events. The new version and the one that answers are asked for all of them. The new one is refused where an
+answer is short, not finite or holds what was refused, and where its hit rate or nDCG is worse: the 95 % interval of the
+paired difference lies below zero and the loss is above the tolerance, or less than half is left.
+
+Events on which the new version was trained flatter it. A worse model may pass on them; a good one is not refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+from pydantic import Field
+
+from fullrank.core.bounds import MOST_COUNT, MOST_LIST, Share
+from fullrank.core.errors import UserError
+from fullrank.core.log import logger
+from fullrank.core.spec import Spec
+from fullrank.data import values
+from fullrank.data.frames import InputTable
+from fullrank.evaluation.statistics import bounds, resample
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED
+from fullrank.run import Run
+from fullrank.serving.requests import Ask
+from fullrank.serving.stores import HistoryStore
+from fullrank.verification import verify
+
+log = logger(__name__)
+
+AT_ONCE = 8
+"""Canaries of one forward pass: requests of users wait no longer than that for it."""
+FEWEST = 20
+"""Canaries below which quality is not judged."""
+FEWEST_HITS = 10
+"""Hits of the version that answers below which half of them is no catastrophe, but chance."""
+SAMPLES = 1000
+Model = Any
+"""A `ServedModel`: `items` (with `catalog` and `barred`) or `predictor`, `answer`, and perhaps `recall`."""
+
+
+class CanarySettings(Spec):
+    """How a new version is checked."""
+
+    requests: int = Field(200, ge=1, le=MOST_COUNT)
+    """Canaries that are asked."""
+    k: int = Field(20, ge=1, le=MOST_LIST)
+    """Length of their lists."""
+    history: int = Field(200, ge=1, le=MOST_LIST)
+    """Most events of a canary's history."""
+    tolerance: Share = 0.05
+    """Relative loss of hit rate and nDCG up to which a version is not refused."""
+    remaining: Share = 0.5
+    """Share of hit rate below which a version is refused whatever the interval says."""
+    known: Share = 0.9
+    """Least share of the answering version's items, and of the canaries' events, that a new version knows."""
+    recall: Share = 0.98
+    """Least recall of its index against exact lists, where it has an index."""
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One history, oldest first, and what its user chose next; external ids."""
+
+    items: tuple[int | str, ...]
+    times: tuple[float, ...]
+    target: int | str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    figure: float | None = None
+    bound: float | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        numbers = "" if self.figure is None else f" {self.figure:.4g}"
+        limit = "" if self.bound is None else f" (bound {self.bound:.4g})"
+        return f"{self.name}{numbers}{limit}{': ' + self.detail if self.detail else ''}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a version may answer, and why."""
+
+    version: str
+    against: str | None
+    """The version that answered then."""
+    manifest: str
+    identity: str
+    checks: tuple[Check, ...]
+    seconds: float
+    at: float
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    @property
+    def reason(self) -> str:
+        """What it was refused for; empty where it was not."""
+        return "; ".join(str(check) for check in self.checks if not check.ok)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {**asdict(self), "checks": [asdict(check) for check in self.checks], "ok": self.ok}
+
+    @classmethod
+    def read(cls, body: dict[str, Any]) -> Verdict | None:
+        """The inverse of `dump`; None for what it did not write."""
+        try:
+            checks = tuple(Check(**check) for check in body["checks"])
+            own = {name: body[name] for name in cls.__dataclass_fields__ if name != "checks"}
+            return cls(checks=checks, **own)
+        except (KeyError, TypeError):
+            return None
+
+
+RunOnModel = Callable[[Callable[[], Any]], Any]
+"""Runs a step where models may be used (`ServedModel.answer` is of the model thread) and gives what it gave."""
+
+
+def here(step: Callable[[], Any]) -> Any:
+    """Run a step at once, in this thread."""
+    return step()
+
+
+async def sample_canaries(store: HistoryStore, settings: CanarySettings, seed: int = 0) -> list[Canary]:
+    """Canaries of users of the history store; fewer where it has fewer. Raises `StoreUnavailable`."""
+    found: list[Canary] = []
+    for user in await store.sample_users(2 * settings.requests, seed):
+        events = await store.history(user, settings.history + 1)
+        found += _canary([event.item for event in events], [event.time for event in events])
+        if len(found) == settings.requests:
+            break
+    return found
+
+
+def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
+    """Canaries of a table with the columns user_id, item_id and timestamp. Raises `UserError` for another table."""
+    source = InputTable(path, "the canaries")
+    columns = ["user_id", "item_id", "timestamp"]
+    for name in columns:
+        source.require(name, "it needs user_id, item_id and timestamp")
+    frame = source.read(columns)
+    users, items = (
+        values.ids(frame[name], f"column {name!r} of {source.name}", typed=source.typed) for name in columns[:2]
+    )
+    seconds, order = values.in_time(frame["timestamp"], f"column 'timestamp' of {source.name}", typed=source.typed)
+    table = pl.DataFrame({"user": users, "item": items, "time": seconds})
+    table = table if order is None else table[order]
+    by_user = table.group_by("user", maintain_order=True).agg(pl.all().tail(settings.history + 1))
+    rows = by_user.filter(pl.col("item").list.len() > 1)
+    if len(rows) > settings.requests:
+        rows = rows.sample(settings.requests, seed=0)
+    found = [one for items, times in rows.select("item", "time").iter_rows() for one in _canary(items, times)]
+    if not found:
+        raise UserError(
+            f"{source.name} has no user with two events of different items, so nothing can be asked of a new version",
+            code="no-canaries",
+        )
+    return found
+
+
+def check_files(path: Path) -> list[Check]:
+    """Whether the files of a run are as they were written, and the run one that recommends."""
+    try:
+        found = verify(path)
+        found.require_ok()
+        if found.kind != "run":
+            return [Check("files", False, detail=f"this is a {found.kind}, and no run")]
+        problem = Run.open(path).spec.problem
+    except UserError as error:
+        return [Check("files", False, detail=str(error))]
+    recommends = problem == "retrieval"
+    return [
+        Check("files", True, len(found.files), detail="; ".join(found.notes)),
+        Check("problem", recommends, detail="" if recommends else f"it is of {problem}, and recommends nothing"),
+    ]
+
+
+def check_model(
+    model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings, run: RunOnModel = here
+) -> list[Check]:
+    """All that is asked of an opened version, beside the one that answers now (None: none does)."""
+    checks = [*_check_catalogue(model, active, canaries, settings), *_check_columns(model, active)]
+    recall = getattr(model, "recall", None)
+    if recall is not None:
+        checks.append(Check("recall", bool(recall >= settings.recall), float(recall), settings.recall))
+    if not all(check.ok for check in checks):  # what cannot be looked up is not worth asking
+        return checks
+    asked = list(canaries) or _made_up(model if active is None else active)
+    answers = asked_all(model, asked, settings.k, run)
+    checks += _check_answers(model, asked, answers, settings)
+    if checks[-1].ok and canaries and active is not None:
+        checks += _check_quality(canaries, answers, asked_all(active, canaries, settings.k, run), settings)
+    return checks
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a version answered to one canary."""
+
+    items: tuple[int | str, ...]
+    finite: bool
+    refused: int
+    """Items of the list that the request had refused."""
+    short: int
+    """Places that should have been filled and are not."""
+
+
+def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel = here) -> list[Asked]:
+    """The answers of a version to all canaries, a few at a time."""
+    found: list[Asked] = []
+    for first in range(0, len(canaries), AT_ONCE):
+        some = canaries[first : first + AT_ONCE]
+        found += run(partial(_asked, model, some, k))
+    return found
+
+
+def catalog_of(model: Model) -> Any:
+    """The catalogue that a version ranks, with the items that were added to it."""
+    items = getattr(model, "items", None)
+    return model.predictor.catalog if items is None else items.catalog
+
+
+def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
+    """Every other request excludes an item, so that filters are asked for too."""
+    catalog = catalog_of(model)
+    barred = np.asarray(getattr(getattr(model, "items", None), "barred", np.zeros(catalog.size, bool)))
+    predictor = getattr(model, "predictor", None)
+    timed = getattr(getattr(predictor, "model", None), "reads_times", False)
+    budget = getattr(predictor, "budget", AS_TRAINED)
+    ranked = getattr(getattr(model, "state", None), "ranker", None) is not None
+    asks, refused = [], []
+    for place, canary in enumerate(canaries):
+        numbers = numbers_of(catalog, canary.items)
+        times = np.asarray(canary.times).astype(np.int64)[numbers >= 0]
+        numbers = numbers[numbers >= 0]
+        excluded = np.zeros(0, np.int64)
+        if place % 2 and len(free := np.flatnonzero(~barred)):
+            excluded = free[[place % len(free)]]
+            if catalog.ids[int(excluded[0])] == canary.target:
+                excluded = excluded[:0]
+        asks.append(
+            Ask(
+                numbers, k, times=times if timed else None, excluded=excluded, budget=budget, ranked=ranked,
+                user=f"canary-{place}",
+            )
+        )  # fmt: skip
+        out = barred.copy()
+        out[numbers] = out[excluded] = True
+        refused.append(out)
+    found = []
+    for answer, out in zip(model.answer(asks), refused, strict=True):
+        ids = np.asarray(answer.ids, np.int64)
+        inside = ids[(ids >= 0) & (ids < catalog.size)]
+        bad = len(ids) - len(inside) + int(out[inside].sum()) + len(inside) - len(np.unique(inside))
+        finite = bool(np.isfinite(np.asarray(answer.scores, float)).all()) and len(answer.scores) == len(ids)
+        short = max(min(k, int((~out).sum())) - len(ids), 0)
+        found.append(Asked(tuple(catalog.external(inside).to_list()), finite, bad, short))
+    return found
+
+
+def numbers_of(catalog: Any, ids: Sequence[int | str]) -> np.ndarray:
+    """Numbers of external ids of either type in a catalogue; -1 where it does not know them."""
+    if catalog.ids.dtype == pl.String:
+        return np.asarray(catalog.lookup([str(one) for one in ids]))
+    whole = pl.Series([str(one) for one in ids], dtype=pl.String).cast(pl.Int64, strict=False)
+    found = np.full(len(ids), -1, np.int64)
+    has = whole.is_not_null().to_numpy()
+    if has.any():
+        found[has] = catalog.lookup(whole.drop_nulls())
+    return found
+
+
+def _check_catalogue(
+    model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings
+) -> Iterator[Check]:
+    """Drift: how much of what is known now the new version knows."""
+    own = catalog_of(model)
+    if active is not None:
+        before = catalog_of(active)
+        kinds = [("text" if catalog.ids.dtype == pl.String else "whole numbers") for catalog in (before, own)]
+        if kinds[0] != kinds[1]:
+            yield Check("ids", False, detail=f"item ids were {kinds[0]} and are {kinds[1]}")
+            return
+        barred = np.asarray(getattr(getattr(active, "items", None), "barred", np.zeros(before.size, bool)))
+        open_ids = before.ids.filter(pl.Series(~barred[: before.size]))
+        share = float((own.lookup(open_ids) >= 0).mean()) if len(open_ids) else 1.0
+        yield Check("catalogue", share >= settings.known, share, settings.known, "items known of those that are shown")
+    if canaries:
+        events = [item for canary in canaries for item in canary.items]
+        share = float((numbers_of(own, events) >= 0).mean())
+        yield Check("histories", share >= settings.known, share, settings.known, "events known of the canaries")
+
+
+def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
+    """Schema: columns that filters may name, and the ranker's fields, are still there."""
+    if active is None:
+        return
+    before, now = catalog_of(active).frame.schema, catalog_of(model).frame.schema
+    lost = [
+        name for name in catalog_of(active).columns if name not in now or _family(before[name]) != _family(now[name])
+    ]
+    yield Check("columns", not lost, detail=f"lost, or of another type: {', '.join(lost)}" if lost else "")
+    fields, theirs = (set(_ranker_fields(one)) for one in (active, model))
+    if fields or theirs:
+        gone = sorted(fields - theirs)
+        yield Check("ranker fields", not gone, detail=f"lost: {', '.join(gone)}" if gone else "")
+
+
+def _ranker_fields(model: Model) -> Sequence[str]:
+    """What the ranker beside a version reads of its items."""
+    ranker = getattr(getattr(model, "state", None), "ranker", None)
+    return getattr(model, "ranker_fields", ()) if ranker is None else ranker.item_columns
+
+
+def _family(dtype: Any) -> str:
+    return (
+        "number" if dtype.is_numeric() else "list" if dtype.is_nested() else "other" if dtype == pl.Boolean else "text"
+    )
+
+
+def _check_answers(
+    model: Model, asked: Sequence[Canary], answers: Sequence[Asked], settings: CanarySettings
+) -> Iterator[Check]:
+    count = len(answers)
+    if not count:
+        yield Check("answers", False, 0, 1, "there is nothing to ask it")
+        return
+    wrong = {"not finite": [not one.finite for one in answers], "short": [one.short > 0 for one in answers],
+             "with refused or repeated items": [one.refused > 0 for one in answers]}  # fmt: skip
+    found = [f"{sum(bad)} of {count} answers are {what}" for what, bad in wrong.items() if any(bad)]
+    good = sum(not any(bad) for bad in zip(*wrong.values(), strict=True))
+    yield Check("answers", not found, good / count, 1.0, "; ".join(found))
+
+
+def _check_quality(
+    canaries: Sequence[Canary], new: Sequence[Asked], old: Sequence[Asked], settings: CanarySettings
+) -> Iterator[Check]:
+    """Hit rate and nDCG of the next events, paired by canary."""
+    if len(canaries) < FEWEST:
+        yield Check("quality", True, detail=f"not judged: {len(canaries)} canaries, fewer than {FEWEST}")
+        return
+    after, before = (_gains(canaries, answers) for answers in (new, old))
+    drawn = resample(after - before, samples=SAMPLES, seed=0)
+    for place, name in enumerate((f"loss of hit@{settings.k}", f"loss of ndcg@{settings.k}")):
+        was, now = float(before[:, place].mean()), float(after[:, place].mean())
+        upper = bounds(drawn[:, place], 0.95)[1]
+        loss = (was - now) / was if was > 0 else 0.0
+        worse = upper < 0 and loss > settings.tolerance
+        enough = float(before[:, 0].sum()) >= FEWEST_HITS
+        lost = enough and now < settings.remaining * was
+        detail = f"{now:.4f}, {was:.4f} of the version that answers; upper end of their difference {upper:+.4f}"
+        yield Check(name, not worse and not lost, loss, settings.tolerance, detail)
+
+
+def _gains(canaries: Sequence[Canary], answers: Sequence[Asked]) -> Float[np.ndarray, "U 2"]:
+    """Hit, and nDCG with one target, of each canary."""
+    found = np.zeros((len(canaries), 2))
+    for row, (canary, answer) in enumerate(zip(canaries, answers, strict=True)):
+        target = str(canary.target)
+        for place, item in enumerate(answer.items):
+            if str(item) == target:
+                found[row] = 1, 1 / np.log2(place + 2)
+                break
+    return found
+
+
+def _canary(items: Sequence[int | str], times: Sequence[float]) -> list[Canary]:
+    """The last event as the target of those before it; none where it stands among them, which no list would show."""
+    if len(items) < 2 or items[-1] in items[:-1]:
+        return []
+    return [Canary(tuple(items[:-1]), tuple(float(at) for at in times[:-1]), items[-1])]
+
+
+def _made_up(model: Model) -> list[Canary]:
+    """Histories of popular items, for a store in which nobody has done anything yet: whether it answers at all."""
+    catalog = catalog_of(model)
+    rng, now = np.random.default_rng(0), time.time()
+    weights = catalog.popularity + 1.0
+    length = max(min(5, catalog.size - 1), 1)
+    rows = [rng.choice(catalog.size, length, replace=False, p=weights / weights.sum()) for _ in range(2 * AT_ONCE)]
+    return [
+        Canary(tuple(catalog.external(row).to_list()), tuple(now - 60.0 * n for n in range(length, 0, -1)), "")
+        for row in rows
+    ]

@@ -1,0 +1,225 @@
+"""LiveItems: the items of a served version as they are now: those of its run, and what was said of items since.
+
+A snapshot never changes; `with_documents` and `at` give others. Items that were added stand behind those of the run, in
+the order in which they came, and keep their numbers while the process runs, also when they are retired or removed.
+Making a snapshot may take a while (new vectors, a table put together), so it is done beside whoever answers. V items.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from fullrank.core.log import logger
+from fullrank.inference.predictor import Predictor
+from fullrank.run import Run
+from fullrank.serving.columns import canonical, described, refused_by
+from fullrank.serving.growth import Growth, Origin, number_of
+from fullrank.serving.item_documents import TITLE, Entry, Reading, read_documents
+from fullrank.serving.live_content import Content, Shared, origins_of
+
+log = logger(__name__)
+Documents = Mapping[str, Mapping[str, Any] | None]
+"""Item id as text -> all that was said of it; None where that was taken back."""
+WARM_TITLES = 200_000
+"""Titles that are compared with after a second or two; a million takes 20 seconds and 2 GB, when they are needed."""
+MASK_BYTES, LEAST_MASKS, MOST_MASKS = 1 << 26, 4, 512
+"""Memory of the masks that a snapshot remembers, and how many they are at least and at most."""
+
+
+class LiveItems:
+    """One snapshot. `LiveItems.of` makes the first; see there for what it is made of.
+
+    `catalog` has the id map, and the columns as they are now; `base` is the number of items of the run; `ids` are the
+    external ids by number, `titles` and `bands` (head, middle or tail by training events) likewise.
+    """
+
+    def __init__(self, shared: Shared, content: Content, now: float):
+        self._shared, self._content = shared, content
+        self.catalog, self.ids, self.titles = content.catalog, content.ids, content.titles
+        self.base, self.size = shared.growth.catalog.size, content.catalog.size
+        self.columns = [name for name in content.values if name != TITLE]
+        self.bands: Sequence[str] = content.bands
+        expired = content.expires_at <= now
+        self.barred = content.retired.copy()
+        self.barred[content.expiring[expired]] = True
+        self.barred.flags.writeable = False
+        self.any_barred = bool(self.barred.any())
+        self.next_expiry = float(content.expires_at[~expired].min(initial=inf))
+        """Seconds since 1970 at which `at` gives another snapshot."""
+        self._masks: OrderedDict[str, Bool[np.ndarray, "V"]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        predictor: Predictor,
+        documents: Documents,
+        now: float,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> tuple[Predictor, LiveItems]:
+        """The items of a run, opened as `predictor`, with what `documents` say, at a time; and who ranks them all.
+
+        `defaults` are values of columns of items that have none, such as {"in_stock": True}. Documents that this run
+        cannot take in (a new item without anything like it) are left out, and logged (`refused`). The predictor is
+        the one given where no item was added.
+        Raises `UserError` for a default that does not fit its column.
+        """
+        growth = Growth(run.spec.model, predictor)
+        shared = Shared(growth, dict(defaults or {}))
+        empty = Reading({}, {}, shared.types)
+        first = cls(shared, Content.of(shared, empty, (), {}, predictor, None), now)
+        return first.with_documents(predictor, documents, now)
+
+    def with_documents(
+        self, predictor: Predictor, documents: Documents, now: float, *, strict: Collection[str] = ()
+    ) -> tuple[Predictor, LiveItems]:
+        """The items with these documents in place of those so far, and the predictor that knows them.
+
+        `predictor` is the one that goes with this snapshot; it is given back unless items were added or a vector has
+        to be made anew, which is the only work that grows with the model. Documents with keys in `strict` have to be
+        right: `UserError` says what is wrong with one.
+        """
+        shared, old = self._shared, self._content
+        reading = read_documents(documents, shared.growth.catalog, shared.growth.own_columns, old.reading)
+        origins, lost = origins_of(shared.growth, reading, old)
+        refused = {**reading.refused, **lost}
+        for key in strict:
+            if key in refused:
+                raise refused[key]
+        for key in refused.keys() - old.refused.keys():
+            log.warning("left out what was said of item %s: %s", key, refused[key])
+        if origins == old.origins and reading.entries == old.reading.entries and refused.keys() == old.refused.keys():
+            return predictor, self.at(now)
+        if origins != old.origins:
+            predictor = shared.growth.grown(origins)
+        return predictor, LiveItems(shared, Content.of(shared, reading, origins, refused, predictor, old), now)
+
+    def at(self, now: float) -> LiveItems:
+        """The items at a later time: this snapshot, unless some have expired since."""
+        latest = self._content.latest
+        live = latest.get("live", self)
+        if now >= live.next_expiry:
+            latest["live"] = live = LiveItems(self._shared, self._content, now)
+        return live
+
+    def mask(self, filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
+        """The items that these filters refuse (`columns.py`), and those that are retired or expired.
+
+        The same array for the same filters, so that requests can be grouped by it; not to be written to. Raises
+        `UserError` for a column that is not there and for values that it cannot hold.
+        """
+        if not filters:
+            return self.barred
+        key = json.dumps({name: canonical(filters[name]) for name in sorted(filters)}, default=repr)
+        with self._lock:
+            found = self._masks.get(key)
+            if found is not None:
+                self._masks.move_to_end(key)
+                return found
+        made = refused_by(self._content.values, filters) | self.barred
+        made.flags.writeable = False
+        with self._lock:
+            found = self._masks.setdefault(key, made)  # of two threads that made it the first one's is kept
+            while len(self._masks) > max(LEAST_MASKS, min(MOST_MASKS, MASK_BYTES // self.size)):
+                self._masks.popitem(last=False)
+        return found
+
+    def search(self, text: str, limit: int) -> Int[np.ndarray, "n"]:
+        """Numbers of up to `limit` items for a search box: the item with this id, then by words of titles
+        (`title_search.py`), then by popularity. The most popular items for no text. Retired ones are among them."""
+        text = text.strip()
+        if not text:
+            return self.popular(limit, np.zeros(self.size, bool))
+        exact = number_of(self.catalog, text)
+        first = [exact] if exact >= 0 else []
+        parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+        if self._shared.titles is not None:
+            renamed = self._content.renamed
+            parts.append(self._shared.search.find(text, limit + 1, renamed[renamed < self.base]))
+        if self._content.search is not None:
+            own, score = self._content.search.find(text, limit + 1)
+            parts.append((self._content.renamed[own], score))
+        items, scores = (np.concatenate(some) for some in zip(*parts, strict=True))
+        items = items[np.lexsort((items, -self.catalog.popularity[items], -scores))]
+        return np.concatenate([first, items[items != exact]])[:limit].astype(np.int64)
+
+    def warm(self) -> None:
+        """Make now what the first search would make: the words of the titles (seconds for a million).
+
+        Up to `WARM_TITLES` items, also what the first new item with a title alone is compared with.
+        """
+        if self._shared.titles is not None:
+            _ = self._shared.search
+            if self.base <= WARM_TITLES:
+                self._shared.growth.warm()
+
+    def popular(self, k: int, refused: Bool[np.ndarray, "V"]) -> Int[np.ndarray, "n"]:
+        """The up to k items with most training events that are not refused; of equal counts the first."""
+        low, found = 0, [np.zeros(0, np.int64)]
+        width = 4 * k + 64
+        while low < self.size and sum(map(len, found)) < k:
+            some = self.popular_order[low : low + width]
+            found.append(some[~refused[some]])
+            low, width = low + width, 4 * width
+        return np.concatenate(found)[:k]
+
+    @cached_property
+    def popular_order(self) -> Int[np.ndarray, "V"]:
+        """All items by training events, most first, then by number."""
+        return np.concatenate([self._shared.popular_order, np.arange(self.base, self.size)])
+
+    def origin(self, item: int | str) -> dict[str, Any]:
+        """Where the vector of an item comes from: `from` is like, features or title, `trained` of an item of the run,
+        none of an item that the model cannot rank; and the external ids of its neighbours."""
+        number = number_of(self.catalog, item)
+        if number < self.base:
+            return {"from": "trained" if number >= 0 else "none", "neighbours": []}
+        one = self._content.origins[number - self.base]
+        found: dict[str, Any] = {"from": one.rule, "neighbours": [self.ids[near] for near in one.neighbours]}
+        if one.copied is not None:
+            found["same_as"] = self.ids[one.copied]
+        if note := _note(one, self.ids):
+            found["note"] = note
+        return found
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """What is wrong with the documents that were left out, by their keys."""
+        return {key: str(error) for key, error in self._content.refused.items()}
+
+    @property
+    def filterable(self) -> dict[str, str]:
+        """The columns that filters may name, and what they hold."""
+        return described({name: self._content.values[name] for name in self.columns})
+
+    def changed_since(self, old: LiveItems) -> Int[np.ndarray, "n"]:
+        """Numbers of the items that have other columns than in an older snapshot of the same version, or are new."""
+        before, after = old._content.reading.entries, self._content.reading.entries
+        numbers = {**old._content.numbers, **self._content.numbers}
+        keys = [key for key in {**before, **after} if _cells(before.get(key)) != _cells(after.get(key))]
+        known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
+        return np.union1d(known, np.arange(old.size, self.size))
+
+
+def _cells(entry: Entry | None) -> Mapping[str, Any]:
+    return {} if entry is None else entry.cells
+
+
+def _note(one: Origin, ids: Sequence[Any]) -> str | None:
+    """What an answer says of an item beside its neighbours."""
+    if one.rule == "none":
+        return "this model ranks by counts of training events, and has none of this item: it stands behind all others"
+    if one.copied is not None:
+        return f"the model has no vector of its own for this item: it stands where {ids[one.copied]!r} stands"
+    return None

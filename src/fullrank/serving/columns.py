@@ -1,0 +1,227 @@
+"""Columns of items that requests filter by: values, changes of them, and filters read into masks.
+
+A filter lets through items whose value is known and fits; an item without a value is refused by every filter on that
+column. {"in_stock": true} asks for a value, {"category": ["a", "b"]} for one of several, {"price": {"min": 1, "max":
+9}} for a number between two, both included. Of a column of lists, one element has to fit. Nothing is converted: a text
+does not fit a number, nor 1 the flag true. V items.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Int
+
+from fullrank.core.errors import UserError, brief, did_you_mean
+
+Kind = Literal["flag", "number", "text"]
+MOST_VALUES = 1000
+"""Values of one filter."""
+_WORDS = {"flag": "true or false", "number": "numbers", "text": "text"}
+
+
+def kind_of(dtype: Any) -> tuple[Kind | None, bool]:
+    """What a column holds (None: nothing that is filtered by), and whether it holds lists of it."""
+    listed = isinstance(dtype, pl.List | pl.Array)
+    inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
+    if inner == pl.Boolean:
+        return "flag", listed
+    if inner == pl.String or isinstance(inner, pl.Categorical | pl.Enum):
+        return "text", listed
+    return ("number", listed) if inner.is_numeric() else (None, listed)
+
+
+def described(columns: Mapping[str, pl.Series]) -> dict[str, str]:
+    """Name -> what it holds, in words: of the columns that can be filtered by."""
+    kinds = {name: kind_of(column.dtype) for name, column in columns.items()}
+    return {
+        name: f"lists of {_WORDS[kind]}" if listed else _WORDS[kind]
+        for name, (kind, listed) in kinds.items()
+        if kind is not None
+    }
+
+
+def cell(name: str, value: Any, dtype: Any) -> Any:
+    """A value for a column of this type, as it was given. Raises `UserError` for one that does not fit."""
+    if value is None:
+        return None
+    kind, listed = kind_of(dtype)
+    parts = value if isinstance(value, list) else [value]
+    fits = isinstance(value, list) == listed and all(_is(kind, part) for part in parts)
+    if fits:
+        try:
+            pl.Series([value], dtype=dtype, strict=True)
+            return value
+        except (TypeError, OverflowError, pl.exceptions.PolarsError):
+            fits = False
+    what = "cannot be changed" if kind is None else f"holds {'lists of ' * listed}{_WORDS[kind]}"
+    raise UserError(
+        f"{name}={brief(value, 80)}: the column {name!r} {what} ({dtype}); give such a value, or null for none",
+        code="wrong-column-type",
+    )
+
+
+def type_of(name: str, value: Any) -> Any:
+    """The type of a new column whose first value this is; None where the value does not tell (null, an empty list)."""
+    if isinstance(value, list):
+        kinds = {type_of(name, part) for part in value}
+        if len(kinds) > 1:
+            raise UserError(
+                f"{name}={brief(value, 80)}: a list holds values of one kind: text, numbers, or true and false",
+                code="wrong-column-type",
+            )
+        inner = kinds.pop() if kinds else None
+        return None if inner is None else pl.List(inner)
+    for kind, dtype in (("flag", pl.Boolean()), ("number", pl.Float64()), ("text", pl.String())):
+        if _is(kind, value):
+            return dtype
+    return None
+
+
+def changed(column: pl.Series, cells: Mapping[int, Any]) -> pl.Series:
+    """A column with other values in some rows."""
+    rows = np.fromiter(cells, np.int64, len(cells))
+    place = np.arange(len(column), dtype=np.int64)
+    place[rows] = len(column) + np.arange(len(rows))
+    fresh = pl.Series(column.name, list(cells.values()), dtype=column.dtype)
+    return pl.concat([column, fresh]).gather(place)
+
+
+def refused_by(columns: Mapping[str, pl.Series], filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
+    """The items that do not pass all of these filters (at least one).
+
+    Raises `UserError` for a column that is not there, and for values that it cannot hold.
+    """
+    passed: np.ndarray | None = None
+    for name, wanted in filters.items():
+        if name not in columns:
+            raise UserError(
+                f"the items have no column {brief(name, 80)}{did_you_mean(name, columns)} to filter by (columns: "
+                f"{', '.join(columns) or 'none'})",
+                code="unknown-column",
+            )
+        fits = _fits(columns[name], wanted)
+        passed = fits if passed is None else passed & fits
+    assert passed is not None
+    return ~passed
+
+
+def canonical(wanted: Any) -> Any:
+    """A filter's value such that equal filters are equal: lists in order, each value once."""
+    if isinstance(wanted, list):
+        return sorted(set(map(repr, wanted)))
+    return sorted(wanted.items(), key=repr) if isinstance(wanted, Mapping) else wanted
+
+
+def _fits(column: pl.Series, wanted: Any) -> Bool[np.ndarray, "V"]:
+    name, (kind, listed) = column.name, kind_of(column.dtype)
+    if kind is None:
+        raise UserError(f"the column {name!r} is {column.dtype}, which is not filtered by", code="column-not-filtered")
+    if listed:
+        lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
+        lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
+        flat = lists.filter(pl.Series(lengths > 0)).explode() if lengths.any() else column.clear()
+        if not lengths.any():
+            _values(name, kind, wanted)
+            return np.zeros(len(column), bool)
+        return _any(_one_fits(flat.alias(name), kind, wanted), lengths)
+    return _one_fits(column, kind, wanted)
+
+
+def _any(fits: Bool[np.ndarray, "E"], lengths: Int[np.ndarray, "V"]) -> Bool[np.ndarray, "V"]:
+    """Whether an element of each list does."""
+    total = np.concatenate([[0], np.cumsum(fits)])
+    ends = np.cumsum(lengths)
+    return total[ends] > total[ends - lengths]
+
+
+def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E"]:
+    """Whether each value (no lists) is known and fits."""
+    values = _values(column.name, kind, wanted)
+    if isinstance(values, tuple):
+        low, high = values
+        fits = pl.repeat(True, len(column), eager=True)
+        number = column.fill_nan(None) if column.dtype.is_float() else column  # NaN would be above every number
+        fits = fits if low is None else number >= low
+        fits = fits & number.is_not_null() if high is None else fits & (number <= high)
+    elif kind == "text":
+        text = column if column.dtype == pl.String else column.cast(pl.String)
+        fits = text == values[0] if len(values) == 1 else text.is_in(pl.Series(values, dtype=pl.String).implode())
+    else:
+        fits = pl.repeat(False, len(column), eager=True)
+        for value in values:
+            fits = fits | (column == value)
+    return fits.fill_null(False).to_numpy()
+
+
+def _values(name: str, kind: Kind, wanted: Any) -> list[Any] | tuple[float | None, float | None]:
+    """The values that fit, or the bounds of a range. Raises `UserError` for what this column cannot hold."""
+    if isinstance(wanted, Mapping):
+        return _range(name, kind, wanted)
+    values = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+    if len(values) > MOST_VALUES:
+        raise UserError(
+            f"the filter on {name!r} has {len(values):,} values; at most {MOST_VALUES:,} are allowed",
+            code="too-many-values",
+        )
+    for value in values:
+        if value is None:
+            raise UserError(
+                f"the filter on {name!r} asks for null: no filter lets items without a value through; name a value, or "
+                "leave the filter out",
+                code="filter-null",
+            )
+        if not _is(kind, value):
+            raise UserError(
+                f"the filter {name}={brief(value, 80)}: this column holds {_WORDS[kind]}", code="filter-wrong-type"
+            )
+    if kind == "number":  # a whole number beyond 64 bits equals none that a column holds
+        values = [value for value in values if -(2**63) <= value < 2**63]
+    return list(dict.fromkeys(values))
+
+
+def _range(name: str, kind: Kind, wanted: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    extra = next((key for key in wanted if key not in ("min", "max")), None)
+    if extra is not None or not wanted:
+        raise UserError(
+            f"the filter {name}={brief(dict(wanted), 80)}: a range has min, max, or both", code="filter-not-a-range"
+        )
+    if kind != "number":
+        raise UserError(
+            f"the filter {name}={brief(dict(wanted), 80)} is a range, and this column holds {_WORDS[kind]}: name a "
+            "value, or a list of them",
+            code="filter-wrong-type",
+        )
+    for bound in wanted.values():
+        if not _is("number", bound):
+            raise UserError(
+                f"the filter {name}={brief(dict(wanted), 80)}: min and max are numbers", code="filter-wrong-type"
+            )
+    # as doubles where 64 bits do not hold them: every value of a column is on the same side
+    low, high = (None if wanted.get(key) is None else _within(wanted[key]) for key in ("min", "max"))
+    if low is not None and high is not None and low > high:
+        raise UserError(
+            f"the filter {name}={brief(dict(wanted), 80)}: min is above max, so that nothing fits", code="empty-range"
+        )
+    return low, high
+
+
+def _within(bound: float) -> float:
+    return bound if abs(bound) < 2**63 else math.copysign(1e300, bound)
+
+
+def _is(kind: str | None, value: Any) -> bool:
+    if kind == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
+    return isinstance(value, {"flag": bool, "text": str}.get(kind or "", ()))
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return True  # a whole number of hundreds of digits

@@ -1,0 +1,128 @@
+"""Why a list looks as it does: attention over the events of a history, and the events that each recommended item is
+like.
+
+Attention is what the encoder really did: of each layer, the mean over heads of the share that the last place gives to
+each event (`inference.attention.last_shares`, signed: focused attention may subtract). `because` compares vectors: the
+events whose item vectors have the largest cosine with the recommended item's. It names likeness, not a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fullrank.data.histories import Histories
+from fullrank.inference.attention import (
+    AttentionInput,
+    attention_of,
+    blocks_of,
+    last_shares,
+    noted_attentions,
+    weights_of,
+)
+from fullrank.inference.batches import BLOCK, batches, scorer_of
+from fullrank.inference.predictor import Predictor
+from fullrank.models.sequential.reasoning.budget import Budget, reasoner_of
+
+REASONS = 3
+"""Most events named for one recommended item."""
+Reasons = list[tuple[int, float]]
+"""Item numbers of the history and their cosine, the most alike first."""
+
+
+@dataclass(frozen=True)
+class ListExplanation:
+    """Of one list."""
+
+    attention: Float[np.ndarray, "L n"] | None = None
+    """Of each layer, the share of each of the last n events (all that the model reads), oldest first. A row's absolute
+    values add up to at most one. None for a model whose attention shows no weights, and for an empty history."""
+    because: list[Reasons] | None = None
+    """For each item of the list; None for a model without item vectors."""
+
+
+def explain_lists(
+    predictor: Predictor, histories: Histories, answers: Sequence[Sequence[int]], *, most: int = REASONS
+) -> list[ListExplanation]:
+    """One explanation for each history and the items that were recommended for it.
+
+    Item numbers are those of the predictor's catalogue. Runs the encoder once more, on the thread that calls it: give
+    it the requests that ask for an explanation, not whole batches. A model that can give neither half gives none.
+    """
+    vectors = vectors_of(predictor)
+    shares = attention_shares(predictor, histories)
+    own = list(histories.items)
+    return [
+        ListExplanation(part, None if vectors is None else alike_events(vectors, history, items, most=most))
+        for part, history, items in zip(shares, own, answers, strict=True)
+    ]
+
+
+def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[np.ndarray, "L n"] | None]:
+    """Of each history, the share of attention of each event that the model reads, layer by layer."""
+    model = predictor.model
+    found: list[np.ndarray | None] = [None] * len(histories)
+    (rows,) = np.nonzero(histories.items.lengths)
+    if not len(rows) or all(attention_of(block) is None for block in blocks_of(model)):
+        return found
+    # What a reasoner computes after the history does not change what the history's own places attend to.
+    budget = None if reasoner_of(model) is None else Budget(steps=0)
+    with noted_attentions(model) as noted, torch.inference_mode():
+        for at, batch in batches(model, histories.take(rows), block=BLOCK, device=predictor.device):
+            scorer_of(model, batch, predictor.index, budget)
+            layers = {one.layer: one for one in reversed(noted)}  # the first of each layer: the history itself
+            noted.clear()
+            made = [_layer_shares(layers[layer]) for layer in sorted(layers)]
+            for place, (row, length) in enumerate(zip(rows[at], batch.lengths.tolist(), strict=True)):
+                events = made[0][place][0]
+                # a model whose places are not its last events (several for each, say) has no share of an event
+                if len(events) and np.array_equal(events, batch.items[place, :length].cpu().numpy()[-len(events) :]):
+                    found[row] = np.stack([layer[place][1] for layer in made])
+    return found
+
+
+def alike_events(
+    vectors: Float[Tensor, "V D"], history: Int[np.ndarray, "n"], items: Sequence[int], *, most: int = REASONS
+) -> list[Reasons]:
+    """For each item, the events of the history most like it by cosine, itself and what is not like it left out."""
+    events = np.unique(history)
+    events = events[events < len(vectors)]
+    if not len(events) or not len(items):
+        return [[] for _ in items]
+    # Only the rows that are compared are made unit length: a million items cost nothing here.
+    likeness = (_unit(vectors, items) @ _unit(vectors, events).T).cpu().numpy()
+    likeness[np.asarray(items)[:, None] == events[None]] = -1.0
+    order = np.argsort(-likeness, axis=1, kind="stable")[:, :most]
+    return [
+        [(int(events[one]), round(float(row[one]), 4)) for one in places if row[one] > 0]
+        for row, places in zip(likeness, order, strict=True)
+    ]
+
+
+def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
+    """The item vectors that a model has (by any length); None for one without (popularity, item_to_item)."""
+    whole = getattr(predictor.index, "all", None)
+    with torch.inference_mode():
+        found = whole() if callable(whole) else None
+    return found.detach() if isinstance(found, Tensor) and found.ndim == 2 else None
+
+
+def _layer_shares(given: AttentionInput) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
+    """Of each row, the items of its events and their shares; a covered place is no event."""
+    found = []
+    for _, part, weights in weights_of(given):
+        window = part.valid if part.hidden is None else part.valid & ~part.hidden
+        shares = last_shares(weights, part, window).mean(1)
+        for items, row, kept in zip(part.items, shares, window, strict=True):
+            found.append((items[kept].cpu().numpy(), row[kept].cpu().numpy().astype(np.float64)))
+    return found
+
+
+def _unit(vectors: Float[Tensor, "V D"], items: Sequence[int] | Int[np.ndarray, "m"]) -> Float[Tensor, "m D"]:
+    rows = vectors[torch.as_tensor(np.asarray(items, np.int64), device=vectors.device)].float()
+    return torch.nn.functional.normalize(rows, dim=-1, eps=1e-12)

@@ -1,0 +1,311 @@
+"""Growth: first vectors of items that come while a version serves, and the model and predictor that know them.
+
+Where an item that the run does not have gets its vector from:
+
+- `like`: the mean of the vectors of the items that it is said to be like (a run's own, or others that were added).
+- `features`: what the run's own item module makes of its columns or text, for items made of those. A part of an item's
+  own starts where `like` says, else at the mean of all items, as in `fr.grow_catalog`.
+- `title`: the mean of the vectors of the items with the most similar titles (`titles.py`), the more similar ones more.
+- `none`: a model that counts has counted nothing of it. It is in the catalogue, and ranked last.
+
+Items made of semantic ids, and items made of text that come without any, take the codes or the text of the one item
+that their neighbours' mean is nearest to: the two then have the same vector. Nothing is trained, and items of the run
+keep their numbers, their vectors and their scores.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fullrank.core.errors import UserError, brief
+from fullrank.core.spec import Spec
+from fullrank.data.events.catalog import Catalog
+from fullrank.inference.predictor import Predictor
+from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
+from fullrank.models.sequential.items.features import Features
+from fullrank.models.sequential.items.semantic import Semantic
+from fullrank.models.sequential.items.table import ItemTable
+from fullrank.models.sequential.items.text import Text
+from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
+from fullrank.semantic_ids.reader import CODES, SIZES
+from fullrank.serving.growing_tables import GrowingTables
+from fullrank.serving.origins import Near, Newcomer, Origin, Rule
+from fullrank.serving.titles import SimilarTitles
+from fullrank.training.cold_start.grow import grown_model
+
+NEIGHBOURS = 10
+"""Similar titles that a vector is the mean of."""
+_INDEX = "index"
+MOST_TEXTS = 20_000
+"""Texts whose neighbours are remembered."""
+
+
+class Growth:
+    """The items of one run, and how others join them. Safe from many threads."""
+
+    def __init__(self, spec: Spec, predictor: Predictor, *, neighbours: int = NEIGHBOURS):
+        """`spec` is the model's, `predictor` has the run's items alone."""
+        self.spec, self.predictor, self.count = spec, predictor, neighbours
+        self.items = getattr(spec, "items", None)
+        self.catalog = _widened(predictor.catalog)
+        self._texts: dict[str, Near] = {}
+        self._tables = GrowingTables(self.catalog.size)
+        self._lock = threading.Lock()
+
+    @property
+    def own_columns(self) -> frozenset[str]:
+        """Columns of the item table that the library filled in for its own use (codes, tokens)."""
+        of_text = [one.kept for one in self.items.fields] if isinstance(self.items, Text) else []
+        return frozenset([CODES, SIZES, TOKENISER, TOKENISER_SIZE, *of_text]) & set(self.catalog.columns)
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that the run's items are made of."""
+        if isinstance(self.items, Features):
+            return (*self.items.categorical, *self.items.numeric)
+        return tuple(dict.fromkeys(one.column for one in self.items.fields)) if isinstance(self.items, Text) else ()
+
+    @cached_property
+    def titles(self) -> SimilarTitles | None:
+        """The titles of the run's items, indexed when the first new item asks; None where they have none."""
+        return None if self.catalog.titles is None else SimilarTitles(self.catalog.titles)
+
+    def warm(self) -> None:
+        """Index the titles now, where new items may be compared with them."""
+        if isinstance(self.items, ItemsSpec):
+            with self._lock:
+                _ = self.titles
+
+    def origins(
+        self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin] | None = None
+    ) -> dict[Any, Origin | UserError]:
+        """For each item (by its id) where its vector comes from, or what is wrong with it.
+
+        `kept` are those of items of which nothing else is said now than when they were found.
+        """
+        found: dict[Any, Origin | UserError] = {
+            item: origin
+            for item, origin in (kept or {}).items()
+            if not any(other in newcomers for other in newcomers[item].like)
+        }
+        likes = list(dict.fromkeys(a for item, one in newcomers.items() if item not in found for a in one.like))
+        known = dict(zip(likes, numbers_of(self.catalog, likes), strict=True))
+        for start in newcomers:
+            # depth first, without recursion: an item may be like one that is like another
+            waiting = [start]
+            while waiting:
+                one = newcomers[waiting[-1]]
+                others = [] if one.id in found else [a for a in one.like if a in newcomers and a not in found]
+                circle = [a for a in others if a in waiting]
+                if circle:
+                    for other in waiting[waiting.index(circle[0]) :]:
+                        found[other] = UserError(
+                            f"item {other!r} is like {circle[0]!r}, which is like it in turn: name items that were "
+                            "there before",
+                            code="like-cycle",
+                        )
+                elif others:
+                    waiting.append(others[0])
+                    continue
+                elif one.id not in found:
+                    try:
+                        found[one.id] = self._origin(one, found, known)
+                    except UserError as error:
+                        found[one.id] = error
+                waiting.pop()
+        return found
+
+    def grown(self, origins: tuple[Origin, ...]) -> Predictor:
+        """A predictor that knows the run's items and, behind them, these; the run's own one where there are none."""
+        if not origins:
+            return self.predictor
+        old, catalog = self.predictor, self._catalog(origins)
+        index = old.index  # outside the lock: it may have to be made
+        with self._lock:
+            model = grown_model(self.spec, old.model, catalog, lambda n, t: self._tables.with_means(n, t, origins))
+            index = self._index(model, index, origins)
+        if hasattr(old.model, "encoder"):
+            model.encoder = old.model.encoder  # the same weights: what was compiled of the one serves the other
+        return Predictor(
+            model, catalog, device=old.device, budget=old.budget, decoding=old.decoding, name=old.name,
+            index=index,
+        )  # fmt: skip
+
+    def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Origin:
+        if not isinstance(self.items, ItemsSpec):
+            return Origin(one.id, "none")
+        read = self._read(one)
+        if isinstance(self.items, Text) and read:
+            return Origin(one.id, "features", read=read)
+        if isinstance(self.items, Features) and (read or not self.items.ids):
+            if not read:
+                raise UserError(
+                    f"item {one.id!r}: this model's items are made of {', '.join(map(repr, self.reads))}, and features "
+                    "gives none of them",
+                    code="no-item-features",
+                )
+            near = _like(one, found, known) if one.like and self.items.ids else ((), ())
+            return Origin(one.id, "features", *near, read=read)
+        rule: Rule = "like" if one.like else "title"
+        near = _like(one, found, known) if one.like else self._similar(one)
+        if isinstance(self.items, Semantic | Text):
+            return Origin(one.id, rule, *near, copied=self._nearest(*near))
+        return Origin(one.id, rule, *near)
+
+    def _read(self, one: Newcomer) -> tuple[tuple[str, Any], ...]:
+        """What the item module reads of this item; empty where nothing is known."""
+        cells = {name: one.cells.get(name) for name in self.reads}
+        if "title" in cells and cells["title"] is None:
+            cells["title"] = one.title
+        if isinstance(self.items, Text) and one.text:
+            first = self.reads[0]
+            given = cells[first]
+            cells[first] = [*(given or []), one.text] if self._listed(first) else f"{given or ''} {one.text}".strip()
+        known = {name: value for name, value in cells.items() if value is not None and value != []}
+        return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in known.items())
+
+    def _listed(self, column: str) -> bool:
+        return isinstance(self.catalog.frame[column].dtype, pl.List | pl.Array)
+
+    def _similar(self, one: Newcomer) -> Near:
+        text = " ".join(part for part in (one.title, one.text) if part)
+        with self._lock:
+            titles = self.titles if text else None
+            near = self._texts.get(text)
+        if not text or titles is None:
+            lacks = "it has no title" if not text else "the run's items have no titles to compare with"
+            raise UserError(
+                f"item {one.id!r} has nothing to make a vector of, since {lacks}: name items that it is like (like)",
+                code="nothing-to-start-from",
+            )
+        if near is None:
+            items, alike = titles.find([text], self.count)[0]
+            near = tuple(items.tolist()), tuple((alike / max(alike.sum(), 1e-12)).tolist())
+            with self._lock:
+                while len(self._texts) >= MOST_TEXTS:
+                    del self._texts[next(iter(self._texts))]
+                self._texts[text] = near
+        if not near[0]:
+            raise UserError(
+                f"item {one.id!r}: no title of the catalogue is like {brief(text, 80)}; name items that it is like "
+                "(like)",
+                code="no-similar-title",
+            )
+        return near
+
+    def _nearest(self, neighbours: tuple[int, ...], weights: tuple[float, ...]) -> int:
+        """The neighbour whose vector is nearest to the mean of them all."""
+        items = self.predictor.model.items
+        with torch.no_grad():
+            vectors = items.embed(torch.tensor(neighbours, device=items.popularity.device)).float().cpu()
+        mean = torch.tensor(weights) @ vectors
+        return neighbours[int(F.cosine_similarity(vectors, mean[None], dim=1).argmax())]
+
+    def _index(self, model: Any, old: Any, origins: tuple[Origin, ...]) -> Any:
+        """The vectors that answers search: those of the run's items as they were, and behind them those of new ones."""
+        if not isinstance(old, ItemIndex):
+            return None
+        if model.task.generates or (isinstance(model.items, ItemTable) and not model.cosine):
+            return model.index_items()  # codes, or the table itself: nothing is computed
+
+        def vectors(first: int) -> Tensor:
+            numbers = torch.arange(self.catalog.size + first, model.num_items, device=model.items.popularity.device)
+            new = model.items.embed(numbers)
+            return unit(new) if model.cosine else new
+
+        index = ItemIndex(model.items, normalise=model.cosine)
+        with torch.no_grad():
+            table = self._tables.behind(_INDEX, old.all(), origins, vectors)
+            index.once("all", lambda: table)
+        return index
+
+    def _catalog(self, origins: Sequence[Origin]) -> Catalog:
+        """The run's items and, behind them, these, with all that the model's items are made of."""
+        old = self.catalog
+        cells = {
+            name: pl.Series(
+                name, [_plain(dict(one.read).get(name)) for one in origins], dtype=old.frame.schema[name], strict=True
+            )
+            for name in self.reads
+        }
+        ids = pl.Series("item_id", [one.item for one in origins], dtype=old.ids.dtype)
+        grown = old.extended(pl.DataFrame({"item_id": ids, **cells}))
+        if isinstance(self.items, Text):
+            if any(one.copied is None for one in origins):  # it refuses new items that all have no text
+                grown = self.items.add_new_columns(grown, old.size)
+            copied = [*(one.kept for one in self.items.fields), TOKENISER_SIZE]
+        else:
+            copied = [CODES, SIZES] if isinstance(self.items, Semantic) else []
+        place = np.arange(grown.size)
+        source = np.array([-1 if one.copied is None else one.copied for one in origins])
+        place[old.size :][source >= 0] = source[source >= 0]
+        if not (source >= 0).any():
+            return grown
+        return Catalog(grown.frame.with_columns(grown.frame[name].gather(place) for name in copied))
+
+
+def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Near:
+    """The run's items that it is like, with their shares; an item that was added stands for its own neighbours."""
+    shares: dict[int, float] = {}
+    for other in one.like:
+        number = known[other]
+        origin = found.get(other)
+        near: Near
+        if number >= 0:
+            near = ((number,), (1.0,))
+        elif isinstance(origin, Origin) and origin.neighbours:
+            near = (origin.neighbours, origin.weights)
+        else:
+            reason = "is not known" if origin is None else "has no vector that others could start from"
+            raise UserError(
+                f"item {one.id!r}: like names {brief(other, 80)}, which {reason}: name items of the catalogue",
+                code="unknown-item",
+            )
+        for item, weight in zip(*near, strict=True):
+            shares[item] = shares.get(item, 0.0) + weight / len(one.like)
+    return tuple(shares), tuple(shares.values())
+
+
+def number_of(catalog: Catalog, given: int | str) -> int:
+    """The number of an external id of a catalogue, given as a number or as its text; -1 where it is not known."""
+    return numbers_of(catalog, [typed(catalog, given)])[0]
+
+
+def numbers_of(catalog: Catalog, ids: Sequence[int | str]) -> list[int]:
+    """The numbers of ids in the catalogue's type (`typed`); -1 where one is not known, or cannot be."""
+    if catalog.ids.dtype == pl.String:
+        return catalog.lookup(pl.Series(ids, dtype=pl.String)).tolist() if ids else []
+    found = np.full(len(ids), -1, np.int64)
+    whole = [at for at, one in enumerate(ids) if isinstance(one, int) and -(2**63) <= one < 2**63]
+    if whole:
+        found[whole] = catalog.lookup(pl.Series([ids[at] for at in whole], dtype=pl.Int64))
+    return found.tolist()
+
+
+def typed(catalog: Catalog, given: int | str) -> int | str:
+    """An id in the catalogue's type, where it can be one: a number and its text are one id."""
+    if catalog.ids.dtype == pl.String:
+        return str(given)
+    text = given.strip() if isinstance(given, str) else ""
+    return int(text) if len(text) < 20 and text.removeprefix("-").isdecimal() else given
+
+
+def _widened(catalog: Catalog) -> Catalog:
+    """With whole ids of 64 bits: a new item's may be larger than those of the run."""
+    dtype = catalog.ids.dtype
+    if dtype == pl.String or dtype in (pl.Int64, pl.UInt64):
+        return catalog
+    return Catalog(catalog.frame.with_columns(pl.col("item_id").cast(pl.Int64)))
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

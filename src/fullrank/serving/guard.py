@@ -1,0 +1,203 @@
+"""Guard: the ASGI middleware that every request passes, in one layer since each layer costs on the hot path.
+
+In this order: request id, host and origin, key and scope, rate, requests in flight, size of the body; then the app;
+then the headers of the response, the metrics and the access log. What goes wrong becomes a problem (RFC 9457).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from itertools import count
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from fullrank.core.errors import UserError
+from fullrank.core.log import logger
+from fullrank.serving.keys import Access, Key, scope_of
+from fullrank.serving.limits import HostRule, LimitedBody, RateLimit, caller_of, too_large
+from fullrank.serving.problems import CONTENT_TYPE, problem_of
+
+if TYPE_CHECKING:
+    from fullrank.serving.telemetry import AccessLog, Telemetry
+    from fullrank.serving.tracing import Tracing
+
+log = logger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Paths without a rate, answered also when all others are shed."""
+SAFE: tuple[tuple[bytes, bytes], ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Headers of every response."""
+NO_PAGE = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
+"""Headers of every response that is not a page: answers are about users, and no cache keeps them."""
+CLIENT_GONE = 499
+"""Status in metrics and log of a request whose client left before the answer."""
+UNMATCHED = "unmatched"
+"""Route in metrics and log of a request that none of the app's routes took, or that was refused before."""
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class Guard:
+    """ASGI middleware around the whole app. It puts `request_id` and `key` (a `Key` or None) into `request.state`.
+
+    `pages` gives the Content-Security-Policy of paths that are pages (`limits.page_policy`). A request takes at most
+    `body_most` bytes within `body_seconds`; more than `in_flight` at once are told to come back.
+    """
+
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        *,
+        access: Access,
+        hosts: HostRule | None = None,
+        rate: RateLimit | None = None,
+        body_most: int = 1 << 20,
+        body_seconds: float = 20.0,
+        in_flight: int = 10_000,
+        pages: Mapping[str, str] | None = None,
+        telemetry: Telemetry | None = None,
+        access_log: AccessLog | None = None,
+        tracing: Tracing | None = None,
+    ):
+        self.app, self.access, self.hosts, self.rate = app, access, hosts, rate
+        self.body_most, self.body_seconds, self.in_flight = body_most, body_seconds, in_flight
+        self.telemetry, self.access_log, self.tracing = telemetry, access_log, tracing
+        self.running = 0
+        """Requests between their start and the end of their response."""
+        self._pages = {
+            path: ((b"content-security-policy", policy.encode()), (b"cache-control", b"no-cache"))
+            for path, policy in (pages or {}).items()
+        }
+        self._ids = count()
+        self._prefix = token_hex(5)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = headers.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            request_id = given.decode()
+        else:
+            request_id = f"{self._prefix}-{next(self._ids):x}"
+        path, method = scope["path"], scope["method"]
+        state = scope.setdefault("state", {})
+        state["request_id"], state["key"] = request_id, None
+        added = (*SAFE, *self._pages.get(path, NO_PAGE), (b"x-request-id", request_id.encode()))
+        body: LimitedBody | None = None
+        status, started = 0, False
+
+        async def sending(message: Any) -> None:
+            nonlocal status, started
+            if message["type"] == "http.response.start":
+                if body is not None and body.error is not None:
+                    return  # the app's answer to a body that was cut off
+                status, started = message["status"], True
+                message["headers"] = [*message.get("headers", ()), *added]
+            elif not started:
+                return
+            await send(message)
+
+        async def refuse(error: BaseException) -> None:
+            nonlocal status, started
+            told = problem_of(error, method=method, request_id=request_id)
+            content = told.encoded(request_id)
+            fields = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", str(len(content)).encode())]
+            fields += [(name.lower().encode(), value.encode()) for name, value in told.headers.items()]
+            if told.status in (408, 413):
+                fields.append((b"connection", b"close"))  # what is left of the body is not read
+            status, started = told.status, True
+            if self.telemetry is not None and told.code in SHED:
+                self.telemetry.shed(SHED[told.code])
+            elif self.telemetry is not None and told.code == "store-unavailable":
+                self.telemetry.store_error()
+            await send({"type": "http.response.start", "status": status, "headers": [*fields, *added]})
+            await send({"type": "http.response.body", "body": b"" if method == "HEAD" else content})
+
+        self.running += 1
+        try:
+            state["key"] = self._admit(scope, method, path, headers)
+            if b"content-length" in headers or b"transfer-encoding" in headers:
+                body = self._body(headers, receive)
+                receive = body
+            if self.tracing is None:
+                await self.app(scope, receive, sending)
+            else:
+                with self.tracing.request(scope, headers, request_id):
+                    await self.app(scope, receive, sending)
+            if body is not None and body.error is not None and not started:
+                await refuse(body.error)
+        except Exception as error:
+            if type(error).__name__ == "ClientDisconnect":
+                status = CLIENT_GONE
+            elif started:
+                log.error(f"request {request_id} broke off in the middle of its response", exc_info=error)
+                raise
+            else:
+                await refuse(body.error if body is not None and body.error is not None else error)
+        finally:
+            self.running -= 1
+            spent = time.perf_counter() - begun
+            if self.telemetry is not None or self.access_log is not None:
+                self._tell(scope, status or CLIENT_GONE, spent)
+
+    def _admit(self, scope: Scope, method: str, path: str, headers: dict[bytes, bytes]) -> Key | None:
+        """Everything that is decided before the body: the key of the request. Raises `UserError`."""
+        if self.hosts is not None:
+            self.hosts.check(method, headers)
+        root = scope.get("root_path")
+        if root:
+            path = path.removeprefix(root)
+        try:
+            key = self.access.check(headers.get(b"authorization"), scope_of(method, path))
+        except UserError:
+            self._count(scope, None)  # a caller who tries keys has a rate too
+            raise
+        if path in UNLIMITED:
+            return key
+        self._count(scope, key)
+        if self.running > self.in_flight:
+            raise UserError(
+                f"{self.in_flight:,} requests are being answered; come back in a second", code="too-many-open"
+            )
+        return key
+
+    def _count(self, scope: Scope, key: Key | None) -> None:
+        if self.rate is not None:
+            client = scope.get("client")
+            self.rate.check(f"key {key.name}" if key is not None else caller_of(client[0] if client else ""))
+
+    def _body(self, headers: dict[bytes, bytes], receive: Receive) -> LimitedBody:
+        length = headers.get(b"content-length")
+        if length is not None and length.isdigit() and int(length[:20]) > self.body_most:
+            raise too_large(self.body_most)
+        return LimitedBody(receive, self.body_most, self.body_seconds)
+
+    def _tell(self, scope: Scope, status: int, spent: float) -> None:
+        route = getattr(scope.get("route"), "path", UNMATCHED)
+        if self.telemetry is not None:
+            self.telemetry.request(route, scope["method"], status, spent)
+        if self.access_log is not None:
+            self.access_log.add(scope, route, status, spent)
+
+
+SHED = {
+    "overloaded": "queue", "deadline": "deadline", "too-many-open": "open", "rate-exceeded": "rate",
+    "body-too-large": "body", "body-too-slow": "body",
+}  # fmt: skip
+"""Code -> reason under which the request counts as shed."""

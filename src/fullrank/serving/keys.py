@@ -1,0 +1,248 @@
+"""API keys: a file of hashed keys with names and scopes, and what a request with (or without) one of them may do.
+
+A key is 32 random bytes, so one round of SHA-256 without salt is enough at rest: there is nothing to guess. The key
+itself is shown once, when it is made, and is neither stored nor logged. A request's key is looked up by its digest:
+how long that takes tells nothing of a stored key, since nobody can choose the digest of what is sent.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.files import write_json
+from fullrank.core.locks import folder_lock
+from fullrank.core.log import logger
+from fullrank.core.readers import read_json
+
+log = logger(__name__)
+
+Scope = Literal["read", "write", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+FORMAT = 1
+PREFIX = "frk_"
+"""Beginning of every key, by which scanners for leaked secrets can know one."""
+MOST_KEYS = 10_000
+MOST_HEADER = 256
+"""Characters of an Authorization header that is looked at."""
+LOOK = 1.0
+"""Least seconds between two looks at whether the file has changed."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key as it is stored."""
+
+    name: str
+    """Whose it is; stands in logs and counts towards its own rate."""
+    scopes: tuple[str, ...]
+    created: str
+    """When it was made, as ISO 8601 in UTC."""
+    sha256: str
+    """Hex digest of the key."""
+
+
+class Keys:
+    """The keys of a file, read again when the file changes. For one thread, such as an event loop's."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic):
+        self.path = path
+        self._clock = clock
+        self._stamp = _stamp(path)
+        self._keys = {bytes.fromhex(key.sha256): key for key in read_keys(path)}
+        self._looked = clock()
+
+    @classmethod
+    def open(cls, path: str | Path) -> Keys:
+        """The keys of a file. Raises `UserError` where it is missing, damaged, or other people may write to it."""
+        return cls(Path(path))
+
+    def find(self, header: str | bytes | None) -> Key | None:
+        """The key of an Authorization header (``Bearer KEY``); None where there is none, or none that is known."""
+        self._refresh()
+        if not header or len(header) > MOST_HEADER:
+            return None
+        given = header.encode("utf-8", "surrogateescape") if isinstance(header, str) else header
+        scheme, _, key = given.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        digest = sha256(key.strip()).digest()
+        found = self._keys.get(digest)
+        return found if found is not None and hmac.compare_digest(digest, bytes.fromhex(found.sha256)) else None
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _refresh(self) -> None:
+        now = self._clock()
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        stamp = _stamp(self.path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        if stamp is None:  # whoever takes the file away means that nobody gets in
+            self._keys = {}
+            log.error("the file of keys has gone: no key is accepted until it is back")
+            return
+        try:
+            self._keys = {bytes.fromhex(key.sha256): key for key in read_keys(self.path)}
+        except UserError as error:
+            log.error(f"the file of keys was changed and cannot be read; the keys from before hold on: {error}")
+
+
+class Access:
+    """Who may do what: by key where there is a file of keys; without one, reads and writes of anybody."""
+
+    def __init__(self, keys: Keys | None):
+        self.keys = keys
+
+    def check(self, header: str | bytes | None, scope: Scope | None) -> Key | None:
+        """The key of a request that needs `scope` (None: nothing). Raises `Denied` where it may not."""
+        if scope is None:
+            return None
+        if self.keys is None:
+            if scope != "admin":
+                return None
+            raise Denied("administration is off without keys: start the service with --keys FILE", "admin-off", 403)
+        if not header:
+            raise Denied("this needs a key: send the header 'Authorization: Bearer KEY'", "key-missing", 401)
+        key = self.keys.find(header)
+        if key is None:
+            raise Denied("this key is not known: send 'Authorization: Bearer KEY' with one that is", "key-unknown", 401)
+        if scope not in key.scopes:
+            raise Denied(
+                f"the key {key.name!r} has the scopes {', '.join(key.scopes)}; this needs {scope!r}",
+                "scope-missing", 403,
+            )  # fmt: skip
+        return key
+
+
+class Denied(UserError):
+    """A request without the key, or without the scope, that it needs; `status` is that of the response."""
+
+    def __init__(self, sentence: str, code: str, status: int):
+        super().__init__(sentence, code=code)
+        self.status = status
+
+
+def scope_of(method: str, path: str) -> Scope | None:
+    """The scope that a request needs; None: open to all. What is not named here is closed: it needs `admin`.
+
+    The page is a file without data, and asks for a key itself; whether the service lives and is ready tells no secret.
+    """
+    if method in ("GET", "HEAD"):
+        return None if path in ("/", "/healthz", "/readyz", "/openapi.json", "/favicon.ico") else "read"
+    if method == "POST" and path in ("/v1/recommend", "/v1/recommend:batch"):
+        return "read"
+    if (method, path) in (("POST", "/v1/events"), ("POST", "/v1/items")) or path.startswith("/v1/users/"):
+        return "write"
+    return "admin"
+
+
+def read_keys(path: str | Path) -> list[Key]:
+    """The keys in a file. Raises `UserError` where it is missing, is none of keys, or others may write to it."""
+    place = Path(path)
+    try:
+        mode = place.stat().st_mode
+    except OSError as error:
+        raise UserError(
+            f"cannot read the keys {str(path)!r} ({error.strerror}); `fullrank keys add` makes such a file",
+            code="file-unreadable",
+        ) from None
+    except ValueError:  # a NUL in the path
+        raise UserError(f"{brief(str(path))} is no path of a file", code="file-unreadable") from None
+    tree = read_json(place)
+    if os.name == "posix" and mode & 0o022:
+        raise UserError(
+            f"others than its owner may write to {str(path)!r}, and so let themselves in: chmod go-w it",
+            code="keys-writable",
+        )
+    rows = tree.get("keys")
+    if tree.get("format") != FORMAT or not isinstance(rows, list) or len(rows) > MOST_KEYS:
+        raise UserError(f"{str(path)!r} is no file of keys; `fullrank keys add` makes one", code="not-a-keys-file")
+    keys = [_read(row, path) for row in rows]
+    if len({key.name for key in keys}) != len(keys):
+        raise UserError(f"{str(path)!r} names a key twice; rename one", code="not-a-keys-file")
+    return keys
+
+
+def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> tuple[str, Key]:
+    """Make a key and write it into a file, which is made where there is none: (the key, what is stored of it).
+
+    The key cannot be had again. Raises `UserError` for a name that is taken or none, and an unknown scope.
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"{brief(name)} is no name of a key: give 1 to 64 letters, digits, dots, dashes and underscores",
+            code="invalid-key-name",
+        )
+    asked = set(scopes)
+    for scope in sorted(asked):
+        if scope not in SCOPES:
+            raise unknown("scope", scope, SCOPES)
+    if not asked:
+        raise UserError(f"a key needs a scope (allowed: {', '.join(SCOPES)})", code="missing-scope")
+    text = PREFIX + secrets.token_urlsafe(32)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    key = Key(name, tuple(s for s in SCOPES if s in asked), now, sha256(text.encode()).hexdigest())
+    with folder_lock(path, "keys add"):
+        there = read_keys(path) if os.path.lexists(path) else []
+        if any(one.name == name for one in there):
+            raise UserError(f"a key is called {name!r} already: remove it, or choose another name", code="key-exists")
+        if len(there) >= MOST_KEYS:
+            raise UserError(f"the file holds {MOST_KEYS:,} keys, and that is the most", code="too-many-keys")
+        _write(path, [*there, key])
+    return text, key
+
+
+def remove_key(path: str | Path, name: str) -> Key:
+    """Take a key out of a file; services refuse it within a second or two. Raises `UserError` for an unknown name."""
+    with folder_lock(path, "keys remove"):
+        there = read_keys(path)
+        gone = [key for key in there if key.name == name]
+        if not gone:
+            raise unknown("key", name, (key.name for key in there))
+        _write(path, [key for key in there if key.name != name])
+    return gone[0]
+
+
+def _write(path: str | Path, keys: list[Key]) -> None:
+    rows = [{"name": k.name, "scopes": list(k.scopes), "created": k.created, "key_sha256": k.sha256} for k in keys]
+    write_json(path, {"format": FORMAT, "keys": rows}, private=True)
+
+
+def _read(row: Any, path: str | Path) -> Key:
+    if isinstance(row, dict):
+        name, scopes, created, digest = (row.get(field) for field in ("name", "scopes", "created", "key_sha256"))
+        if (
+            isinstance(name, str) and _NAME.fullmatch(name)
+            and isinstance(scopes, list) and scopes and all(scope in SCOPES for scope in scopes)
+            and isinstance(created, str) and isinstance(digest, str) and _DIGEST.fullmatch(digest)
+        ):  # fmt: skip
+            return Key(name, tuple(scopes), created, digest)
+    raise UserError(
+        f"{str(path)!r} holds something that is no key; `fullrank keys add` writes them", code="not-a-keys-file"
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is replaced or written to; None where it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

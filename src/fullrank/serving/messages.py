@@ -1,0 +1,154 @@
+"""Bodies of requests: what may be asked, within which bounds, with examples for the OpenAPI document.
+
+Bounds here are those of any service; the tighter ones of this one (`ServeSettings.k_most`, `history_most`,
+`batch_most`) are checked where a request is read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from fullrank.core.bounds import MOST_PARTS, MOST_TIME
+
+MOST_IDS = 100_000
+"""Ids in one list of a request."""
+Text = Annotated[StrictStr, Field(min_length=1, max_length=512)]
+Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
+Id = Whole | Text
+"""An external id as the data had it; a number and its text are the same id."""
+Ids = Annotated[list[Id], Field(max_length=MOST_IDS)]
+Moment = Annotated[float, Field(ge=-MOST_TIME, le=MOST_TIME, allow_inf_nan=False)]
+"""Seconds since 1970."""
+Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
+    StrictStr, Field(max_length=4096)
+]  # fmt: skip
+Value = Scalar | None | Annotated[list[Scalar], Field(max_length=1000)]
+"""A value of a column."""
+Columns = Annotated[dict[Annotated[str, Field(min_length=1, max_length=256)], Value], Field(max_length=256)]
+
+
+class Body(BaseModel):
+    """Base of every body: a key that is not known is refused."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class PastEvent(Body):
+    """An event of a history that a request brings."""
+
+    item: Id
+    time: Moment | None = None
+    """Seconds since 1970; needed of models that read times."""
+
+
+class Reasoning(Body):
+    """How long a model that reasons may think (`fr.load(...).recommend(budget=)`)."""
+
+    steps: Annotated[int, Field(ge=0, le=MOST_PARTS)] | None = None
+    streams: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None = None
+    adaptive: Annotated[int, Field(ge=1, le=1000)] | None = None
+    patience: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None = None
+
+
+class RecommendRequest(Body):
+    """A list for one user, or for one history."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"history": ["B004756YJA", "B004ZT0SSG"], "k": 5}, {"user": "42", "k": 10}]}
+    )
+    user: Id | None = None
+    """Whose stored history is read (unless `history` is given), and whose features the ranker reads."""
+    history: Annotated[list[Id | PastEvent], Field(max_length=MOST_IDS)] | None = None
+    """Items, oldest first; used in place of the stored ones."""
+    k: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """Length of the list."""
+    exclude: Ids | None = None
+    """Items that are not to be shown."""
+    allow: Ids | None = None
+    """The only items that may be shown."""
+    filters: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+    """Columns of items and what they must hold: a value, a list of values, or {"min": x, "max": y}."""
+    seen: Literal["exclude", "keep"] = "exclude"
+    """Whether items of the history may be shown again."""
+    context: Columns | None = None
+    """Fields of this request that the ranker reads, such as the hour."""
+    reasoning: Reasoning | None = None
+    explain: bool = False
+    """Whether to say which events of the history an item is like, and where attention went."""
+    titles: bool = False
+    """Whether items come with their titles."""
+    version: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The version that answers; by default the one that the user's share of the split says."""
+    ranker: bool | None = None
+    """False leaves the ranker out."""
+
+
+class BatchRequest(Body):
+    """Several requests at once."""
+
+    requests: Annotated[list[RecommendRequest], Field(min_length=1, max_length=10_000)]
+
+
+class NewEvent(Body):
+    """Something that a user did."""
+
+    user: Id
+    item: Id
+    event_id: Text | None = None
+    """Sent twice, it is stored once. Without one, an event with a time is known by user, item and time."""
+    time: Moment | None = None
+    """Seconds since 1970; by default now."""
+
+
+class EventsRequest(Body):
+    """Events to store."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"events": [{"user": "42", "item": "B004ZT0SSG", "event_id": "e-1"}]}]}
+    )
+    events: Annotated[list[NewEvent], Field(min_length=1, max_length=10_000)]
+
+
+class ItemChange(Body):
+    """An item to add, or what changes of one that is there; what is left out stays as it is."""
+
+    id: Id
+    title: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    text: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
+    """What is known of it in words: read by models whose items are made of text, else to find like items."""
+    features: Columns | None = None
+    """Values of its columns."""
+    like: Annotated[list[Id], Field(min_length=1, max_length=100)] | None = None
+    """Known items that it is like: its first vector is the mean of theirs."""
+    retired: bool | None = None
+    """Whether it is no longer shown."""
+    expires_at: Moment | None = None
+    """Seconds since 1970 from which it is no longer shown; null: never."""
+
+
+class ItemsRequest(Body):
+    """Items to add or to change."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"items": [{"id": "new-1", "title": "Rose hand cream, 50 ml"}]}]}
+    )
+    items: Annotated[list[ItemChange], Field(min_length=1, max_length=10_000)]
+
+
+class UserRequest(Body):
+    """What the ranker reads of a user."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"features": {"age": 35, "city": "Delft"}}]})
+    features: Columns
+
+
+class SplitRequest(Body):
+    """Which share of the users each version answers."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"split": {"monday": 0.9, "tuesday": 0.1}}]})
+    split: Annotated[
+        dict[Annotated[str, Field(max_length=256)], Annotated[float, Field(gt=0, le=1)]],
+        Field(min_length=1, max_length=16),
+    ]

@@ -1,0 +1,326 @@
+"""ServedModel: one version of the service, opened: its live items, how they are searched, and its ranker.
+
+What changes while it serves (items added, retired, expired) is one snapshot (`State`) that is replaced whole; whoever
+answers reads it once. Requests are read on the event loop and answered on the model thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
+from fullrank.inference.exact import top_k
+from fullrank.inference.filters import Filters
+from fullrank.inference.predictor import Predictor
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget
+from fullrank.run import Run
+from fullrank.serving.catalogue import LiveItems
+from fullrank.serving.explain import explain_lists
+from fullrank.serving.messages import PastEvent, RecommendRequest
+from fullrank.serving.ranking import ServedRanker
+from fullrank.serving.requests import Answer, Ask, ItemNumbers, check_most
+from fullrank.serving.searching import Finder
+from fullrank.serving.settings import ServeSettings
+
+Documents = Mapping[str, Mapping[str, Any] | None]
+"""Item id as text -> what POST /v1/items said of it last."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What one answer reads."""
+
+    predictor: Predictor
+    items: LiveItems
+    finder: Finder
+    ranker: ServedRanker | None = None
+    documents: Documents = field(default_factory=dict)
+    """What was said of items, that this was made of."""
+
+
+class ServedModel:
+    """A version: `read` on the event loop, `answer` and `similar` on the model thread."""
+
+    def __init__(self, run: Run, name: str, state: State, settings: ServeSettings):
+        self.run, self.name, self.state, self.settings = run, name, state, settings
+        self._barring: tuple[State, LiveItems, Finder] | None = None
+        self.numbers = ItemNumbers(state.items.ids)
+        self.reads_times = bool(getattr(state.predictor.model, "reads_times", False))
+        self.allows_empty = bool(getattr(state.predictor.model, "allows_empty", False))
+
+    @classmethod
+    def open(cls, folder: str | Path, name: str, settings: ServeSettings, documents: Documents) -> ServedModel:
+        """The run in `folder` with the items that were added since, warm: it has answered once.
+
+        Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of recall.
+        """
+        run = Run.open(folder)
+        how = run.spec.lists  # refuses a ranking model
+        first = Predictor(
+            run.model(), run.catalog, device=settings.device, budget=how.reasoning, decoding=how.decoding, name=name
+        )
+        predictor, items = LiveItems.of(run, first, documents, time.time())
+        items.warm()
+        finder = Finder.open(run, first, settings)
+        if predictor is not first:  # an index is of the run's own items; those that were added are searched beside it
+            finder = finder.with_items(predictor)
+        ranker = None if settings.ranker is None else ServedRanker.open(settings, items.catalog)
+        state = State(predictor, items, finder, ranker, documents)
+        made = cls(run, name, state, settings)
+        made.answer([Ask(np.zeros(1, np.int64), 1, times=np.zeros(1, np.int64) if made.reads_times else None)])
+        return made
+
+    @property
+    def predictor(self) -> Predictor:
+        return self.state.predictor
+
+    @property
+    def items(self) -> LiveItems:
+        return self.state.items
+
+    @property
+    def recall(self) -> float | None:
+        """Recall@10 of the index against exact lists; None where every item is scored."""
+        return self.state.finder.recall
+
+    def changed(self, documents: Documents, strict: Collection[str] = ()) -> State:
+        """The state with other documents. Takes as long as new vectors take, so it is made beside the model thread.
+
+        Raises `UserError` for a document with a key in `strict` that this version cannot take in.
+        """
+        old = self.state
+        predictor, items = old.items.with_documents(old.predictor, documents, time.time(), strict=strict)
+        ranker = old.ranker
+        if ranker is not None and items.catalog is not old.items.catalog:
+            ranker = ranker.extended(items.catalog)
+        finder = old.finder if predictor is old.predictor else old.finder.with_items(predictor)
+        return State(predictor, items, finder, ranker, documents)
+
+    def put(self, state: State) -> None:
+        """Answer from another state from now on."""
+        self.numbers.extend(state.items.ids[len(self.numbers) :])
+        self.state = state
+
+    @property
+    def documents(self) -> Documents:
+        """What was said of items, that the state was made of."""
+        return self.state.documents
+
+    def knows(self, item: int | str) -> bool:
+        """Whether an external id is in the catalogue."""
+        return 0 <= self.numbers.get(item) < self.state.items.size
+
+    def number(self, item: int | str) -> int:
+        """The number of an external id. Raises `UserError` for an unknown one."""
+        if not self.knows(item):
+            raise UserError(f"there is no item {item!r}", code="unknown-item")
+        return self.numbers.get(item)
+
+    def read(
+        self,
+        asked: RecommendRequest,
+        history: Sequence[tuple[int | str, float | None]],
+        features: Mapping[str, Any] | None = None,
+    ) -> Ask:
+        """A request as arrays. Raises `UserError` for what this version or service cannot do."""
+        settings, items = self.settings, self.state.items
+        check_most("k", asked.k, settings.k_most)
+        size = items.catalog.size
+        known = self.numbers.known([item for item, _ in history], size)
+        times = None
+        if self.reads_times:
+            known, times = self._timed(history, size)
+        if asked.filters:
+            items.mask(asked.filters)  # what cannot be asked is told now
+        ranked = self.state.ranker is not None and asked.ranker is not False
+        if asked.ranker and self.state.ranker is None:
+            raise UserError("this service has no ranker: leave ranker out", code="no-ranker")
+        if asked.context:
+            if not ranked or self.state.ranker is None:
+                raise UserError("context is what a ranker reads, and none ranks here: leave it out", code="no-ranker")
+            self.state.ranker.check_names(asked.context)
+        return Ask(
+            known[-settings.history_most :],
+            asked.k,
+            times=None if times is None else times[-settings.history_most :],
+            keep_seen=asked.seen == "keep",
+            excluded=self.numbers.known(asked.exclude, size) if asked.exclude else np.zeros(0, np.int64),
+            allowed=None if asked.allow is None else self.numbers.known(asked.allow, size),
+            filters=asked.filters or None,
+            budget=self._budget(asked),
+            explain=asked.explain,
+            ranked=ranked,
+            user=None if asked.user is None else str(asked.user),
+            fields={**(features or {}), **(asked.context or {})} if ranked else {},
+        )
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        """The lists of requests that share budget and ranking."""
+        state, ranked = self.state, asks[0].ranked
+        live = state.items.at(time.time())
+        k = min(max(max(ask.k for ask in asks), self.settings.candidates if ranked else 0), live.size)
+        hidden = [_hidden(ask) for ask in asks]
+        masks = [_refused(ask, live) for ask in asks]
+        known = [row for row, ask in enumerate(asks) if len(ask.items) or self.allows_empty]
+        answers: list[Answer] = []
+        if known:
+            some = [asks[row] for row in known]
+            timed = [ask.times for ask in some if ask.times is not None]
+            scores, ids, steps = self._finder(state, live)(
+                [ask.items for ask in some], timed if len(timed) == len(some) else None, k,
+                [hidden[row] for row in known], [masks[row] for row in known],
+                live.barred if live.any_barred else None, some[0].budget,
+            )  # fmt: skip
+            if ranked:
+                assert state.ranker is not None
+                ids, scores = state.ranker.order(some, ids, scores, self.settings.blend)
+            taken = [None] * len(some) if steps is None else steps.tolist()
+            answers = [
+                Answer(*_cut(best, values, ask.k), steps=own, ranked=ranked)
+                for ask, own, best, values in zip(some, taken, ids, scores, strict=True)
+            ]
+        if len(known) < len(asks):
+            found = dict(zip(known, answers, strict=True))
+            answers = [
+                found[row] if row in found else self._popular(state, live, ask, hidden[row], masks[row], k)
+                for row, ask in enumerate(asks)
+            ]
+        _explain(state, asks, answers)
+        return answers
+
+    def similar(self, item: int, k: int) -> Answer:
+        """Items most like one, without itself and without what is retired."""
+        state = self.state
+        scorer_of = getattr(state.predictor.model, "similar", None)
+        if scorer_of is None:
+            raise UserError("this model has no vectors of items, so none are similar", code="no-item-similarity")
+        live = state.items.at(time.time())
+        filters = Filters(barred=live.barred if live.barred.any() else None)
+        own = Jagged.from_lists([[item]])
+        with torch.inference_mode():
+            scorer = scorer_of(torch.tensor([item], device=state.predictor.device), state.predictor.index)
+            scores, ids = top_k(
+                scorer, min(k, live.catalog.size), filters=filters.of_batch(own, state.predictor.device)
+            )
+        return Answer(*_cut(ids.cpu().numpy()[0], scores.cpu().numpy()[0], k))
+
+    def title(self, item: int | str) -> str | None:
+        """The title of an external id; None where it has none, or is not known."""
+        items, number = self.state.items, self.numbers.get(item)
+        return items.titles[number] if items.titles is not None and 0 <= number < items.catalog.size else None
+
+    def described(self, number: int) -> dict[str, Any]:
+        """What is known of one item: id, title, popularity, whether it is shown, and its columns."""
+        items = self.state.items.at(time.time())
+        row = items.catalog.frame.row(number, named=True)
+        return {
+            "item": items.ids[number],
+            "title": items.titles[number] if items.titles is not None else None,
+            "popularity": items.bands[number],
+            "shown": not bool(items.barred[number]),
+            "columns": {name: row[name] for name in items.columns},
+        }
+
+    def _finder(self, state: State, live: LiveItems) -> Finder:
+        """The search with what is retired or expired now; made anew when that changes."""
+        if self._barring is None or self._barring[0] is not state or self._barring[1] is not live:
+            self._barring = state, live, state.finder.barring(live.barred) if live.any_barred else state.finder
+        return self._barring[2]
+
+    def _popular(
+        self, state: State, live: LiveItems, ask: Ask, hidden: np.ndarray, mask: np.ndarray | None, k: int
+    ) -> Answer:
+        """The most popular items: what a history without known items gets."""
+        refused = live.barred.copy() if mask is None else mask | live.barred
+        refused[hidden] = True
+        ids = live.popular(k, refused)
+        scores = live.catalog.popularity[ids].astype(np.float32)
+        if ask.ranked:
+            assert state.ranker is not None
+            (ids,), (scores,) = state.ranker.order([ask], ids[None], scores[None], self.settings.blend)
+        return Answer(*_cut(ids, scores, ask.k), source="popular", ranked=ask.ranked)
+
+    def _budget(self, asked: RecommendRequest) -> Budget:
+        if asked.reasoning is None:
+            return self.predictor.budget
+        given = asked.reasoning.model_dump(exclude_none=True)
+        budget = self.predictor.settings(given)[0] if given else self.predictor.budget
+        if budget != AS_TRAINED:
+            check_budget(self.predictor.model, budget)
+        return budget
+
+    def _timed(
+        self, history: Sequence[tuple[int | str, float | None]], size: int
+    ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
+        """Known items and their times, in order of time."""
+        lacking = next((item for item, moment in history if moment is None), None)
+        if lacking is not None:
+            raise UserError(
+                f"this model reads when events happened, and the event of {lacking!r} has no time: give each event as "
+                '{"item": id, "time": seconds}',
+                code="missing-times",
+            )
+        pairs = [(self.numbers.get(item), int(moment)) for item, moment in history if moment is not None]
+        kept = sorted((pair for pair in pairs if 0 <= pair[0] < size), key=lambda pair: pair[1])
+        items, times = (np.array([pair[at] for pair in kept], np.int64) for at in (0, 1))
+        return items, times
+
+
+def given_history(asked: RecommendRequest) -> list[tuple[int | str, float | None]] | None:
+    """The history that a request brings; None where it brings none."""
+    if asked.history is None:
+        return None
+    return [(one.item, one.time) if isinstance(one, PastEvent) else (one, None) for one in asked.history]
+
+
+def _explain(state: State, asks: Sequence[Ask], answers: Sequence[Answer]) -> None:
+    """Put the reasons into the answers of requests that ask for them."""
+    some = [row for row, ask in enumerate(asks) if ask.explain]
+    if not some:
+        return
+    told = explain_lists(state.predictor, histories_of([asks[row] for row in some]), [answers[row].ids for row in some])
+    for row, explanation in zip(some, told, strict=True):
+        answers[row].because = explanation.because
+        if explanation.attention is not None:
+            answers[row].attention = explanation.attention.round(4).tolist()
+
+
+def histories_of(asks: Sequence[Ask]) -> Histories:
+    """The histories of some requests."""
+    lengths = np.array([len(ask.items) for ask in asks], np.int64)
+    items = Jagged.from_lengths(np.concatenate([ask.items for ask in asks]), lengths)
+    timed = [ask.times for ask in asks if ask.times is not None]
+    return Histories(items, np.concatenate(timed) if len(timed) == len(asks) else None)
+
+
+def _hidden(ask: Ask) -> Int[np.ndarray, "p"]:
+    """What one request is not shown: its own items, and those that it excludes."""
+    if ask.keep_seen:
+        return ask.excluded
+    return np.concatenate([ask.items, ask.excluded]) if len(ask.excluded) else ask.items
+
+
+def _refused(ask: Ask, live: LiveItems) -> Bool[np.ndarray, "V"] | None:
+    """What its filters and its `allow` refuse. Requests with the same filters share one array."""
+    found = None if ask.filters is None else live.mask(ask.filters)
+    if ask.allowed is None:
+        return found
+    only = np.ones(live.size, bool)
+    only[ask.allowed] = False
+    return only if found is None else only | found
+
+
+def _cut(ids: Int[np.ndarray, "m"], scores: Float[np.ndarray, "m"], k: int) -> tuple[list[int], list[float]]:
+    """The first k filled places."""
+    count = int((ids[:k] >= 0).sum())
+    return ids[:count].tolist(), scores[:count].tolist()

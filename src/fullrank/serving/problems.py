@@ -1,0 +1,221 @@
+"""Problem details (RFC 9457): every error of the service as one JSON body, without anything of the machine's inside.
+
+A `UserError` tells its sentence under the status of its code; what names files of this machine tells that the log has
+it; anything unforeseen is a 500 with the request's id alone, and its traceback goes to the log.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fullrank.core.errors import UserError, middle_cut
+from fullrank.core.log import logger
+from fullrank.core.spec import MEMBER
+
+log = logger(__name__)
+
+CONTENT_TYPE = "application/problem+json"
+TYPE = "urn:fullrank:problem:"
+"""Before a code: the `type` of a problem, a name and no address."""
+MOST_ERRORS = 20
+"""Mistakes of a body that are told one by one."""
+MOST_DETAIL = 500
+"""Characters of one of them."""
+BAD, DENIED, MISSING, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = 400, 403, 404, 409, 413, 422, 429, 500, 503
+STATUS = {
+    "invalid-json": BAD, "invalid-host": BAD, "wrong-host": 421, "wrong-origin": DENIED,
+    "key-missing": 401, "key-unknown": 401, "scope-missing": DENIED, "admin-off": DENIED,
+    "unknown-version": MISSING,
+    "version-refused": CONFLICT, "version-changed": CONFLICT, "version-not-whole": CONFLICT, "no-canaries": CONFLICT,
+    "version-cannot-be-opened": CONFLICT, "no-former-version": CONFLICT, "nothing-watched": CONFLICT,
+    "no-version": AWAY,
+    "body-too-large": LARGE, "body-too-slow": 408,
+    "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
+    "store-unavailable": AWAY, "deadline": AWAY,
+}  # fmt: skip
+"""Code of a `UserError` -> status, where it is not `REFUSED`."""
+NAMED_IN_PATH = frozenset({"unknown-item", "unknown-user"})
+"""Codes that are a 404 where the address names it, and `REFUSED` where a body (POST) does."""
+RETRY_AFTER = {BUSY: 1, AWAY: 1}
+"""Status -> seconds after which it makes sense to try again, where the error has no `retry_after` of its own."""
+HIDDEN = frozenset(
+    """
+    data-not-needed export-of-other-run file-damaged file-error file-unreadable folder-locked folder-not-empty
+    folder-not-writable folder-of-others foreign-files history-store-damaged id-types-differ index-of-other-vectors
+    inside-a-store items-without-codes keys-writable manifest-incomplete manifest-invalid-spec missing-file
+    missing-folder missing-package missing-store network-disk newer-history-store no-logged-answers no-new-items
+    not-a-folder not-a-history-store not-a-keys-file not-a-ranking-model not-a-recommender not-a-run
+    not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written other-vectors out-of-memory
+    recipe-not-importable same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
+    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format version-name-taken
+    weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
+    """.split()
+)
+"""Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""
+DETAILS = {"store-unavailable": "the store of histories cannot be reached at the moment; try again"}
+"""Codes whose own sentence is for the log, and what is told in its place."""
+INSIDE = "the service could not do this; its log tells why, under the request_id"
+_PLACES = re.compile(
+    r"""(?<=['"])~?/(?!v1/)[^'"]+"""  # '/in/quotes'
+    r"""|(?<![\w./:<])~?/(?!v1/)(?:[^\s/'"`,;:()<>|]+/)+[^\s/'"`,;:()<>|]*"""  # /without/them
+    r"""|(?<![\w])[A-Za-z]:[\\/][^\s'"]+"""
+    r"""|\b(?!https?:)[a-z][a-z0-9+.-]*://[^\s'"]+|\bhttps?://[^\s'"/]*@[^\s'"]+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemDetails:
+    """One error as it is told."""
+
+    status: int
+    code: str
+    detail: str
+    errors: tuple[dict[str, str], ...] = ()
+    """Of a body or its parameters: where (`pointer`, or `parameter` and `in`) and what is wrong there (`detail`)."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self, request_id: str | None) -> dict[str, Any]:
+        """The members of the JSON object."""
+        told = {
+            "type": TYPE + self.code, "title": self.code.replace("-", " ").capitalize(), "status": self.status,
+            "detail": self.detail, "code": self.code, "request_id": request_id,
+        }  # fmt: skip
+        return told | {"errors": list(self.errors)} if self.errors else told
+
+    def encoded(self, request_id: str | None) -> bytes:
+        return json.dumps(self.body(request_id)).encode()
+
+
+def problem_of(error: BaseException, *, method: str = "POST", request_id: str | None = None) -> ProblemDetails:
+    """What is told of an exception that a request (of this HTTP method) ended in; what must not be told is logged."""
+    if isinstance(error, UserError):
+        return _of_user_error(error, method, request_id)
+    if isinstance(error, ValidationError):
+        return _of_validation(error.errors(include_url=False, include_input=False))
+    if callable(getattr(error, "errors", None)):  # FastAPI's RequestValidationError
+        return _of_validation(error.errors())  # type: ignore[attr-defined]
+    status, detail = getattr(error, "status_code", None), getattr(error, "detail", None)
+    if isinstance(status, int):  # Starlette's HTTPException
+        return _of_status(status, detail, getattr(error, "headers", None) or {})
+    log.error(f"request {request_id} ended in a bug: {type(error).__name__}", exc_info=error)
+    return ProblemDetails(BROKEN, "internal", INSIDE)
+
+
+def install(app: Any) -> None:
+    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too.
+
+    A `UserError` of a route goes on to `Guard`, which tells it, and counts it.
+    """
+    from fastapi import Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException
+
+    async def tell(request: Request, error: Exception) -> Response:
+        request_id = request.scope.get("state", {}).get("request_id")
+        told = problem_of(error, method=request.method, request_id=request_id)
+        return Response(told.encoded(request_id), told.status, dict(told.headers), CONTENT_TYPE)
+
+    for kind in (RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, tell)
+
+
+def without_places(text: str) -> str:
+    """A sentence without paths of this machine and addresses of its stores."""
+    return _PLACES.sub("...", text)
+
+
+def _of_user_error(error: UserError, method: str, request_id: str | None) -> ProblemDetails:
+    code = error.code
+    given = getattr(error, "status", None)
+    headers: dict[str, str] = {}
+    if code in HIDDEN:
+        log.error(f"request {request_id} was refused ({code}): {error}")
+        return ProblemDetails(BROKEN, code, INSIDE)
+    status = given if isinstance(given, int) else STATUS.get(code, REFUSED)
+    if code in NAMED_IN_PATH and method != "POST":
+        status = MISSING
+    if status in RETRY_AFTER:
+        wait = getattr(error, "retry_after", None)
+        headers["Retry-After"] = str(max(1, math.ceil(RETRY_AFTER[status] if wait is None else wait)))
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if code in DETAILS:
+        log.warning(f"request {request_id}: {error}")
+    return ProblemDetails(status, code, DETAILS.get(code) or without_places(str(error)), headers=headers)
+
+
+def _of_status(status: int, detail: Any, headers: Mapping[str, str]) -> ProblemDetails:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = "error"
+    code = re.sub(r"[^a-z]+", "-", phrase.lower()).strip("-")
+    told = without_places(middle_cut(detail, MOST_DETAIL)) if isinstance(detail, str) else phrase
+    return ProblemDetails(status, code, told, headers=dict(headers))
+
+
+def _of_validation(mistakes: Iterable[Mapping[str, Any]]) -> ProblemDetails:
+    found: dict[tuple[str, str], list[str]] = {}
+    unread = False
+    for mistake in mistakes:
+        unread = unread or mistake.get("type") == "json_invalid"
+        where = _where(mistake.get("loc", ()), in_body=mistake.get("type") != "json_invalid")
+        sentences = found.setdefault(where, [])
+        sentence = _sentence(mistake)
+        if sentence not in sentences:
+            sentences.append(sentence)
+    errors = tuple(
+        ({"pointer": name} if place == "body" else {"parameter": name, "in": place}) | {"detail": "; or ".join(told)}
+        for (place, name), told in list(found.items())[:MOST_ERRORS]
+    )
+    first = errors[0] if errors else {"pointer": "#", "detail": "it is not valid"}
+    more = f" (and {len(found) - 1} more, see errors)" if len(found) > 1 else ""
+    detail = f"{first.get('pointer') or first.get('parameter')}: {first['detail']}{more}"
+    return ProblemDetails(BAD if unread else REFUSED, "invalid-json" if unread else "invalid-request", detail, errors)
+
+
+def _where(loc: Iterable[Any], in_body: bool) -> tuple[str, str]:
+    """(`body`, a JSON pointer), or (`query`, the parameter's name)."""
+    parts = list(loc)
+    place = str(parts.pop(0)) if parts and parts[0] in ("body", "query", "path", "header", "cookie") else "body"
+    if place != "body":
+        return place, middle_cut(str(parts[0]) if parts else "", 100)
+    kept = [str(part) for part in parts if not (isinstance(part, str) and _is_member(part))] if in_body else []
+    return place, middle_cut("#" + "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in kept))
+
+
+def _is_member(part: str) -> bool:
+    """Whether a step of the way to a mistake is no step in the body, but what pydantic calls a member of a union."""
+    return MEMBER.fullmatch(part) is not None or part in _models()
+
+
+@cache
+def _models() -> frozenset[str]:
+    """Names of all pydantic models, by which members of a union are called."""
+    found, front = set[type](), [BaseModel]
+    while front:
+        for kind in front.pop().__subclasses__():
+            if kind not in found:
+                found.add(kind)
+                front.append(kind)
+    return frozenset(kind.__name__ for kind in found)
+
+
+def _sentence(mistake: Mapping[str, Any]) -> str:
+    """What pydantic says is wrong, or a `UserError` of ours inside; never the value that was given."""
+    inner = (mistake.get("ctx") or {}).get("error")
+    if isinstance(inner, UserError):
+        return without_places(middle_cut(str(inner), MOST_DETAIL))
+    if mistake.get("type") == "json_invalid":
+        return f"the body is not JSON ({middle_cut(str(inner), MOST_DETAIL)})" if inner else "the body is not JSON"
+    text = str(mistake.get("msg", "it is not valid")).removeprefix("Value error, ")
+    return without_places(middle_cut(text[:1].lower() + text[1:], MOST_DETAIL))

@@ -1,0 +1,113 @@
+"""ServedRanker: candidates of several requests in a ranking model's order.
+
+Fields of the items come from the catalogue's columns, encoded once; those of the user and of the request from what was
+put for the user and from the request's context. A field that nobody gives is missing, as in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Int
+
+from fullrank.cascade.field_sources import id_column
+from fullrank.cascade.rerank import EncodedFields, PairFeatures, blend_scores, encode_fields, probabilities
+from fullrank.cascade.stages import RankingStage
+from fullrank.core.device import resolve_device
+from fullrank.core.errors import unknown
+from fullrank.data.events.catalog import Catalog
+from fullrank.run import Run
+from fullrank.serving.requests import Ask
+from fullrank.serving.settings import ServeSettings
+
+
+@dataclass(frozen=True)
+class ServedRanker:
+    """A ranking model, and the catalogue as it reads items."""
+
+    stage: RankingStage
+    user: str
+    """The schema's column of user ids."""
+    item: str
+    items: EncodedFields
+    device: str
+    run: Run
+
+    @classmethod
+    def open(cls, settings: ServeSettings, catalog: Catalog) -> ServedRanker:
+        """The ranker of the settings. Raises `UserError` where it is none, or reads nothing of an item."""
+        assert settings.ranker is not None
+        run = Run.open(settings.ranker)
+        stage = RankingStage.of(run)
+        schema = stage.encoder.schema
+        user, item = id_column(schema, "user", settings.user_field), id_column(schema, "item", settings.item_field)
+        device = resolve_device(settings.device)
+        stage.model.to(device).eval()
+        made = cls(stage, user, item, _no_items(), str(device), run)
+        return made.extended(catalog)
+
+    of_items: frozenset[str] = frozenset()
+    """What it reads of items."""
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """What it reads of users and requests: the names that `features` and `context` may have."""
+        return tuple(name for name in _names(self.stage) if name not in self.of_items and name != self.user)
+
+    def extended(self, catalog: Catalog) -> ServedRanker:
+        """The same with the items of another catalogue."""
+        columns = [name for name in _names(self.stage) if name != self.user and name in catalog.frame.columns]
+        columns = [name for name in columns if name not in ("item", "item_id")]
+        if self.item not in columns:
+            columns.append(self.item)
+        found = [catalog.ids.alias(self.item) if name == self.item else catalog.frame[name] for name in columns]
+        encoded = encode_fields(self.stage.encoder, found, catalog.size, "the items")
+        return replace(self, items=encoded, of_items=frozenset(columns))
+
+    def order(
+        self, asks: Sequence[Ask], ids: Int[np.ndarray, "B C"], scores: Float[np.ndarray, "B C"], blend: float
+    ) -> tuple[Int[np.ndarray, "B C"], Float[np.ndarray, "B C"]]:
+        """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`."""
+        pairs = PairFeatures(self.stage.encoder, self._users(asks), self.items)
+        found = blend_scores(probabilities(self.stage.model, pairs, ids, self.device), scores, blend)
+        order = np.argsort(-found, axis=1, kind="stable")
+        return np.take_along_axis(ids, order, 1), np.take_along_axis(found, order, 1)
+
+    def check_names(self, fields: Iterable[str]) -> None:
+        """Raise `UserError` for a field that is not the ranker's."""
+        for name in fields:
+            if name not in self.fields:
+                raise unknown("context field", name, self.fields)
+
+    def check(self, fields: Mapping[str, Any]) -> None:
+        """Raise `UserError` for fields that are not the ranker's, or of a type that it refuses."""
+        self.check_names(fields)
+        self._users([Ask(np.zeros(0, np.int64), 1, fields=fields)])
+
+    def _users(self, asks: Sequence[Ask]) -> EncodedFields:
+        names = [name for name in self.fields if any(name in ask.fields for ask in asks)]
+        columns = [_column(name, [ask.fields.get(name) for ask in asks]) for name in names]
+        if self.user in _names(self.stage):
+            columns.append(pl.Series(self.user, [ask.user for ask in asks], dtype=pl.String))
+        return encode_fields(self.stage.encoder, columns, len(asks), "the request")
+
+
+def _column(name: str, values: list[Any]) -> pl.Series:
+    """A column of values from JSON; mixed types are text, and lists are bags."""
+    try:
+        return pl.Series(name, values, strict=True)
+    except (TypeError, pl.exceptions.PolarsError):
+        return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)
+
+
+def _names(stage: RankingStage) -> list[str]:
+    return [field.name for field in stage.encoder.schema.fields]
+
+
+def _no_items() -> EncodedFields:
+    return EncodedFields(np.zeros((0, 0), np.int32), [], np.zeros((0, 0), np.float32), [], {})

@@ -1,0 +1,103 @@
+"""Ask: one request for a list, read into arrays. Answer: what the model thread gives for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from fullrank.core.errors import UserError
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
+
+NONE = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class Ask:
+    """One request, its items by their numbers in the catalogue of the version that answers."""
+
+    items: Int[np.ndarray, "n"]
+    """The history, oldest first, without items that the catalogue does not have."""
+    k: int
+    times: Int[np.ndarray, "n"] | None = None
+    """Seconds since 1970, for models that read them."""
+    keep_seen: bool = False
+    excluded: Int[np.ndarray, "_"] = field(default_factory=lambda: NONE)
+    allowed: Int[np.ndarray, "_"] | None = None
+    """The only items that may be shown; None allows all."""
+    filters: Mapping[str, Any] | None = None
+    """What columns of the items must hold (`LiveItems.mask`)."""
+    budget: Budget = AS_TRAINED
+    explain: bool = False
+    ranked: bool = False
+    """Whether the ranker puts the candidates in order."""
+    user: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What the ranker reads of the user and of this request."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """The list of one request, best first."""
+
+    ids: list[int]
+    scores: list[float]
+    source: str = "model"
+    """`model`, or `popular` where the history holds no item that the model knows."""
+    steps: int | None = None
+    """Steps that a reasoner took, where it stops by itself."""
+    ranked: bool = False
+    attention: Sequence[Sequence[float]] | None = None
+    """[L][n] share of attention of each of the last n events of the history, layer by layer."""
+    because: Sequence[Sequence[tuple[int, float]]] | None = None
+    """For each item of the list: events of the history that it is like, and how much."""
+
+
+class ItemNumbers:
+    """External item ids as they come in JSON -> numbers in the catalogue.
+
+    A number and its text are one id: clients in JavaScript send either. Ids are only ever added, so snapshots of one
+    version share the table, and each leaves out what lies beyond its own size.
+    """
+
+    def __init__(self, ids: Sequence[Any]):
+        self.whole = bool(ids) and isinstance(ids[0], int)
+        self._numbers = {one: number for number, one in enumerate(ids)}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def extend(self, ids: Sequence[Any]) -> None:
+        """Ids behind those so far."""
+        for one in ids:
+            self._numbers.setdefault(one, len(self._numbers))
+
+    def get(self, given: int | str) -> int:
+        """The number of one id; -1 where it is not known."""
+        return self._numbers.get(self.typed(given), -1)
+
+    def typed(self, given: int | str) -> int | str:
+        """An id in the catalogue's type; a text that is no number stays one, and is unknown to a catalogue of
+        numbers."""
+        if self.whole:
+            if isinstance(given, str):
+                text = given.strip()
+                return int(text) if len(text) < 20 and text.lstrip("-").isdecimal() else given
+            return given
+        return given if isinstance(given, str) else str(given)
+
+    def known(self, given: Sequence[int | str], size: int) -> Int[np.ndarray, "n"]:
+        """The numbers of those that a catalogue of this size has, in the order given."""
+        find = self._numbers.get
+        kind = int if self.whole else str
+        found = [find(one if type(one) is kind else self.typed(one), -1) for one in given]
+        return np.array([one for one in found if 0 <= one < size], np.int64)
+
+
+def check_most(name: str, given: int, most: int) -> None:
+    """Raise `UserError` where a request asks for more than the service gives."""
+    if given > most:
+        raise UserError(f"{name} has {given:,}, and this service takes at most {most:,}", code="too-many")

@@ -1,0 +1,39 @@
+"""Routes of the service: one file for each family, a shell around `Service`.
+
+A file has ``add(app)``. Bodies are read by pydantic from the raw bytes and answers are written by orjson: FastAPI's own
+reading of bodies and its response models cost as much again as a small model's answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Request, Response
+
+from fullrank.serving.messages import Body
+from fullrank.serving.service import Service
+
+B = TypeVar("B", bound=Body)
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def read(request: Request, kind: type[B]) -> B:
+    """The body as one of `messages`. Raises pydantic's `ValidationError`."""
+    return kind.model_validate_json(await request.body())
+
+
+def answer(body: Any, status: int = 200) -> Response:
+    """A body as JSON."""
+    return Response(orjson.dumps(body), status, media_type="application/json")
+
+
+def takes(kind: type[Body]) -> dict[str, Any]:
+    """What OpenAPI is told of a route whose body is read by `read`."""
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,209 @@
+"""How a version finds its items: exactly, by an index of item vectors, or by a search among semantic ids.
+
+Exact lists of plain models on the CPU go the quick way (`inference/fast.py`), and an index takes its states; all others
+(reasoners, items made of codes, models on a GPU) go through `inference.rank`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
+from fullrank.data.batch import DenseScorer
+from fullrank.data.histories import Histories
+from fullrank.inference.batches import BLOCK, score_batches
+from fullrank.inference.fast import FastEncoder
+from fullrank.inference.filters import Filters
+from fullrank.inference.predictor import Predictor
+from fullrank.inference.rank import rank
+from fullrank.inference.search import Search, search_of
+from fullrank.inference.vector_index import IndexSettings, VectorIndex, is_index
+from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.run import Run
+from fullrank.serving.card import sample_histories
+from fullrank.serving.settings import ServeSettings
+
+Masks = Sequence[Bool[np.ndarray, "V"] | None]
+Found = tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"], Int[np.ndarray, "B"] | None]
+"""Scores and item numbers, best first, with -inf and -1 in empty places; and the steps that a reasoner took."""
+MEASURED = 1024
+"""Histories on which the recall of an index is measured."""
+
+
+@dataclass(frozen=True)
+class Finder:
+    """Lists of histories from one model; what goes with a model's items is replaced when they change (`with_items`)."""
+
+    predictor: Predictor
+    fast: FastEncoder | None = None
+    index: VectorIndex | None = None
+    decode: Search | None = None
+    """The search of a model that generates semantic ids."""
+
+    @classmethod
+    def open(cls, run: Run, predictor: Predictor, settings: ServeSettings) -> Finder:
+        """The search that the settings ask for.
+
+        Raises `UserError` where an index is asked for and the model has no item vectors, and where its recall is below
+        the floor.
+        """
+        if predictor.decoding.kind != "exact":
+            if settings.search == "index":
+                raise _no_vectors(predictor)
+            return cls(predictor, decode=search_of(predictor.model, predictor.decoding, BLOCK))
+        made = cls(predictor, FastEncoder.of(predictor.model))
+        large = predictor.catalog.size >= settings.index_from
+        if settings.search == "index" or (settings.search == "auto" and large and _has_vectors(predictor)):
+            return replace(made, index=_index(run, made, settings))
+        return made
+
+    def with_items(self, predictor: Predictor) -> Finder:
+        """The same search over the items of another predictor of the model, which has more of them."""
+        fast = self.fast
+        if fast is not None:
+            with torch.inference_mode():
+                fast = fast.with_items(predictor.model.items.all().detach())
+        decode = None if self.decode is None else search_of(predictor.model, predictor.decoding, BLOCK)
+        return replace(self, predictor=predictor, fast=fast, decode=decode)
+
+    def barring(self, barred: Bool[np.ndarray, "V"]) -> Finder:
+        """The same with items that nobody is shown, which then cost a request nothing."""
+        return self if self.fast is None else replace(self, fast=self.fast.with_items(barred=barred))
+
+    @property
+    def recall(self) -> float | None:
+        """Recall@10 of the index against exact lists; None without one."""
+        return None if self.index is None else self.index.facts.recall
+
+    def described(self) -> dict[str, Any]:
+        """What is known of the search, as plain data."""
+        if self.index is not None:
+            return {"name": "index", **asdict(self.index.facts)}
+        return {"name": self.predictor.decoding.kind, "quick": self.fast is not None}
+
+    def __call__(
+        self,
+        items: Sequence[Int[np.ndarray, "_"]],
+        times: Sequence[Int[np.ndarray, "_"]] | None,
+        k: int,
+        hidden: Sequence[Int[np.ndarray, "_"]],
+        masks: Masks,
+        barred: Bool[np.ndarray, "V"] | None,
+        budget: Budget,
+    ) -> Found:
+        """The k best items of each history. `hidden` are the items that each is not shown, `masks` what its filters
+        refuse, `barred` what nobody is shown (also given to `barring`)."""
+        if self.fast is not None and self.index is None:
+            return (*self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks), None)
+        filters = _filters(hidden, masks, barred)
+        predictor = self.predictor
+        if self.index is not None:
+            table = predictor.index.all()  # type: ignore[union-attr]  # models with item vectors have an index
+            scorer = DenseScorer(self._vectors(items, times), table, predictor.model.temperature)
+            with torch.inference_mode():
+                scores, ids = self.index(scorer, k, filters.of_batch(None))
+            return scores.numpy(), ids.numpy(), None
+        found = rank(
+            predictor.model, _histories(items, times), k=k, seen="keep", filters=filters, device=predictor.device,
+            decoding=predictor.decoding, budget=budget, index=predictor.index, search=self.decode,
+        )  # fmt: skip
+        return found.scores, found.ids, found.steps
+
+    def _vectors(
+        self, items: Sequence[Int[np.ndarray, "_"]], times: Sequence[Int[np.ndarray, "_"]] | None
+    ) -> torch.Tensor:
+        """[B, D] what is searched with."""
+        model = self.predictor.model
+        if self.fast is not None:
+            states = self.fast.states_of(items, times)
+            return unit(states) if model.cosine else states
+        histories = _histories(items, times)
+        parts = list(score_batches(model, histories, block=BLOCK, device="cpu", index=self.predictor.index))
+        found = torch.zeros(len(items), parts[0][1].vectors.shape[1])  # type: ignore[attr-defined]  # of dense scorers
+        for at, scorer in parts:
+            found[torch.from_numpy(at)] = scorer.vectors  # type: ignore[attr-defined]
+        return found
+
+
+def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
+    """The index of a run's item vectors: from its folder where it is there and fits, else built (and kept there)."""
+    predictor = finder.predictor
+    if not _has_vectors(predictor):
+        raise _no_vectors(predictor)
+    vectors = predictor.item_vectors()
+    folder = None if settings.index_folder is None else Path(settings.index_folder) / run.path.resolve().name
+    found = None
+    if folder is not None and is_index(folder):
+        try:
+            found = VectorIndex.open(folder, vectors)
+        except UserError as error:
+            if error.code != "index-of-other-vectors":
+                raise
+    if found is None:
+        wanted = IndexSettings(recall=max(settings.recall, IndexSettings().recall))
+        found = VectorIndex.build(vectors, _users(run, finder), wanted)
+        if folder is not None:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            found.save(folder)
+    found.require(settings.recall)
+    return found
+
+
+def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
+    """Vectors of users: of test histories of the run's store, or of histories of one item where it is not there."""
+    histories = sample_histories(run, MEASURED)
+    if histories is not None:
+        items = list(histories.items)
+        times = None if histories.seconds is None else list(histories.seconds)
+    else:
+        draw = np.random.default_rng(0)
+        items = [draw.integers(0, finder.predictor.catalog.size, 1) for _ in range(MEASURED)]
+        times = [np.zeros(1, np.int64)] * MEASURED
+    timed = times if getattr(finder.predictor.model, "reads_times", False) else None
+    with torch.inference_mode():
+        return finder._vectors(items, timed).numpy()
+
+
+def _has_vectors(predictor: Predictor) -> bool:
+    """Whether a model scores by inner products with vectors that can be indexed, and does not reason."""
+    model = predictor.model
+    generates = getattr(getattr(model, "task", None), "generates", True)
+    return not generates and str(predictor.device) == "cpu" and getattr(model, "reasoner", None) is None
+
+
+def _no_vectors(predictor: Predictor) -> UserError:
+    return UserError(
+        f"{predictor.name} cannot be searched by an index: that is for models on the CPU that score items by inner "
+        "products and do not reason; leave --search out",
+        code="index-needs-vectors",
+    )
+
+
+def _histories(
+    items: Sequence[Int[np.ndarray, "_"]], times: Sequence[Int[np.ndarray, "_"]] | None
+) -> Histories:  # fmt: skip
+    lengths = np.array([len(one) for one in items], np.int64)
+    return Histories(
+        Jagged.from_lengths(np.concatenate(items), lengths), None if times is None else np.concatenate(times)
+    )
+
+
+def _filters(hidden: Sequence[Int[np.ndarray, "_"]], masks: Masks, barred: Bool[np.ndarray, "V"] | None) -> Filters:
+    """Rows with one mask are one group."""
+    excluded = Jagged.from_lengths(np.concatenate(hidden), np.array([len(one) for one in hidden], np.int64))
+    groups: dict[int, tuple[list[int], np.ndarray]] = {}
+    for row, mask in enumerate(masks):
+        if mask is not None:
+            groups.setdefault(id(mask), ([], mask))[0].append(row)
+    return Filters(
+        excluded, barred, None, tuple((np.array(rows, np.int64), mask) for rows, mask in groups.values())
+    )  # fmt: skip

@@ -1,0 +1,122 @@
+"""The server process: uvicorn around the app, alone or as several processes on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from fullrank.core.errors import UserError
+from fullrank.serving.app import ENVIRONMENT, build_app
+from fullrank.serving.keys import Keys
+from fullrank.serving.limits import check_exposure
+from fullrank.serving.settings import ServeSettings
+from fullrank.serving.telemetry import metrics_folder
+
+DRAIN = 20
+"""Seconds that open requests have to end once the service is told to stop."""
+
+
+def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM. Raises `UserError` where the service cannot start."""
+    keys = None if settings.keys is None else Keys.open(settings.keys)
+    check_exposure(settings.host, keys)
+    options = uvicorn_options(settings.host, settings.port)
+    if settings.workers > 1:
+        os.environ[ENVIRONMENT] = json.dumps(settings.dump())
+        config = uvicorn.Config(
+            "fullrank.serving.app:from_environment", factory=True, workers=settings.workers, **options
+        )
+    else:
+        config = uvicorn.Config(build_app(settings), **options)
+    socket = _bound(config, settings)
+    host, port = socket.getsockname()[:2]
+    say(f"serving {settings.run} at http://{host}:{port} (page: /, API: /openapi.json); stop with Ctrl-C")
+    if settings.workers > 1:
+        from uvicorn.supervisors import Multiprocess
+
+        with metrics_folder(settings.workers):
+            Multiprocess(config, sockets=[socket]).run()
+        return
+    server = _Server(config)
+    server.run(sockets=[socket])
+    if server.failure is not None:
+        raise server.failure
+
+
+def uvicorn_options(host: str, port: int) -> dict[str, Any]:
+    """How uvicorn runs the app."""
+    return {
+        "host": host, "port": port, "loop": "uvloop", "http": "httptools", "ws": "none", "log_config": None,
+        "access_log": False, "server_header": False, "timeout_graceful_shutdown": DRAIN, "backlog": 2048,
+        "timeout_keep_alive": 75,
+    }  # fmt: skip
+
+
+def check_service(settings: ServeSettings) -> dict[str, Any]:
+    """Open everything, answer one request, and close again: what would be served."""
+    from fullrank.serving.messages import RecommendRequest
+    from fullrank.serving.service import Service
+
+    check_exposure(settings.host, None if settings.keys is None else Keys.open(settings.keys))
+
+    async def once() -> dict[str, Any]:
+        service = Service(settings)
+        await service.open()
+        try:
+            found = await service.recommend(RecommendRequest(history=[], k=1))
+            return {
+                "version": found["version"],
+                "items": service.model.items.catalog.size,
+                "store": service.store.promise,
+            }
+        finally:
+            await service.close()
+
+    return asyncio.run(once())
+
+
+class _Server(uvicorn.Server):
+    """Keeps the reason why the app did not start: uvicorn logs it and leaves with a status alone."""
+
+    failure: BaseException | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Without raising SIGTERM again behind the shutdown: who was told to stop, and did, has ended well."""
+        with super().capture_signals():
+            yield
+            self._captured_signals = [one for one in self._captured_signals if one != signal.SIGTERM]
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.should_exit:
+            self.failure = getattr(getattr(self.config.app, "state", None), "failure", None) or UserError(
+                "the service did not start; the log says why", code="not-started"
+            )
+
+
+def _bound(config: uvicorn.Config, settings: ServeSettings) -> Any:
+    """A socket that listens. Raises `UserError` where the address is taken or not this machine's."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((settings.host, settings.port))
+    except OSError as error:
+        made.close()
+        raise UserError(
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); choose another --port, or 0 for a "
+            "free one",
+            code="address-in-use",
+        ) from None
+    made.set_inheritable(True)
+    return made

@@ -1,0 +1,106 @@
+"""Settings of the service: address, stores, limits, batching, versions, log."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fullrank.core.bounds import MOST_COUNT, MOST_LIST, MOST_PARTS, Share
+from fullrank.core.errors import UserError
+from fullrank.core.spec import Spec
+
+
+class ServeSettings(Spec):
+    """What `fullrank serve` is started with."""
+
+    run: str
+    """Folder of the run that answers first."""
+    ranker: str | None = None
+    """Folder of a ranking model's run that puts the candidates in order."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Any but loopback needs `keys`."""
+    port: int = Field(8000, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    hosts: tuple[str, ...] = Field((), max_length=100)
+    """Names by which the service may be called without keys, beside localhost."""
+    workers: int = Field(1, ge=1, le=256)
+    """Processes. Each holds the model; they share the port and the store."""
+    store: str = "fullrank-serve.sqlite"
+    """Where histories, users and items that were added are kept: a file (SQLite), redis://HOST:PORT/DB, or memory:."""
+    keys: str | None = None
+    """File of API keys (`fullrank keys`); null answers reads and writes of anybody on this machine, and no admin."""
+    device: str = "cpu"
+    """Where models run."""
+    threads: int = Field(1, ge=1, le=MOST_PARTS)
+    """Threads of one forward pass; the event loop has a thread of its own."""
+
+    candidates: int = Field(100, ge=1, le=MOST_LIST)
+    """Items that the ranker puts in order."""
+    blend: Share = 0.0
+    """Share of the retriever in that order (`fr.Cascade`)."""
+    user_field: str | None = None
+    """Column of the ranker's schema that holds the user's id; null: the group column, or a usual name."""
+    item_field: str | None = None
+    """Column of the ranker's schema that holds the item's id; null: a usual name."""
+
+    search: Literal["auto", "exact", "index"] = "auto"
+    """How items are found: every item is scored, or an index (faiss) is built; auto builds one from `index_from` on."""
+    index_from: int = Field(200_000, ge=1, le=MOST_COUNT)
+    """Catalogue size from which `auto` builds an index."""
+    recall: float = Field(0.98, ge=0, le=1)
+    """Least recall@10 of the index against exact lists; below it the service does not start."""
+    index_folder: str | None = None
+    """Folder where indexes are kept between starts; null builds them at every start."""
+
+    max_batch: int = Field(64, ge=1, le=65536)
+    """Most requests of one forward pass."""
+    queue: int = Field(512, ge=1, le=MOST_COUNT)
+    """Most requests waiting; more are told to come back (429)."""
+    timeout: float = Field(2.0, gt=0, le=3600)
+    """Seconds after which a waiting request is given up (503)."""
+
+    k_most: int = Field(1000, ge=1, le=MOST_LIST)
+    """Longest list that may be asked for."""
+    history_most: int = Field(1000, ge=1, le=MOST_LIST)
+    """Most events read of a user, or given in a request; older ones are neither read nor kept out of the list."""
+    batch_most: int = Field(100, ge=1, le=MOST_LIST)
+    """Most requests in one call of recommend:batch, and most events or items in one call."""
+    body_most: int = Field(1 << 20, ge=1024, le=1 << 30)
+    """Bytes of a request's body."""
+    rate: float | None = Field(None, gt=0, le=1e6)
+    """Requests a second of one key (without keys: of one address); null does not limit them."""
+    burst: int = Field(50, ge=1, le=MOST_COUNT)
+    """Requests that may come at once above the rate."""
+
+    watch: str | None = None
+    """Folder in which new runs appear: each is checked and, where it passes, answers from then on."""
+    auto_activate: bool = True
+    """Whether a version that passes its check answers at once; otherwise somebody activates it."""
+    canary: str | None = None
+    """Table of events (user_id, item_id, timestamp) whose last ones a new version has to predict; null: the store's."""
+    tolerance: float = Field(0.05, ge=0, le=1)
+    """Relative loss of hit rate below which a new version is not refused."""
+    keep: int = Field(2, ge=1, le=16)
+    """Versions kept open."""
+
+    log: str | None = None
+    """Folder of logged answers (Parquet); null logs none."""
+    log_days: int = Field(30, ge=1, le=36500)
+    """Days that logged answers are kept."""
+    access_log: bool = False
+    """One line of JSON for each request on stderr."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> ServeSettings:
+        if self.ranker is None and (self.user_field or self.item_field or self.blend):
+            raise UserError(
+                "user_field, item_field and blend are about the ranker: name one (--ranker), or leave them out",
+                code="setting-without-effect",
+            )
+        if self.watch is None and self.canary is not None:
+            raise UserError(
+                "canary is what a watched folder's new versions are checked on: give watch too, or leave it out",
+                code="setting-without-effect",
+            )
+        return self

@@ -1,0 +1,118 @@
+"""Split of users between versions: a pure function of the user's id, the salt and the shares.
+
+Weighted rendezvous hashing: every version draws a number from (salt, version, user), and the one with the largest
+share / -ln(number) has the user. A version gets its share of users, and when shares change nobody moves who need not:
+from 90 : 10 to 80 : 20 a ninth of the first version's users go to the second, and none back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fullrank.core.errors import UserError, brief
+
+MOST_VERSIONS = 16
+
+
+@dataclass(frozen=True)
+class Share:
+    """One version that answers: which run, and for which share of the users."""
+
+    name: str
+    manifest: str
+    share: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.manifest
+
+
+@dataclass(frozen=True)
+class ActiveVersions:
+    """Which versions answer, and which did before: the document."""
+
+    split: tuple[Share, ...]
+    previous: tuple[Share, ...] = ()
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return {one.name: one.share for one in self.split}
+
+    @property
+    def first(self) -> str:
+        """The version with the largest share."""
+        return max(self.split, key=lambda one: one.share).name
+
+    def body(self) -> dict[str, Any]:
+        """The document's body."""
+        return {
+            name: [{"name": one.name, "manifest": one.manifest, "share": one.share} for one in shares]
+            for name, shares in (("split", self.split), ("previous", self.previous))
+        }
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any] | None) -> ActiveVersions | None:
+        """The inverse of `body`; None for what it did not write."""
+        try:
+            split, previous = (
+                tuple(Share(str(one["name"]), str(one["manifest"]), float(one["share"])) for one in (body or {})[name])
+                for name in ("split", "previous")
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+        return cls(split, previous) if split and all(one.share > 0 for one in split) else None
+
+
+class Split:
+    """Versions and their shares, in one object that is replaced whole."""
+
+    def __init__(self, shares: Mapping[str, float], salt: str = ""):
+        self.shares = {name: share for name, share in shares.items() if share > 0}
+        self.salt = salt
+        self.only = next(iter(self.shares)) if len(self.shares) == 1 else None
+        self._drawn = [
+            (name, share, hashlib.blake2b(f"{salt}\0{name}\0".encode(), digest_size=8))
+            for name, share in sorted(self.shares.items())
+        ]
+
+    def of(self, user: str | None) -> str:
+        """The version of a user; without an id, one drawn by the shares."""
+        if self.only is not None:
+            return self.only
+        if user is None:
+            return random.choices(list(self.shares), list(self.shares.values()))[0]
+        best, found = -1.0, self._drawn[0][0]
+        key = user.encode("utf-8", "surrogatepass")
+        for name, share, begun in self._drawn:
+            hashed = begun.copy()
+            hashed.update(key)
+            number = (int.from_bytes(hashed.digest(), "big") + 0.5) / 2**64
+            score = math.inf if number >= 1 else share / -math.log(number)
+            if score > best:
+                best, found = score, name
+        return found
+
+
+def check_shares(given: Any) -> dict[str, float]:
+    """Shares as they come in a request, scaled to sum 1. Raises `UserError` for what is no split."""
+    if not isinstance(given, Mapping) or not given or len(given) > MOST_VERSIONS:
+        raise UserError(
+            f"split={brief(given)}: give each version its share, of 1 to {MOST_VERSIONS} versions, such as "
+            '{"may": 0.9, "june": 0.1}',
+            code="not-a-split",
+        )
+    for name, share in given.items():
+        number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not isinstance(name, str) or not number or not 0 <= share <= 1e9:
+            raise UserError(
+                f"split={brief(given)}: the share of {brief(name, 80)} is no number of at least 0", code="not-a-split"
+            )
+    total = float(sum(given.values()))
+    if total <= 0:
+        raise UserError(f"split={brief(given)}: no version has a share above 0", code="not-a-split")
+    return {name: share / total for name, share in given.items() if share > 0}

@@ -1,0 +1,229 @@
+"""History stores of the service: events, features of users, and documents that all processes read.
+
+A store is opened by its address (`open_history_store`), and keeps what a call was given before the call returns; what
+"keeps" means (a killed process, a loss of power) is the store's `promise`. SQLite is for one machine, Redis or Valkey
+for several, memory for trying out. What every store has to do is checked by `fullrank.testing.stores`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from fullrank.core.bounds import MOST_LENGTH
+from fullrank.core.errors import UserError, brief
+
+KEEP = 1000
+"""Events kept of each user unless a store is told otherwise."""
+MOST_KEPT = MOST_LENGTH
+STORES = {
+    "sqlite": "fullrank.serving.stores.sqlite:SqliteStore",
+    "redis": "fullrank.serving.stores.redis:RedisStore",
+    "rediss": "fullrank.serving.stores.redis:RedisStore",
+    "unix": "fullrank.serving.stores.redis:RedisStore",
+    "memory": "fullrank.serving.stores.memory:MemoryStore",
+}
+"""Scheme of an address -> module and class; a new store joins by being listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a user did: `item` at `time`. Of one user, an `event_id` is stored once."""
+
+    event_id: str
+    user: str
+    item: int | str
+    time: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The latest `body` of a (kind, key), and when it was put among all documents; no body: it was removed."""
+
+    kind: str
+    key: str
+    body: dict[str, Any] | None
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was deleted of a user."""
+
+    events: int
+    features: bool
+
+
+class StoreUnavailable(UserError):
+    """The store cannot be reached, or could not write (code `store-unavailable`). Trying again later may help."""
+
+    def __init__(self, sentence: str):
+        super().__init__(sentence, code="store-unavailable")
+
+
+class HistoryStore(ABC):
+    """Where the service keeps what must survive it. Every method but `open` and `close` may be called at any time, by
+    many tasks of one event loop, and raises `StoreUnavailable` where the store is away; nothing is half-written then.
+
+    A call that was cancelled, or that failed, may have been stored all the same: send events again with their ids.
+    """
+
+    promise: str
+    """One sentence: what survives once a call has returned. Some stores know it only when they are open."""
+
+    def __init__(self, address: str, keep: int = KEEP):
+        if not 1 <= keep <= MOST_KEPT:
+            raise UserError(
+                f"a store cannot keep {keep:,} events of each user (allowed: 1 to {MOST_KEPT:,})", code="wrong-keep"
+            )
+        self.address = address
+        """As logs and errors may show it: without a password."""
+        self.keep = keep
+        """Events of each user that are kept at least; older ones go, with their ids, and are never shown."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r}, keep={self.keep})"
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect; once, before anything else. Raises `UserError` where the place holds something else."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was begun and let go. Calls after it raise `StoreUnavailable`."""
+
+    @abstractmethod
+    async def ping(self) -> None:
+        """Return where the store can be reached, quickly."""
+
+    @abstractmethod
+    async def add_events(self, events: Sequence[Event]) -> list[bool]:
+        """Store all events of the call or none; they are kept on return.
+
+        True: new. False: its user has an event of this id already (also earlier in the same call), which stays.
+        """
+
+    @abstractmethod
+    async def history(self, user: str, limit: int) -> list[Event]:
+        """The last `limit` events of a user, at most `keep`: oldest first by time, and by arrival in equal times."""
+
+    @abstractmethod
+    async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
+        """Store the features of a user in place of those that were there."""
+
+    @abstractmethod
+    async def user(self, user: str) -> dict[str, Any] | None:
+        """The features of a user, or None."""
+
+    @abstractmethod
+    async def delete_user(self, user: str) -> Forgotten:
+        """Delete events, event ids and features of a user."""
+
+    @abstractmethod
+    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
+        """Store the body of each key, all or none; None removes one. The number of the last (0: nothing was given)."""
+
+    @abstractmethod
+    async def documents(self, after: int = 0) -> list[Document]:
+        """The latest document of each (kind, key) with a `sequence` above `after`, in that order.
+
+        Whoever asks with the last number that it was given misses no document, whichever process put it.
+        """
+
+    @abstractmethod
+    async def sample_users(self, count: int, seed: int = 0) -> list[str]:
+        """Up to `count` different users who have events; all where there are no more. For equal content and seed the
+        same ones."""
+
+
+def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
+    """The store at an address, not yet connected: call its `open`.
+
+    Addresses: `sqlite:PATH` or a path; `redis://[:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` (TLS) and
+    `unix://[:PASSWORD@]PATH`, with `?prefix=NAME` where several services share a server; `memory:`. Raises `UserError`.
+    """
+    scheme, colon, _ = address.partition(":")
+    kind = scheme.lower()
+    if (
+        not colon
+        or "/" in scheme
+        or "\\" in scheme
+        or len(scheme) == 1
+        or (kind not in STORES and "://" not in address)
+    ):
+        kind = "sqlite"  # a path, also `C:\\x` and one with a colon in it
+    if not address.strip() or "\0" in address or kind not in STORES:
+        given = brief(scheme + ":...") if "://" in address else brief(address)  # what follows may hold a password
+        raise UserError(
+            f"{given} is no address of a store (allowed: a path, sqlite:PATH, redis://HOST:PORT, rediss://HOST:PORT, "
+            "unix://PATH, memory:)",
+            code="unknown-store-address",
+        )
+    module, _, name = STORES[kind].partition(":")
+    found: type[HistoryStore] = getattr(importlib.import_module(module), name)
+    return found(address, keep)
+
+
+def event_rows(events: Sequence[Event]) -> list[tuple[str, str, float, str]]:
+    """Event id, user, time, and `["event_id",item,time]` as JSON, of each event. Raises `UserError`."""
+    return [(e.event_id, e.user, _time(e), _event_json(e)) for e in events]
+
+
+def history_of(user: str, rows: Iterable[Sequence[Any]]) -> list[Event]:
+    """Events of a user, from rows that end with event id, item and time, newest first."""
+    found = [Event(row[-3], user, row[-2], row[-1]) for row in rows]
+    found.reverse()
+    return found
+
+
+def document_rows(kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> list[tuple[str, str]]:
+    """Key, and `["kind","key",body]` as JSON, of each document. Raises `UserError`."""
+    return [(key, json_text([kind, key, body])) for key, body in bodies.items()]
+
+
+def latest(rows: Iterable[tuple[int, Sequence[Any]]]) -> list[Document]:
+    """Documents by sequence, from (sequence, [kind, key, body]) in which a later row of a key takes the place of an
+    earlier one: it was put again between two pages that were read."""
+    found: dict[tuple[str, str], Document] = {}
+    for sequence, (kind, key, body) in rows:
+        found[kind, key] = Document(kind, key, body, sequence)
+    return sorted(found.values(), key=lambda document: document.sequence)
+
+
+def json_text(value: Any) -> str:
+    """JSON, as stores hold it."""
+    try:
+        return to_json(value).decode()
+    except (PydanticSerializationError, ValueError) as error:
+        raise UserError(
+            f"{brief(value)} cannot be stored as JSON: {str(error)[:100]}; give text, numbers, lists and mappings",
+            code="not-storable",
+        ) from None
+
+
+def json_value(text: str | bytes) -> Any:
+    """The value of JSON that a store holds."""
+    return from_json(text)
+
+
+def _time(event: Event) -> float:
+    if not math.isfinite(event.time):
+        raise UserError(
+            f"the time of event {brief(event.event_id)} is {event.time}; give seconds since 1970",
+            code="time-not-finite",
+        )
+    return float(event.time)
+
+
+def _event_json(event: Event) -> str:
+    if isinstance(event.item, bool):
+        raise UserError(f"{event.item} is no item id; give text or a whole number", code="not-an-item-id")
+    json_text(event.user)  # half a character, which UTF-8 cannot hold, would fail inside the store
+    return json_text([event.event_id, event.item, float(event.time)])

@@ -1,0 +1,248 @@
+"""The history store of many machines: a Redis or Valkey server, asked by redis-py (extra `redis`).
+
+Events are added by a script inside the server, all of a call or none. Calls that queue while an answer is under way go
+together (`gather`), which is what makes it quick: a round trip of its own costs each call more than its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fullrank.core.errors import UserError, brief
+from fullrank.serving.stores import (
+    KEEP,
+    Document,
+    Event,
+    Forgotten,
+    HistoryStore,
+    StoreUnavailable,
+    document_rows,
+    event_rows,
+    history_of,
+    json_text,
+    json_value,
+    latest,
+)
+from fullrank.serving.stores.gather import Gatherer
+from fullrank.serving.stores.redis_scripts import ADD, DOCUMENTS, FORGET, PUT, READ
+from fullrank.serving.stores.redis_server import promise_of, redis_address, secrets
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+TIMEOUT = 1.0
+"""Seconds for a connection, and for an answer."""
+LONGEST = 1.6
+"""Seconds for a call with all that it tries."""
+FORMAT = 1
+"""Under `PREFIX:format`: goes up when an older reader could not read what is written."""
+OLDEST_SERVER = 5
+"""Redis 5 is the first whose scripts may ask for the time and write after it."""
+_PAGE = 1000
+"""Documents of one answer."""
+_EVENTS_TOGETHER = 4096
+
+
+class RedisStore(HistoryStore):
+    """`redis://[:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` with TLS, `unix://[:PASSWORD@]PATH`; `?prefix=NAME`.
+
+    One server, with or without replicas; a cluster is refused. Once connected, `promise` says what this server keeps.
+    """
+
+    promise = "the server decides what survives it; not connected yet"
+
+    def __init__(self, address: str, keep: int = KEEP):
+        self._url, self._prefix, shown = redis_address(address)
+        super().__init__(shown, keep)
+        self._client: Redis | None = None
+        self._add = Gatherer(self._add_together)
+        self._read = Gatherer(self._read_together)
+        self._users = Gatherer(self._users_together)
+
+    async def open(self) -> None:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+        from redis.exceptions import ConnectionError as Refused
+
+        # Once more, at once: a connection that idled in the pool is dead when the server was started again.
+        retry = Retry(NoBackoff(), 1, supported_errors=(Refused,))
+        try:
+            client = Redis.from_url(self._url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=retry)
+        except (TypeError, ValueError) as error:
+            raise self._wrong_address(self._secretless(error)) from None
+        self._scripts = {text: client.register_script(text) for text in (ADD, READ, FORGET, PUT, DOCUMENTS)}
+        self._client = client
+        try:
+            self.promise = await self._promise()
+        except BaseException:
+            self._client = None
+            await client.aclose()
+            raise
+
+    async def close(self) -> None:
+        for gatherer in (self._add, self._read, self._users):
+            await gatherer.finish()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def ping(self) -> None:
+        await self._call(lambda client: client.ping())
+
+    async def add_events(self, events: Sequence[Event]) -> list[bool]:
+        rows = event_rows(events)
+        if not rows:
+            return []
+        found: list[bool] = await self._add(rows)
+        return found
+
+    async def _add_together(self, calls: Sequence[list[tuple[str, str, float, str]]]) -> list[list[bool]]:
+        found: list[bool] = []
+        rows = [row for call in calls for row in call]
+        if len(calls) > 1 and len(rows) > _EVENTS_TOGETHER:  # a script keeps the server from everybody else
+            half = len(calls) // 2
+            return [*await self._add_together(calls[:half]), *await self._add_together(calls[half:])]
+        users = {user: place for place, user in enumerate(dict.fromkeys(row[1] for row in rows), 1)}
+        keys = [self._key("users")]
+        for user in users:
+            keys += [self._key("history", user), self._key("ids", user)]
+        arguments: list[Any] = [self.keep, len(users), *users]
+        for event_id, user, time, body in rows:
+            arguments += [users[user], event_id, repr(time), body[1:]]
+        found = [new == 1 for new in await self._script(ADD, keys, arguments)]
+        ends = iter(found)
+        return [[next(ends) for _ in call] for call in calls]
+
+    async def history(self, user: str, limit: int) -> list[Event]:
+        limit = min(limit, self.keep)
+        found = await self._read((_known_bytes(user), limit)) if limit > 0 else b""
+        return history_of(user, json_value(b"[" + found + b"]")) if found else []
+
+    async def _read_together(self, calls: Sequence[tuple[bytes, int]]) -> Sequence[bytes]:
+        keys = [self._key("history").encode() + b":" + user for user, _ in calls]
+        found: list[bytes] = await self._script(READ, keys, [limit for _, limit in calls])
+        return found
+
+    async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
+        text = json_text(dict(features))
+        json_text(user)
+        await self._call(lambda client: client.hset(self._key("features"), user, text))
+
+    async def user(self, user: str) -> dict[str, Any] | None:
+        found = await self._users(_known_bytes(user))
+        return None if found is None else json_value(found)
+
+    async def _users_together(self, users: Sequence[bytes]) -> Sequence[bytes | None]:
+        found: list[bytes | None] = await self._call(lambda client: client.hmget(self._key("features"), list(users)))
+        return found
+
+    async def delete_user(self, user: str) -> Forgotten:
+        json_text(user)
+        keys = [self._key("history", user), self._key("ids", user), self._key("users"), self._key("features")]
+        events, features = await self._script(FORGET, keys, [user])
+        return Forgotten(events, features == 1)
+
+    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
+        rows = document_rows(kind, bodies)
+        if not rows:
+            return 0
+        arguments = [argument for key, body in rows for argument in (f"{kind}\0{key}", body)]
+        return int(await self._script(PUT, [self._key("documents"), self._key("order")], arguments))
+
+    async def documents(self, after: int = 0) -> list[Document]:
+        rows: list[tuple[int, Sequence[Any]]] = []
+        while True:
+            found = await self._script(DOCUMENTS, [self._key("documents"), self._key("order")], [after, _PAGE])
+            page = json_value(b"[" + found + b"]")
+            rows += [(sequence, body) for sequence, body in page]
+            if len(page) < _PAGE:
+                return latest(rows)
+            after = page[-1][0]
+
+    async def sample_users(self, count: int, seed: int = 0) -> list[str]:
+        """Every user is as likely as any other."""
+        users = self._key("users")
+        size: int = await self._call(lambda client: client.zcard(users))
+        ranks = random.Random(seed).sample(range(size), min(max(count, 0), size))
+        if not ranks:
+            return []
+
+        async def ask(client: Redis) -> Any:
+            async with client.pipeline(transaction=True) as pipe:
+                for rank in ranks:
+                    pipe.zrange(users, rank, rank)
+                return await pipe.execute()
+
+        return list(dict.fromkeys(user.decode() for found in await self._call(ask) for user in found))
+
+    def _key(self, *parts: str) -> str:
+        return ":".join((self._prefix, *parts))
+
+    async def _script(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        return await self._call(lambda client: self._scripts[text](keys=keys, args=arguments, client=client))
+
+    async def _call(self, ask: Callable[[Redis], Awaitable[Any]]) -> Any:
+        """What the server answers; whatever goes wrong on the way is `StoreUnavailable`."""
+        from redis.exceptions import RedisError
+
+        client = self._client
+        if client is None:
+            raise StoreUnavailable(f"the store {self.address} is closed")
+        try:
+            async with asyncio.timeout(LONGEST):
+                return await ask(client)
+        except (RedisError, OSError) as error:  # also TimeoutError, which is an OSError
+            reason = self._secretless(error) or f"no answer within {LONGEST} seconds"
+            raise StoreUnavailable(f"the store {self.address} cannot be used ({reason})") from error
+
+    async def _promise(self) -> str:
+        """Look what answers there, and what it keeps. Raises `UserError` where it cannot be our store."""
+        info = await self._allowed(lambda client: client.info())
+        if str(info.get("redis_mode")) == "cluster" or info.get("cluster_enabled") == 1:
+            raise self._wrong_address("it is a cluster, and one server is needed")
+        version = str(info.get("redis_version", OLDEST_SERVER))
+        if version.split(".")[0].isdigit() and int(version.split(".")[0]) < OLDEST_SERVER:
+            raise self._wrong_address(f"it is version {version}, and {OLDEST_SERVER} or newer is needed")
+        await self._call(lambda client: client.setnx(self._key("format"), FORMAT))
+        found = (await self._call(lambda client: client.get(self._key("format")))).decode(errors="replace")
+        if found != str(FORMAT):
+            raise UserError(
+                f"what stands under {self._prefix!r} in {self.address} has format {brief(found)}, and this fullrank "
+                f"reads {FORMAT}; install a newer fullrank, or set another name (?prefix=NAME)",
+                code="newer-history-store",
+            )
+        settings = await self._allowed(lambda client: client.config_get("append*"))
+        settings |= await self._allowed(lambda client: client.config_get("maxmemory*"))
+        return promise_of(settings)
+
+    async def _allowed(self, ask: Callable[[Redis], Awaitable[Any]]) -> dict[str, Any]:
+        """What the server answers, or nothing where it refuses: a provider's, or one with access rules."""
+        from redis.exceptions import ResponseError
+
+        try:
+            return dict(await self._call(ask))
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, ResponseError):
+                return {}
+            raise
+
+    def _wrong_address(self, reason: str) -> UserError:
+        return UserError(
+            f"{self.address} cannot be the store: {reason}; name another server", code="unfit-store-server"
+        )
+
+    def _secretless(self, error: BaseException) -> str:
+        """What an error says, without the password, whatever put it in there."""
+        told = " ".join(str(error).split())
+        for secret in secrets(self._url):
+            told = told.replace(secret, "***")
+        return told[:200]
+
+
+def _known_bytes(text: str) -> bytes:
+    """Half a character cannot be stored, so that nothing is known of it."""
+    return text.encode("utf-8", "replace")

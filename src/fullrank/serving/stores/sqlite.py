@@ -1,0 +1,259 @@
+"""The history store of one machine: a SQLite file, which several processes of the service may share.
+
+Each process has one thread that writes (`group_commit`). A history is read in the thread that asks: it takes tens of
+microseconds, less than handing it to another thread. Every query gives one row of JSON, whatever it found: SQLite lets
+go of the interpreter at each row, and has to wait for it again while a model computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from fullrank.core.errors import UserError
+from fullrank.serving.stores import (
+    KEEP,
+    Document,
+    Event,
+    Forgotten,
+    HistoryStore,
+    StoreUnavailable,
+    document_rows,
+    event_rows,
+    history_of,
+    json_text,
+    json_value,
+    latest,
+)
+from fullrank.serving.stores.group_commit import Writer
+from fullrank.serving.stores.sqlite_file import connect, prepare_file
+
+TRIMMED_EVERY = 64
+"""A user's older events are looked for after so many new ones, on average: to count them for each costs too much."""
+_PAGE = 1000
+"""Documents of one query."""
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class SqliteStore(HistoryStore):
+    """`sqlite:PATH` or a path. The disk has to be a local one."""
+
+    promise = (
+        "what was acknowledged is flushed to the disk: it survives a killed process and a loss of power, as far as the "
+        "disk keeps its word"
+    )
+
+    def __init__(self, address: str, keep: int = KEEP):
+        super().__init__(address, keep)
+        name = address[len("sqlite:") :] if address[: len("sqlite:")].lower() == "sqlite:" else address
+        if not name:
+            raise UserError(
+                "sqlite: needs a path behind it, such as sqlite:history.sqlite", code="unknown-store-address"
+            )
+        self.path = Path(name).expanduser().absolute()
+        self._writer: Writer | None = None
+        self._readers = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._slow: ThreadPoolExecutor | None = None
+
+    async def open(self) -> None:
+        await asyncio.to_thread(prepare_file, self.path)
+        self._readers = threading.local()
+        self._writer = Writer(self.path)
+        self._slow = ThreadPoolExecutor(1, "fullrank-store-reader")
+
+    async def close(self) -> None:
+        writer, slow, self._writer, self._slow = self._writer, self._slow, None, None
+        if writer is None or slow is None:
+            return
+        await asyncio.to_thread(writer.close)
+        await asyncio.to_thread(slow.shutdown)
+        while self._connections:
+            self._connections.pop().close()
+
+    async def ping(self) -> None:
+        self._open_writer().check()
+        self._read(lambda connection: connection.execute("SELECT 1 FROM user LIMIT 1").fetchone())
+
+    async def add_events(self, events: Sequence[Event]) -> list[bool]:
+        rows = event_rows(events)
+        if not rows:
+            return []
+        found: list[bool] = await self._open_writer().write(lambda connection: self._add(connection, rows), len(rows))
+        return found
+
+    def _add(self, connection: sqlite3.Connection, rows: Sequence[tuple[str, str, float, str]]) -> list[bool]:
+        numbers: dict[str, int] = {}
+        new, grown = [], set()
+        for event_id, user, time, body in rows:
+            number = numbers.get(user)
+            if number is None:
+                number = numbers[user] = _number(connection, user)
+            done = connection.execute(
+                "INSERT INTO event (user, time, event_id, body) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (user, event_id) DO NOTHING",
+                (number, time, event_id, body),
+            )
+            new.append(done.rowcount == 1)
+            # Spread evenly over any pattern in which users take turns, unlike every 64th row.
+            if new[-1] and done.lastrowid is not None and done.lastrowid * _GOLDEN % 2**64 < 2**64 // TRIMMED_EVERY:
+                grown.add(number)
+        for number in grown:
+            connection.execute(
+                "DELETE FROM event WHERE user = ?1 AND (time, sequence) < (SELECT time, sequence FROM event "
+                "WHERE user = ?1 ORDER BY time DESC, sequence DESC LIMIT 1 OFFSET ?2)",
+                (number, self.keep - 1),
+            )
+        return new
+
+    async def history(self, user: str, limit: int) -> list[Event]:
+        # The order of a sub-query is the order in which its rows are joined; the component checks hold it.
+        found = self._read(
+            lambda connection: connection.execute(
+                "SELECT group_concat(body) FROM (SELECT body FROM event WHERE user = (SELECT number FROM user "
+                "WHERE name = ?) ORDER BY time DESC, sequence DESC LIMIT ?)",
+                (_known_text(user), max(0, min(limit, self.keep))),
+            ).fetchone()[0]
+        )
+        return history_of(user, json_value(f"[{found}]")) if found else []
+
+    async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
+        text = json_text(dict(features))
+        json_text(user)
+        await self._open_writer().write(
+            lambda connection: connection.execute(
+                "INSERT INTO user (name, features) VALUES (?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET features = excluded.features",
+                (user, text),
+            )
+        )
+
+    async def user(self, user: str) -> dict[str, Any] | None:
+        row = self._read(
+            lambda connection: connection.execute(
+                "SELECT features FROM user WHERE name = ?", (_known_text(user),)
+            ).fetchone()
+        )
+        return None if row is None or row[0] is None else json_value(row[0])
+
+    async def delete_user(self, user: str) -> Forgotten:
+        json_text(user)
+        found: Forgotten = await self._open_writer().write(lambda connection: _forget(connection, user), scrub=True)
+        return found
+
+    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
+        rows = document_rows(kind, bodies)
+        if not rows:
+            return 0
+        found: int = await self._open_writer().write(lambda connection: _put(connection, kind, rows), len(rows))
+        return found
+
+    async def documents(self, after: int = 0) -> list[Document]:
+        newest = self._read(lambda connection: connection.execute("SELECT max(sequence) FROM document").fetchone()[0])
+        if newest is None or newest <= after:  # nearly always, four times a second
+            return []
+        return await self._read_aside(lambda connection: latest(_pages(connection, after)))
+
+    async def sample_users(self, count: int, seed: int = 0) -> list[str]:
+        return await self._read_aside(lambda connection: _sample(connection, max(count, 0), seed))
+
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise StoreUnavailable(f"the store {str(self.path)!r} is closed")
+        return self._writer
+
+    def _read(self, query: Callable[[sqlite3.Connection], Any]) -> Any:
+        """What a query finds, on this thread's connection."""
+        self._open_writer()
+        try:
+            connection = getattr(self._readers, "connection", None)
+            if connection is None:
+                connection = self._readers.connection = connect(self.path, reader=True)
+                self._connections.append(connection)
+            return query(connection)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the store {str(self.path)!r} could not be read ({error})") from error
+
+    async def _read_aside(self, query: Callable[[sqlite3.Connection], Any]) -> Any:
+        """The same for what may take long, on a thread of its own."""
+        self._open_writer()
+        return await asyncio.get_running_loop().run_in_executor(self._slow, self._read, query)
+
+
+def _known_text(text: str) -> str:
+    """Half a character cannot be stored, so that nothing is known of it."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _number(connection: sqlite3.Connection, user: str) -> int:
+    row = connection.execute("SELECT number FROM user WHERE name = ?", (user,)).fetchone()
+    if row is None:
+        row = connection.execute("INSERT INTO user (name) VALUES (?) RETURNING number", (user,)).fetchone()
+    number: int = row[0]
+    return number
+
+
+def _forget(connection: sqlite3.Connection, user: str) -> Forgotten:
+    row = connection.execute("SELECT number, features FROM user WHERE name = ?", (user,)).fetchone()
+    if row is None:
+        return Forgotten(0, False)
+    events = connection.execute("DELETE FROM event WHERE user = ?", row[:1]).rowcount
+    connection.execute("DELETE FROM user WHERE number = ?", row[:1])
+    return Forgotten(events, row[1] is not None)
+
+
+def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, str]]) -> int:
+    """Numbered inside the one transaction that writes: who sees a number sees all before it."""
+    last: int = connection.execute("SELECT coalesce(max(sequence), 0) FROM document").fetchone()[0]
+    for number, (key, body) in enumerate(rows, last + 1):
+        connection.execute(
+            "INSERT INTO document (sequence, kind, key, body) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (kind, key) DO UPDATE SET sequence = excluded.sequence, body = excluded.body",
+            (number, kind, key, body),
+        )
+    return last + len(rows)
+
+
+def _pages(connection: sqlite3.Connection, after: int) -> Iterator[tuple[int, list[Any]]]:
+    while True:
+        found = connection.execute(
+            "SELECT group_concat('[' || sequence || ',' || body || ']') FROM "
+            "(SELECT sequence, body FROM document WHERE sequence > ? ORDER BY sequence LIMIT ?)",
+            (after, _PAGE),
+        ).fetchone()[0]
+        if found is None:
+            return
+        for after, body in json_value(f"[{found}]"):
+            yield after, body
+
+
+def _sample(connection: sqlite3.Connection, count: int, seed: int) -> list[str]:
+    """Users at random numbers, those that are near a gap somewhat more often; all of them where they are few."""
+    draw = random.Random(seed)
+    has_events = "EXISTS (SELECT 1 FROM event WHERE event.user = number)"
+    low, high = connection.execute("SELECT min(number), max(number) FROM user").fetchone()
+    if low is None or count == 0:
+        return []
+    if high - low < 8 * count:
+        rows = connection.execute(f"SELECT name FROM user WHERE {has_events} ORDER BY number").fetchall()
+        return draw.sample([name for (name,) in rows], min(count, len(rows)))
+    found: dict[str, None] = {}
+    for _ in range(4 * count):
+        row = connection.execute(
+            f"SELECT name FROM user WHERE number >= ? AND {has_events} ORDER BY number LIMIT 1",
+            (draw.randint(low, high),),
+        ).fetchone()
+        if row is not None:
+            found[row[0]] = None
+        if len(found) == count:
+            break
+    if len(found) < count:  # most numbers are gone, or have features alone
+        more = connection.execute(f"SELECT name FROM user WHERE {has_events} ORDER BY number LIMIT ?", (count,))
+        found |= dict.fromkeys(name for (name,) in more)
+    return list(found)[:count]

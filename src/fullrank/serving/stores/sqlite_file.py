@@ -1,0 +1,183 @@
+"""The file of a SQLite history store: its tables, how it is opened, and what is refused in its place."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from fullrank.core.errors import UserError
+from fullrank.core.file_system import network_file_system
+from fullrank.core.files import flush
+
+APPLICATION = 0x66726E6B
+"""`PRAGMA application_id` of our files: "frnk"."""
+FORMAT = 1
+"""`PRAGMA user_version`: goes up when an older reader could not read what is written."""
+WAIT = 5.0
+"""Seconds that a writer waits for another process that writes."""
+CHECKED = 64 * 2**20
+"""Bytes of a file up to which it is read whole when it is opened, and damage found before it serves."""
+_HEADER = b"SQLite format 3\0"
+_TABLES = """
+CREATE TABLE user (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, features TEXT);
+CREATE TABLE event (
+    sequence INTEGER PRIMARY KEY, user INTEGER NOT NULL, time REAL NOT NULL, event_id TEXT NOT NULL, body TEXT NOT NULL
+);
+CREATE UNIQUE INDEX event_by_id ON event (user, event_id);
+CREATE INDEX event_by_time ON event (user, time, sequence);
+CREATE TABLE document (
+    sequence INTEGER NOT NULL UNIQUE, kind TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (kind, key)
+) WITHOUT ROWID;
+"""
+# Numbers of users and of documents only go up. Those of events may be used again once the newest event was deleted:
+# they order events of one user and time, and nothing else.
+
+
+def prepare_file(path: Path) -> None:
+    """Make the file, or look whether what is there is a store of ours. Raises `UserError`."""
+    disk = network_file_system(path)
+    if disk is not None:
+        raise UserError(
+            f"{str(path)!r} is on a network disk ({disk}), where SQLite cannot keep processes apart; name a path on a "
+            "local disk, or a Redis server (redis://HOST:PORT)",
+            code="network-disk",
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_foreign(path)
+        # The files beside it take its mode: histories are nobody else's business.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        with suppress(OSError):  # its name has to survive a loss of power too; some file systems cannot flush a folder
+            flush(path.parent)
+    except OSError as error:
+        raise UserError(
+            f"the store {str(path)!r} cannot be opened ({error.strerror}); name a path that can be written to",
+            code="store-not-opened",
+        ) from error
+    try:
+        connection = connect(path)
+        try:
+            _prepare(connection, path)
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise UserError(
+                f"the store {str(path)!r} cannot be opened ({error}); look at the disk and at who else has it open",
+                code="store-not-opened",
+            ) from error
+        raise _damaged(path, str(error)) from error
+
+
+def connect(path: Path, *, reader: bool = False) -> sqlite3.Connection:
+    """A connection that commits when it is told to; a writer's waits by itself (`begin`). A reader cannot write."""
+    connection = sqlite3.connect(path, timeout=1.0 if reader else 0.0, isolation_level=None, check_same_thread=False)
+    if reader:
+        connection.execute("PRAGMA query_only=ON")
+    else:
+        connection.execute("PRAGMA synchronous=FULL")  # the log is flushed before a commit returns
+        connection.execute("PRAGMA secure_delete=ON")  # who is forgotten is overwritten
+    return connection
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Begin to write. SQLite's own waiting sleeps up to 100 ms at a time; a commit of another process takes a few."""
+    until = time.monotonic() + WAIT
+    pause = 0.0002
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 0.003)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another process has what is needed, for now."""
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{str(path)!r} is no file; name a file for the store", code="not-a-history-store")
+    with open(path, "rb") as file:
+        begins = file.read(len(_HEADER))
+    if begins and begins != _HEADER:
+        raise UserError(
+            f"{str(path)!r} is no SQLite file; name another path for the store, or a new one",
+            code="not-a-history-store",
+        )
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    begin(connection)  # two processes may come to a new file at the same time
+    try:
+        application, version = (_pragma(connection, name) for name in ("application_id", "user_version"))
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application == 0 and version == 0 and tables == 0:
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={APPLICATION}")
+            connection.execute(f"PRAGMA user_version={FORMAT}")
+        elif application != APPLICATION:
+            raise UserError(
+                f"{str(path)!r} is a SQLite file of another program; name another path for the store, or a new one",
+                code="not-a-history-store",
+            )
+        elif version > FORMAT:
+            raise UserError(
+                f"the store {str(path)!r} has format {version}, and this fullrank reads up to {FORMAT}; install "
+                "a newer fullrank",
+                code="newer-history-store",
+            )
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if path.stat().st_size <= CHECKED:
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise _damaged(path, str(found).splitlines()[0])
+    _write_ahead(connection, path)
+
+
+def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
+    """Readers do not wait for the writer, nor it for them; a commit is one flush. The file remembers it."""
+    until = time.monotonic() + WAIT
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+        time.sleep(0.005)
+    if mode != "wal":
+        raise UserError(
+            f"the disk of {str(path)!r} has no shared memory for SQLite's log; name a path on a local disk",
+            code="store-not-opened",
+        )
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    found: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return found
+
+
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(
+        f"the store {str(path)!r} is damaged ({reason}); put back a copy, or name a new path",
+        code="history-store-damaged",
+    )

@@ -1,0 +1,198 @@
+"""Telemetry: the service's metrics for Prometheus, of one process or of several, and the access log.
+
+Several processes share a folder of mapped files (prometheus_client's multiprocess mode): `metrics_folder` makes it
+before they start and takes it away behind them. Whichever process is asked for `/metrics` adds up all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fullrank import __version__
+from fullrank.core.files import scratch_folder
+from fullrank.core.log import logger
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter, Histogram
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""Variable by which prometheus_client, when it is imported, knows that several processes count together."""
+SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds of the buckets of durations: fine where a service should be."""
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_LIVE = re.compile(r"gauge_live[a-z]*_(\d+)\.db")
+
+
+@contextmanager
+def metrics_folder(workers: int) -> Iterator[None]:
+    """Hold the folder in which several processes count; to be entered before they are started.
+
+    One process needs none. The folder of a service that was killed goes with the next one (`scratch_folder`).
+    """
+    if workers == 1:
+        yield
+        return
+    with scratch_folder() as folder:
+        before = os.environ.get(FOLDER)
+        os.environ[FOLDER] = str(folder)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[FOLDER]
+            else:
+                os.environ[FOLDER] = before
+
+
+class Telemetry:
+    """The metrics of one process; every call takes a few microseconds and may be made from any thread."""
+
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        self._folder = os.environ.get(FOLDER)
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"fullrank_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str, many: str = "livesum") -> Gauge:
+            return Gauge(f"fullrank_{name}", text, labels, registry=registry, multiprocess_mode=many)  # type: ignore[arg-type]
+
+        def histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+            return Histogram(f"fullrank_{name}", text, labels, registry=registry, buckets=buckets)
+
+        self._requests = counter("requests", "Requests by route, method and status.", "route", "method", "status")
+        self._latency = histogram("request_seconds", "From the head of a request to the end of its response.", "route")
+        self._shed = counter("shed", "Requests turned away, by reason.", "reason")
+        self._batch = histogram("batch_size", "Requests of one forward pass.", buckets=SIZES)
+        self._wait = histogram("queue_wait_seconds", "What the oldest request of a batch waited.")
+        self._model = histogram("model_seconds", "Forward pass, search and ranker of one batch.")
+        self._queue = gauge("queue_length", "Requests that wait for the model, or are in it.")
+        self._store_errors = counter("store_errors", "Calls of the store of histories that failed.")
+        self._events = counter("events", "Events received: stored, or known by their id.", "result")
+        self._items = gauge("items", "Items of the catalogue, by state (live or retired).", "state", many="livemax")
+        self._active = gauge("version_share", "Share of users that a version answers.", "version", many="livemax")
+        self._swaps = counter("version_swaps", "Changes of the versions that answer, by result.", "result")
+        # a Gauge, since Info does not count in several processes
+        gauge("info", "1; the version of fullrank is a label.", "version", many="livemax").labels(__version__).set(1)
+        self._by_request: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._versions = set[str]()
+
+    def request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request that has ended. `route` is the template (`/v1/items/{id}`): its values are too many."""
+        found = self._by_request.get((route, method, status))
+        if found is None:
+            method = method if method in METHODS else "other"
+            found = self._requests.labels(route, method, str(status)), self._latency.labels(route)
+            if method != "other":
+                self._by_request[route, method, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
+
+    def batch(self, size: int, waited: float, took: float) -> None:
+        """Count a batch: its requests, seconds that its oldest waited, seconds that it took (`Batcher(observe=)`)."""
+        self._batch.observe(size)
+        self._wait.observe(waited)
+        self._model.observe(took)
+
+    def shed(self, reason: str) -> None:
+        """Count a request that was turned away: queue, deadline, rate, open or body."""
+        self._shed.labels(reason).inc()
+
+    def store_error(self) -> None:
+        """Count a call of the store that failed."""
+        self._store_errors.inc()
+
+    def events(self, stored: int, duplicates: int) -> None:
+        """Count events that were received."""
+        self._events.labels("stored").inc(stored)
+        self._events.labels("duplicate").inc(duplicates)
+
+    def queue(self, waiting: int) -> None:
+        """Say how many requests wait now. Asked for when the metrics are read is often enough."""
+        self._queue.set(waiting)
+
+    def items(self, live: int, retired: int) -> None:
+        """Say how many items may be recommended, and how many may not."""
+        self._items.labels("live").set(live)
+        self._items.labels("retired").set(retired)
+
+    def versions(self, shares: Mapping[str, float]) -> None:
+        """Say which versions answer, and which share of users each."""
+        for name in self._versions - shares.keys():
+            self._active.labels(name).set(0)  # a label cannot be taken back where several processes count
+        for name, share in shares.items():
+            self._active.labels(name).set(share)
+        self._versions |= shares.keys()
+
+    def swap(self, result: str) -> None:
+        """Count a version that was activated, refused or rolled_back."""
+        self._swaps.labels(result).inc()
+
+    def rendered(self) -> tuple[bytes, str]:
+        """The text of `/metrics` and its content type. With several processes it reads files: call it on a thread."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return generate_latest(self._collected()), CONTENT_TYPE_LATEST
+
+    def close(self) -> None:
+        """Take this process out of the gauges that count the living; its counters stay."""
+        if self._folder is not None and os.path.isdir(self._folder):
+            from prometheus_client.multiprocess import mark_process_dead
+
+            mark_process_dead(os.getpid(), self._folder)
+
+    def _collected(self) -> CollectorRegistry:
+        if self._folder is None:
+            return self.registry
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+        for file in Path(self._folder).iterdir():  # of processes that were killed
+            found = _LIVE.fullmatch(file.name)
+            if found is not None and not _lives(int(found[1])):
+                mark_process_dead(int(found[1]), self._folder)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, self._folder)
+        return registry
+
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+
+
+class AccessLog:
+    """One line of JSON for each request, by the logger `fullrank.serving.access` at INFO.
+
+    It holds the route's template, not the address that was asked for, which names users; and never a key, a header or
+    a body. `key` is the name of the key.
+    """
+
+    def __init__(self) -> None:
+        self._log = logger("fullrank.serving.access")
+
+    def add(self, scope: MutableMapping[str, Any], route: str, status: int, seconds: float) -> None:
+        state, client = scope["state"], scope.get("client")
+        line = {
+            "time": round(time.time(), 3), "request_id": state["request_id"], "method": scope["method"][:16],
+            "route": route, "status": status, "ms": round(seconds * 1000, 2), "client": client[0] if client else None,
+            "key": None if state["key"] is None else state["key"].name,
+        }  # fmt: skip
+        self._log.info(json.dumps(line))
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

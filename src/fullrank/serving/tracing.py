@@ -1,0 +1,117 @@
+"""Tracing: OpenTelemetry spans of a request, its wait, its batch and its store calls, where they go somewhere.
+
+Nothing is imported and nothing costs unless the process has a tracer provider already (`opentelemetry-instrument`, or
+the code that embeds the service), or the environment names an OTLP endpoint and the SDK with its exporter is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+from fullrank.core.log import logger
+
+log = logger(__name__)
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+PACKAGE = "opentelemetry-exporter-otlp-proto-http"
+
+
+class Tracing:
+    """Spans, by the tracer of a provider. `Tracing.open` says whether there is one."""
+
+    def __init__(self, provider: Any, *, own: bool = False):
+        from opentelemetry import context, propagate, trace
+
+        self._trace, self._context, self._propagate = trace, context, propagate
+        self._provider = provider if own else None
+        self._tracer = provider.get_tracer("fullrank.serving")
+
+    @classmethod
+    def open(cls) -> Tracing | None:
+        """Tracing where spans would go somewhere, else None."""
+        if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not _installed("opentelemetry"):
+            return None
+        from opentelemetry import trace
+
+        provider = trace.get_tracer_provider()
+        if not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+            return cls(provider)
+        if not any(os.environ.get(name) for name in ENDPOINTS):
+            return None
+        if not _installed("opentelemetry.sdk") or not _installed(EXPORTER):
+            log.warning(f"the environment names an OTLP endpoint, and no spans go there: pip install {PACKAGE}")
+            return None
+        return cls(_exporting(), own=True)
+
+    @contextmanager
+    def request(
+        self, scope: MutableMapping[str, Any], headers: Mapping[bytes, bytes], request_id: str
+    ) -> Iterator[Any]:
+        """The span of a request, below the caller's (`traceparent`); named by its route once that is known."""
+        carrier = {
+            name: headers[name.encode()].decode("latin-1")
+            for name in ("traceparent", "tracestate")
+            if name.encode() in headers
+        }
+        with self._tracer.start_as_current_span(
+            scope["method"], self._propagate.extract(carrier), kind=self._trace.SpanKind.SERVER
+        ) as span:
+            span.set_attribute("http.request.method", scope["method"])
+            span.set_attribute("fullrank.request_id", request_id)
+            try:
+                yield span
+            finally:
+                route = getattr(scope.get("route"), "path", None)
+                if route is not None:
+                    span.update_name(f"{scope['method']} {route}")
+                    span.set_attribute("http.route", route)
+
+    @contextmanager
+    def span(self, name: str, **attributes: Any) -> Iterator[Any]:
+        """A span around a block, such as a call of the store."""
+        with self._tracer.start_as_current_span(name, attributes=attributes) as span:
+            yield span
+
+    def current(self) -> Any:
+        """Where spans of this request hang, for `record` on another thread."""
+        return self._context.get_current()
+
+    def record(self, name: str, parent: Any, began: float, ended: float, **attributes: Any) -> None:
+        """A span of the past, between two moments of `time.perf_counter()`: of the queue, and of the model."""
+        shift = time.time() - time.perf_counter()
+        span = self._tracer.start_span(
+            name, context=parent, attributes=attributes, start_time=int((began + shift) * 1e9)
+        )
+        span.end(end_time=int((ended + shift) * 1e9))
+
+    def close(self) -> None:
+        """Send what waits, where the exporter is this service's own."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+
+def _exporting() -> Any:
+    from opentelemetry import trace
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    name = os.environ.get("OTEL_SERVICE_NAME", "fullrank")
+    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    provider.add_span_processor(BatchSpanProcessor(importlib.import_module(EXPORTER).OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

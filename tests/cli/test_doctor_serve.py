@@ -1,0 +1,73 @@
+"""`doctor --serve`: what a service needs is looked at, tried where it is named, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Call, Refuses
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    facts = {"ok": True, "problem": None, "parameters": 1, "seconds": 0.0, "recall": 1.0, "chance": 0.25}
+    monkeypatch.setattr("fullrank.cli.doctor.selftest", lambda: facts)
+    monkeypatch.chdir(tmp_path)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_all_is_well(call: Call, shop: Path, tmp_path: Path) -> None:
+    said = call("doctor", "--serve", "--store", "h.sqlite", "--run", shop / "sasrec", "--port", free_port(), "--json")
+    found = said.json["serve"]
+    assert said.code == 0 and found["ok"], said.err
+    assert found["store"]["promise"] and found["store"]["write_ms"] > 0 and found["run"]["ms"] > 0
+    assert found["processor"]["cores"] >= 1 and found["packages"]["versions"]["fastapi"]
+    assert os.listdir(tmp_path) == []
+    assert "surviv" in said.err
+
+
+def test_a_store_that_is_there_stays(call: Call, tmp_path: Path) -> None:
+    from fullrank.cli import doctor_serve
+
+    (tmp_path / "h.sqlite").touch()
+    assert call("doctor", "--serve", "--store", "sqlite:h.sqlite", "--port", free_port()).code == 0
+    assert (tmp_path / "h.sqlite").exists() and doctor_serve.PORT == 8000
+
+
+def test_what_is_not_in_order(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = call("doctor", "--serve", "--port", port, "--json")
+        assert said.code == 2 and str(port) in said.json["serve"]["problem"]
+    (tmp_path / "torn.sqlite").write_bytes(b"no database" * 100)
+    for words in (["--store", "torn.sqlite"], ["--store", "redis://127.0.0.1:1/0"], ["--store", "http://x"],
+                  ["--run", tmp_path]):  # fmt: skip
+        said = call("doctor", "--serve", "--port", free_port(), *words, "--json")
+        assert said.code == 2 and said.json["serve"]["problem"], words
+    assert call("doctor", "--serve", "--port", free_port(), "--store", "http://x").code == 2
+
+    def missing(name: str) -> Any:
+        import importlib.metadata
+
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    said = call("doctor", "--serve", "--port", free_port(), "--json")
+    assert said.code == 2 and "pip install 'fullrank[serve]'" in said.json["serve"]["problem"]
+
+
+def test_options_of_a_service_alone(refuses: Refuses) -> None:
+    for words in (["--run", "x"], ["--store", "x"], ["--port", "1"]):
+        refuses("setting-without-effect", ["doctor", *words], words[0], "--serve")

@@ -1,0 +1,194 @@
+"""Every history store passes the checks of `fullrank.testing.stores`, which catch planted faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullrank.serving.stores import STORES, Document, Event, Forgotten, HistoryStore, open_history_store
+from fullrank.serving.stores.memory import MemoryStore
+from fullrank.testing import stores
+from fullrank.testing.stores import CHECKS, SHARED, run_check, run_shared
+from redis_servers import BINARIES, Server, missing
+
+KINDS = ("memory", "sqlite", *BINARIES)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stores.Make]:
+    """Makes stores of one kind; a server of its own is started where it is found."""
+    kind, folder = request.param, tmp_path_factory.mktemp("stores")
+    if kind in ("memory", "sqlite"):
+        place = "memory:" if kind == "memory" else f"sqlite:{folder}"
+        yield lambda name, keep: open_history_store(place if kind == "memory" else f"{place}/{name}.db", keep)
+        return
+    if missing(kind):
+        pytest.skip(missing(kind))
+    with Server(folder, kind) as server:
+        yield lambda name, keep: open_history_store(f"{server.address}?prefix={name}", keep)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_stores(make: stores.Make, check: Callable[[HistoryStore], Awaitable[None]]) -> None:
+    asyncio.run(run_check(make, check))
+
+
+@pytest.mark.parametrize("check", SHARED, ids=lambda check: check.__name__)
+def test_stores_of_two_processes(make: stores.Make, check: Callable[..., Awaitable[None]]) -> None:
+    if isinstance(make("x", 1), MemoryStore):
+        pytest.skip("memory is not shared")
+    asyncio.run(run_shared(make, check))
+
+
+def test_every_kind_of_store_is_checked() -> None:
+    """A new store in the table needs a place in `make` above."""
+    assert {place.rpartition(":")[2] for place in STORES.values()} == {"MemoryStore", "SqliteStore", "RedisStore"}
+
+
+class Twice(MemoryStore):
+    """Planted: stores an event as often as it comes."""
+
+    def _added(self, event: Event) -> bool:
+        self._known.clear()
+        return super()._added(event)
+
+
+class Everybody(MemoryStore):
+    """Planted: an event id is known of all users together."""
+
+    def _added(self, event: Event) -> bool:
+        return all(event.event_id not in known for known in self._known.values()) and super()._added(event)
+
+
+class Arriving(MemoryStore):
+    """Planted: the order of arrival."""
+
+    def _added(self, event: Event) -> bool:
+        return super()._added(Event(event.event_id, event.user, event.item, 0.0))
+
+
+class Textual(MemoryStore):
+    """Planted: item ids are text."""
+
+    async def history(self, user: str, limit: int) -> list[Event]:
+        return [Event(e.event_id, e.user, str(e.item), e.time) for e in await super().history(user, limit)]
+
+
+class Hoarding(MemoryStore):
+    """Planted: keeps, and shows, twice as much as it was told."""
+
+    def _added(self, event: Event) -> bool:
+        self.keep, keep = 2 * self.keep, self.keep
+        try:
+            return super()._added(event)
+        finally:
+            self.keep = keep
+
+
+class Merging(MemoryStore):
+    """Planted: features join those that were there."""
+
+    async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
+        await super().put_user(user, {**(await self.user(user) or {}), **features})
+
+
+class Remembering(MemoryStore):
+    """Planted: the event ids of who is forgotten stay."""
+
+    async def delete_user(self, user: str) -> Forgotten:
+        known = self._known.get(user, set())
+        found = await super().delete_user(user)
+        self._known[user] = known
+        return found
+
+
+class Overlooking(MemoryStore):
+    """Planted: a document that is put again keeps its number."""
+
+    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
+        before = dict(self._documents)
+        last = await super().put_documents(kind, bodies)
+        for place, (number, _) in before.items():
+            self._documents[place] = (number, self._documents[place][1])
+        return last
+
+
+class Repeating(MemoryStore):
+    """Planted: a sample may hold one user twice, and who has no events."""
+
+    async def sample_users(self, count: int, seed: int = 0) -> list[str]:
+        return [*await super().sample_users(count, seed), *self._features][:count]
+
+
+class Halving(MemoryStore):
+    """Planted: what stands before a mistake is stored."""
+
+    async def add_events(self, events: Sequence[Event]) -> list[bool]:
+        return [(await super(Halving, self).add_events([event]))[0] for event in events]
+
+
+class Deaf(MemoryStore):
+    """Planted: answers when it is closed."""
+
+    async def ping(self) -> None:
+        pass
+
+
+class Hasty(MemoryStore):
+    """Planted: shows the numbers of documents that are put while another is on its way, in the wrong order."""
+
+    async def documents(self, after: int = 0) -> list[Document]:
+        return (await super().documents(after))[::-1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        (Twice, "once"), (Everybody, "once"), (Arriving, "order"), (Textual, "values"), (Hoarding, "kept"),
+        (Merging, "features"), (Remembering, "forgotten"), (Overlooking, "documents"), (Hasty, "documents"),
+        (Repeating, "sample"),        (Halving, "refused"), (Deaf, "closed"),
+    ],
+)  # fmt: skip
+def test_planted_faults_are_caught(fault: type[MemoryStore], check: str) -> None:
+    with pytest.raises(AssertionError):
+        asyncio.run(run_check(lambda name, keep: fault(keep=keep), getattr(stores, f"check_{check}")))
+
+
+class Late(MemoryStore):
+    """Planted: a number is taken first and seen later, so that a reader goes past a document and never sees it."""
+
+    def __init__(self, shared: list[Document], numbers: Iterator[int]):
+        super().__init__()
+        self._shared, self._numbers = shared, numbers
+
+    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
+        numbers = [next(self._numbers) for _ in bodies]
+        await asyncio.sleep(0.003 if kind == "one" else 0)
+        self._shared += [Document(kind, k, b, n) for (k, b), n in zip(bodies.items(), numbers, strict=True)]
+        return numbers[-1]
+
+    async def documents(self, after: int = 0) -> list[Document]:
+        return sorted((d for d in self._shared if d.sequence > after), key=lambda document: document.sequence)
+
+
+def test_a_document_that_is_seen_late_is_caught() -> None:
+    shared: list[Document] = []
+    numbers = iter(range(1, 10**6))
+    with pytest.raises(AssertionError, match="missed"):
+        asyncio.run(run_shared(lambda name, keep: Late(shared, numbers), stores.check_no_document_is_missed))
+
+
+def test_the_files_of_a_store_are_private(tmp_path: Path) -> None:
+    async def opened() -> list[int]:
+        store = open_history_store(str(tmp_path / "x.db"))
+        await store.open()
+        await store.add_events([Event("a", "u", 1, 1.0)])
+        modes = [file.stat().st_mode & 0o777 for file in tmp_path.iterdir()]
+        await store.close()
+        return modes
+
+    assert asyncio.run(opened()) == [0o600] * 3

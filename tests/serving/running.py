@@ -1,0 +1,37 @@
+"""A service on a free port, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from fullrank.serving.app import build_app
+from fullrank.serving.client import Client
+from fullrank.serving.server import uvicorn_options
+from fullrank.serving.settings import ServeSettings
+
+
+@contextmanager
+def running(**settings: Any) -> Iterator[Client]:
+    """A client of a service with these settings; the service ends behind the block."""
+    made = ServeSettings.parse({"store": "memory:", "port": 0, **settings})
+    app = build_app(made)
+    server = uvicorn.Server(uvicorn.Config(app, **uvicorn_options("127.0.0.1", 0)))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    end = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < end, "the service did not start"
+        time.sleep(0.01)
+    (socket,) = server.servers[0].sockets
+    try:
+        yield Client(f"http://127.0.0.1:{socket.getsockname()[1]}")
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the service did not stop"

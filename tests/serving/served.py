@@ -1,0 +1,72 @@
+"""A served model in its simplest form, and runs to make versions of."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+import fullrank as fr
+from fullrank.data.sources.planted import Planted
+from fullrank.run import Run, write_copy
+from fullrank.serving.requests import Answer, Ask
+from fullrank.serving.stores import Event, HistoryStore
+
+
+class Served:
+    """What versions need of a `ServedModel`, over a `Predictor`."""
+
+    def __init__(self, path: Path):
+        self.name, self.run = path.name, Run.open(path)
+        self.predictor = fr.load(self.run, device="cpu")
+        catalog = self.predictor.catalog
+        self.items = SimpleNamespace(catalog=catalog, barred=np.zeros(catalog.size, bool))
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        found = []
+        for ask in asks:
+            ids = self.predictor.catalog.external(ask.items).to_list()
+            shown = self.predictor.recommend(
+                [ids], k=ask.k, exclude=self.predictor.catalog.external(ask.excluded).to_list() or None
+            )
+            found.append(Answer(self.predictor.catalog.lookup(shown["item"]).tolist(), shown["score"].to_list()))
+        return found
+
+
+def first_run(home: Path) -> Run:
+    """An item-to-item model of a small marketplace: it needs no training."""
+    tables = Planted(users=400, items=80, events_per_user=12).read()
+    store = fr.prepare(tables.events, home / "store", items=tables.items)
+    return fr.train("item_to_item", store, home / "first", device="cpu", progress=False)
+
+
+def histories(store: fr.Store, users: int) -> list[tuple[str, list[Any]]]:
+    """Users and all of their events."""
+    bounds = zip(store.offsets[:users], store.offsets[1 : users + 1], strict=True)
+    return [(f"u{user}", store.catalog.external(store.items[a:b]).to_list()) for user, (a, b) in enumerate(bounds)]
+
+
+async def fill(store: HistoryStore, users: list[tuple[str, list[Any]]]) -> None:
+    """Put histories into a history store."""
+    for user, items in users:
+        await store.add_events([Event(f"{user}-{n}", user, item, 1000.0 + n) for n, item in enumerate(items)])
+
+
+def copied(run: Run, out: Path) -> Path:
+    """The same run under another name, newer."""
+    shutil.copytree(run.path, out)
+    return out
+
+
+def shuffled(run: Run, out: Path) -> Path:
+    """A sealed run whose weights stand at the wrong items."""
+    order = torch.randperm(run.catalog.size, generator=torch.Generator().manual_seed(0))
+    tensors = {name: value[order].clone() if value.ndim and len(value) == len(order) else value
+               for name, value in run.tensors().items()}  # fmt: skip
+    write_copy(run, out, run.catalog, tensors, {})
+    return out

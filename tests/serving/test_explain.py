@@ -1,0 +1,147 @@
+"""Explanations: the attention that diagnostics measure, likeness by cosine, and nothing where a model has neither."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
+from fullrank.inference.predictor import Predictor
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.baselines.item_to_item import ItemToItem
+from fullrank.models.sequential.baselines.popularity import Popularity
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.semantic import Semantic
+from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
+from fullrank.models.sequential.reasoning.plr import PLR
+from fullrank.serving.explain import alike_events, explain_lists
+from tiny import ITEMS, catalog, shaken, store
+
+TWO = Transformer(layers=2, attention=Softmax(heads=2))
+MASKED = Transformer(layers=2, attention=Softmax(heads=2, causal=False))
+SPECS: dict[str, Any] = {
+    "sasrec": Recommender(dim=8, max_length=6, encoder=TWO),
+    "bert4rec": Recommender(dim=8, max_length=6, encoder=MASKED, task=Cloze()),
+    "plr": Recommender(dim=8, max_length=6, encoder=TWO, reasoner=PLR(steps=2, streams=2), task=LastItem()),
+    "codes": Recommender(dim=8, max_length=6, items=Semantic(), encoder=TWO, task=SemanticTokens()),
+    "gru4rec": Recommender(dim=8, max_length=6, encoder=GRU()),
+    "item_to_item": ItemToItem(),
+    "popularity": Popularity(),
+}
+ATTENTIVE = ["sasrec", "bert4rec", "plr", "codes"]
+ROWS = [[3, 1, 4], [], [5], [9, 2, 6, 5, 3, 8, 7, 11]]
+ANSWERS = [[2, 7], [1], [5, 4, 3], [0]]
+
+
+def predictor(kind: str) -> Predictor:
+    torch.manual_seed(0)
+    known = catalog()
+    model = SPECS[kind].build(known)
+    if hasattr(model, "fit"):
+        model.fit(store([[1, 2, 3, 4], [2, 3, 4, 5]] * 3))
+    else:
+        shaken(model)
+    return Predictor(model, known, device="cpu")
+
+
+def histories(rows: list[list[int]]) -> Histories:
+    return Histories(Jagged.from_lists(rows))
+
+
+@pytest.mark.parametrize("kind", ATTENTIVE)
+def test_every_event_that_is_read_has_a_share(kind: str) -> None:
+    found = explain_lists(predictor(kind), histories(ROWS), ANSWERS)
+    assert found[1].attention is None, "an empty history has no events"
+    for one, row in zip(found, ROWS, strict=True):
+        if row:
+            assert one.attention is not None
+            read = 5 if kind == "bert4rec" else 6  # the mask takes a place
+            assert one.attention.shape[0] == 2 and one.attention.shape[1] in (len(row), read)
+            np.testing.assert_allclose(np.abs(one.attention).sum(1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ATTENTIVE)
+def test_a_request_is_explained_alone_as_among_others(kind: str) -> None:
+    made = predictor(kind)
+    together = explain_lists(made, histories(ROWS), ANSWERS)
+    for row, answer, one in zip(ROWS, ANSWERS, together, strict=True):
+        (alone,) = explain_lists(made, histories([row]), [answer])
+        assert alone.because == one.because
+        if row:
+            np.testing.assert_allclose(alone.attention, one.attention, atol=1e-5)
+
+
+def test_the_shares_are_those_of_the_last_place() -> None:
+    made = predictor("sasrec")
+    model = made.model
+    with torch.inference_mode():
+        from fullrank.inference.batches import batches
+
+        ((_, batch),) = batches(model, histories([[3, 1, 4]]), block=64)
+        x, inputs = model.task.inference_inputs(model.items, batch)
+        first = model.encoder.blocks[0]
+        states = model.encoder(x, inputs)
+        weights = first.attention.weights(first.attention_norm(states.layers[0]), inputs)
+    found = explain_lists(made, histories([[3, 1, 4]]), [[2]])[0].attention
+    assert found is not None
+    np.testing.assert_allclose(found[0], weights[0, :, -1].mean(0).numpy(), atol=1e-5)
+
+
+def test_because_names_the_most_alike_events_by_cosine() -> None:
+    vectors = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0], [-1.0, 0.0], [0.0, 0.0]])
+    found = alike_events(vectors, np.array([0, 1, 3, 4, 0]), [2, 0, 4], most=2)
+    assert found[0] == [(0, 0.7071), (1, 0.7071)]
+    assert found[1] == [], "an item is no reason for itself, and what is not like it is none"
+    assert found[2] == [], "a vector of zeros is like nothing"
+    assert alike_events(vectors, np.zeros(0, np.int64), [2]) == [[]] and alike_events(vectors, np.array([1]), []) == []
+
+
+@pytest.mark.parametrize("kind", [*ATTENTIVE, "gru4rec"])
+def test_models_with_vectors_say_what_an_item_is_like(kind: str) -> None:
+    for one, row, answer in zip(explain_lists(predictor(kind), histories(ROWS), ANSWERS), ROWS, ANSWERS, strict=True):
+        assert one.because is not None and len(one.because) == len(answer)
+        for item, why in zip(answer, one.because, strict=True):
+            assert {event for event, _ in why} <= set(row) - {item}
+            assert [score for _, score in why] == sorted((score for _, score in why), reverse=True)
+            assert all(0 < score <= 1 for _, score in why) and len(why) <= 3
+
+
+@pytest.mark.parametrize("kind", ["item_to_item", "popularity"])
+def test_models_with_neither_give_neither(kind: str) -> None:
+    for one in explain_lists(predictor(kind), histories(ROWS), ANSWERS):
+        assert one.attention is None and one.because is None
+
+
+def test_a_model_without_attention_still_has_vectors() -> None:
+    assert all(one.attention is None and one.because is not None for one in explain_lists(predictor("gru4rec"),
+               histories(ROWS), ANSWERS))  # fmt: skip
+
+
+def test_other_threads_may_answer_meanwhile() -> None:
+    made, rows = predictor("sasrec"), [[3, 1, 4], [9, 2, 6, 5]]
+    expected = explain_lists(made, histories(rows), [[0], [0]])
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            made.recommend([["i1", "i2", "i3", "i4", "i5"]] if made.catalog.ids[0] == "i0" else [[0, 1]], k=3)
+
+    other = threading.Thread(target=busy)
+    other.start()
+    try:
+        for _ in range(20):
+            for one, wanted in zip(explain_lists(made, histories(rows), [[0], [0]]), expected, strict=True):
+                np.testing.assert_allclose(one.attention, wanted.attention, atol=1e-6)
+    finally:
+        stop.set()
+        other.join()
+    assert all(not module._forward_pre_hooks for module in made.model.modules()) and ITEMS > 11

@@ -1,0 +1,201 @@
+"""Errors as RFC 9457 bodies: by code to a status, pointers into bodies, and nothing of the machine's inside."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import re
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+from fullrank.core.errors import UserError
+from fullrank.serving.guard import Guard
+from fullrank.serving.keys import Access, Denied
+from fullrank.serving.problems import HIDDEN, INSIDE, STATUS, install, problem_of, without_places
+from messages import PASSED_ON, SOURCE, _codes
+
+MEMBERS = {"type", "title", "status", "detail", "code", "request_id"}
+
+
+@pytest.mark.parametrize(
+    ("error", "method", "status", "code"),
+    [
+        (UserError("no", code="invalid-list-length"), "POST", 422, "invalid-list-length"),
+        (UserError("no", code="unknown-item"), "GET", 404, "unknown-item"),
+        (UserError("no", code="unknown-item"), "POST", 422, "unknown-item"),
+        (UserError("no", code="unknown-version"), "POST", 404, "unknown-version"),
+        (UserError("no", code="overloaded"), "POST", 429, "overloaded"),
+        (UserError("no", code="deadline"), "POST", 503, "deadline"),
+        (UserError("no", code="body-too-large"), "POST", 413, "body-too-large"),
+        (UserError("redis://u:p@h/0 is away", code="store-unavailable"), "POST", 503, "store-unavailable"),
+        (UserError("/srv/run is torn", code="file-damaged"), "POST", 500, "file-damaged"),
+        (Denied("no", "key-missing", 401), "GET", 401, "key-missing"),
+        (Denied("no", "scope-missing", 403), "GET", 403, "scope-missing"),
+        (KeyError("x"), "POST", 500, "internal"),
+        (OSError(2, "no such file", "/srv/run"), "POST", 500, "internal"),
+    ],
+)
+def test_status_and_body(error: Exception, method: str, status: int, code: str) -> None:
+    told = problem_of(error, method=method, request_id="r1")
+    body = json.loads(told.encoded("r1"))
+    assert (told.status, body["status"], body["code"]) == (status, status, code)
+    assert set(body) == MEMBERS and body["request_id"] == "r1" and body["type"].endswith(f":{code}")
+    assert ("Retry-After" in told.headers) == (status in (429, 503))
+    assert ("WWW-Authenticate" in told.headers) == (status == 401)
+    assert "/srv" not in str(body) and "redis" not in str(body)
+
+
+def test_an_error_says_itself_when_to_come_back() -> None:
+    error = UserError("too fast", code="rate-exceeded")
+    error.retry_after = 2.3  # type: ignore[attr-defined]
+    assert problem_of(error).headers["Retry-After"] == "3"
+
+
+def test_a_bug_tells_its_id_alone_and_the_log_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    def inner() -> None:
+        raise RuntimeError("secret of /srv/model")
+
+    with caplog.at_level(logging.ERROR):
+        try:
+            inner()
+        except RuntimeError as error:
+            body = problem_of(error, request_id="r7").body("r7")
+    assert body["detail"] == INSIDE and "secret" not in str(body)
+    assert "r7" in caplog.text and "secret of /srv/model" in caplog.text and "in inner" in caplog.text
+
+
+class Inner(BaseModel):
+    item: int | str
+    weights: dict[str, float] = {}
+
+
+class Asked(BaseModel):
+    k: int = Field(10, ge=1, le=100)
+    history: list[int | Inner] = []
+
+
+def test_a_body_that_does_not_fit() -> None:
+    tree = {"k": 1000, "history": [1, {"item": [], "weights": {"a/b~c": "a secret"}}, "a secret"]}
+    with pytest.raises(ValidationError) as refused:
+        Asked.model_validate(tree)
+    told = problem_of(refused.value)
+    pointers = {error["pointer"]: error["detail"] for error in told.errors}
+    assert told.status == 422 and told.code == "invalid-request"
+    assert pointers["#/k"] == "input should be less than or equal to 100"
+    assert "#/history/1/weights/a~1b~0c" in pointers and "#/history/2" in pointers
+    assert "a secret" not in told.encoded(None).decode() and "; or " in pointers["#/history/2"]
+
+
+def test_many_mistakes_are_cut() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Asked.model_validate({"history": ["x"] * 5000})
+    told = problem_of(refused.value)
+    assert len(told.errors) == 20 and len(told.encoded(None)) < 20_000 and "4999 more" in told.detail
+
+
+def app() -> Any:
+    from fastapi import FastAPI
+
+    app = FastAPI()
+    install(app)
+    app.add_middleware(Guard, access=Access(None))
+
+    @app.post("/v1/recommend")
+    def asked(body: Asked, limit: int = 3) -> dict[str, int]:
+        if limit == 7:
+            raise UserError("no such list", code="invalid-list-length")
+        return {"k": body.k}
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/v1/recommend", b'{"k": 3}', 200, None),
+        ("POST", "/v1/recommend", b'{"k": ', 400, "invalid-json"),
+        ("POST", "/v1/recommend", b"", 422, "invalid-request"),
+        ("POST", "/v1/recommend", b'{"k": "x"}', 422, "invalid-request"),
+        ("POST", "/v1/recommend?limit=x", b'{"k": 1}', 422, "invalid-request"),
+        ("POST", "/v1/recommend?limit=7", b'{"k": 1}', 422, "invalid-list-length"),
+        ("GET", "/v1/recommend", b"", 405, "method-not-allowed"),
+        ("GET", "/none", b"", 404, "not-found"),
+        ("POST", "/none", b"", 403, "admin-off"),
+    ],
+)
+def test_an_app_that_it_is_installed_in(method: str, path: str, body: bytes, status: int, code: str | None) -> None:
+    from fastapi.testclient import TestClient
+
+    headers = {"content-type": "application/json"}
+    answer = TestClient(app()).request(method, path, content=body, headers=headers)
+    assert answer.status_code == status
+    if code is not None:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["code"] == code and set(answer.json()) - {"errors"} == MEMBERS
+        if path == "/v1/recommend?limit=x":
+            assert [(e["parameter"], e["in"]) for e in answer.json()["errors"]] == [("limit", "query")]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("cannot read /srv/runs/a b: it", "cannot read ... b: it"),
+        ("'/srv/my runs/a' is no run", "'...' is no run"),
+        ("'~/runs' and ~/x/y", "'...' and ..."),
+        ("C:\\runs\\a is", "... is"),
+        ("redis://user:pass@host:6379/0 is away", "... is away"),
+        ("see https://user:pass@host/x", "see ..."),
+        ("see https://example.org/x", "see https://example.org/x"),
+        ("ask GET /v1/items/{id}", "ask GET /v1/items/{id}"),
+        ("no item 'a/b', 3/4 or and/or", "no item 'a/b', 3/4 or and/or"),
+    ],
+)
+def test_without_places(text: str, told: str) -> None:
+    assert without_places(text) == told
+
+
+NAMES = re.compile(r"path|folder|file|place|\bout\b|where|\bhome\b|\broot\b|_dir\b")
+"""Expressions in a sentence that are places on a disk."""
+NO_REQUEST = ("cli/", "sweeps/", "scaling/", "recipes/", "testing/", "analysis/", "data/sources/", "data/download.py",
+              "training/", "serving/client.py")  # fmt: skip
+"""Rooms that no request reaches."""
+TOLD = {
+    "(passed on)": "under the code of the error inside", "unknown-{...}": "'what' of unknown() is a word",
+    "lists-in-csv": "no table is written for a request", "unknown-suffix": "no table is written for a request",
+    "version-refused": "the folder's name is the version's",
+    "unknown-recipe": "no recipe is named in a request",
+    "unknown-user": "of the retriever's store, by users=, which no request gives",
+}  # fmt: skip
+
+
+def named_places() -> dict[str, set[str]]:
+    """Code -> places in the source where its sentence names a file or folder."""
+    found: dict[str, set[str]] = {}
+    for file in sorted(SOURCE.rglob("*.py")):
+        name = file.relative_to(SOURCE).as_posix()
+        for node in [] if name.startswith(NO_REQUEST) else ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("UserError", "_Refused", "NotWritten"):
+                given = next((k.value for k in node.keywords if k.arg == "code"), None)
+                parts = [ast.unparse(p.value) for p in ast.walk(node) if isinstance(p, ast.FormattedValue)]
+                if given is not None and any(NAMES.search(part) for part in parts):
+                    for code in _codes(given):
+                        found.setdefault(code, set()).add(f"{name}:{node.lineno}")
+    return found
+
+
+def test_no_sentence_that_names_a_file_is_told() -> None:
+    found = named_places()
+    assert len(found) > 25 and PASSED_ON in found
+    told = {code: places for code, places in found.items() if code not in HIDDEN and code not in TOLD}
+    assert not told, f"sentences with paths: put these codes into HIDDEN of serving/problems.py: {told}"
+
+
+def test_every_code_is_one_that_is_raised() -> None:
+    text = "".join(
+        Path(file).read_text(encoding="utf-8") for file in SOURCE.rglob("*.py") if file.name != "problems.py"
+    )
+    made = {"invalid-json", "unknown-version"}  # from pydantic, and from unknown()
+    assert [code for code in sorted({*HIDDEN, *STATUS} - made) if f'"{code}"' not in text] == []

@@ -1,0 +1,181 @@
+"""The service over HTTP: lists as `recommend` gives them, events, filters, new items, users that are forgotten."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import fullrank as fr
+from fullrank.core.errors import UserError
+from fullrank.serving.client import Client
+from serving.conftest import Shop
+
+HISTORY = ["i7", "i13", "i19"]
+
+
+def items(answer: dict[str, Any]) -> list[str]:
+    return [one["item"] for one in answer["items"]]
+
+
+def code_of(client: Client, *call: Any) -> str:
+    with pytest.raises(UserError) as refused:
+        client.call(*call)
+    return refused.value.code
+
+
+def test_a_list_is_that_of_recommend(service: Client, shop: Shop) -> None:
+    own = fr.load(shop.run).recommend([HISTORY], k=7, titles=True)
+    answer = service.recommend(history=HISTORY, k=7, titles=True)
+    assert items(answer) == own["item"].to_list()
+    assert [one["score"] for one in answer["items"]] == pytest.approx(own["score"].to_list(), abs=1e-5)
+    assert [one["title"] for one in answer["items"]] == own["title"].to_list()
+    assert answer["version"] == "first" and answer["source"] == "model"
+
+
+def test_several_at_once_are_those_of_one_by_one(service: Client, shop: Shop) -> None:
+    requests = [{"history": shop.ids[n : n + n % 5], "k": 5 + n % 3} for n in range(20)]
+    requests[4] = {"history": HISTORY, "k": 0}
+    answers = service.recommend_batch([one for one in requests if one["k"]])
+    alone = [service.recommend(**one) for one in requests if one["k"]]
+    assert [items(one) for one in answers] == [items(one) for one in alone]
+
+
+def test_an_item_is_out_of_the_list_on_every_way(service: Client, shop: Shop) -> None:
+    first = items(service.recommend(history=HISTORY, k=5))
+    for more in ({"exclude": first[:2]}, {"filters": {"in_stock": True}}, {"filters": {"category": ["soap", "oil"]}},
+                 {"filters": {"price": {"min": 3, "max": 9}}}, {"allow": shop.ids[:9]}):  # fmt: skip
+        for history in (HISTORY, []):  # a model's list and the most popular items
+            answer = service.recommend(history=history, k=9, **more)
+            shown = {one["item"]: service.call("GET", f"/v1/items/{one['item']}") for one in answer["items"]}
+            columns = [one["columns"] for one in shown.values()]
+            assert len(shown) == 9 or "allow" in more, "full while enough items remain"
+            assert not set(shown) & set(more.get("exclude", [])) and not set(shown) & set(history)
+            if "allow" in more:
+                assert set(shown) == set(more["allow"]) - set(history)
+            asked = more.get("filters", {})
+            assert all(one["in_stock"] for one in columns) or "in_stock" not in asked
+            assert all(one["category"] in ("soap", "oil") for one in columns) or "category" not in asked
+            assert all(3 <= one["price"] <= 9 for one in columns) or "price" not in asked
+
+
+def test_seen_items_may_be_kept(service: Client, shop: Shop) -> None:
+    everything = items(service.recommend(history=HISTORY, k=200, seen="keep"))
+    assert sorted(everything) == sorted(shop.ids)
+    assert set(everything) - set(items(service.recommend(history=HISTORY, k=200))) == set(HISTORY)
+
+
+def test_events_change_the_answer_and_are_stored_once(service: Client) -> None:
+    before = items(service.recommend(user="ann", k=5))
+    assert service.recommend(user="ann", k=5)["source"] == "popular"
+    told = [{"user": "ann", "item": item, "event_id": f"a{n}", "time": 100.0 + n} for n, item in enumerate(HISTORY)]
+    assert service.add_events(told) == {"stored": 3, "duplicates": 0, "unknown_items": []}
+    assert service.add_events(told[:2]) == {"stored": 0, "duplicates": 2, "unknown_items": []}
+    after = service.recommend(user="ann", k=5)
+    assert after["source"] == "model" and items(after) != before
+    assert items(after) == items(service.recommend(history=HISTORY, k=5))
+    assert [one["item"] for one in service.history("ann")["events"]] == HISTORY
+
+
+def test_an_event_without_an_id_is_known_by_its_time(service: Client) -> None:
+    event = {"user": 7, "item": "i3", "time": 5.0}
+    assert service.add_events([event])["stored"] == 1
+    assert service.add_events([event])["duplicates"] == 1
+    assert service.add_events([{"user": 7, "item": "i3"}])["stored"] == 1, "without a time it is another one"
+    assert len(service.history(7)["events"]) == 2, "a number and its text are one user"
+
+
+def test_events_of_unknown_items_are_kept_and_told(service: Client) -> None:
+    found = service.add_events([{"user": "bo", "item": "nowhere"}, {"user": "bo", "item": "i5"}])
+    assert found["unknown_items"] == ["nowhere"] and found["stored"] == 2
+    assert service.recommend(user="bo", k=3)["source"] == "model"
+
+
+def test_a_new_item_is_recommended_at_once(service: Client) -> None:
+    (made,) = service.put_items([{"id": "fresh", "title": "Rose soap number 900", "features": {"in_stock": True}}])[
+        "items"
+    ]
+    assert made["new"] and made["from"] == "title" and made["neighbours"]
+    found = items(service.recommend(history=made["neighbours"][:3], k=20))
+    assert "fresh" in found
+    assert "fresh" in [one["item"] for one in service.call("GET", "/v1/items?query=900")["items"]]
+    assert service.recommend(history=["fresh"], k=3)["source"] == "model", "it may be in a history"
+    assert items(service.similar("fresh", 5))
+
+
+def test_items_are_retired_expire_and_come_back(service: Client) -> None:
+    history = ["i8", "i14"]
+    first, second = items(service.recommend(history=history, k=2))
+    service.put_items([{"id": first, "retired": True}, {"id": second, "expires_at": time.time() + 0.5}])
+    found = items(service.recommend(history=history, k=200))
+    assert first not in found and second in found
+    time.sleep(0.6)
+    assert second not in items(service.recommend(history=history, k=200))
+    assert first not in items(service.similar(second, 200))
+    assert first not in items(service.recommend(history=[], k=200))
+    service.put_items([{"id": first, "retired": False}, {"id": second, "expires_at": None}])
+    assert items(service.recommend(history=history, k=2)) == [first, second]
+
+
+def test_columns_of_items_change(service: Client) -> None:
+    first = items(service.recommend(history=["i9"], k=1, filters={"in_stock": True}))[0]
+    service.put_items([{"id": first, "features": {"in_stock": False}}])
+    assert items(service.recommend(history=["i9"], k=1, filters={"in_stock": True})) != [first]
+    assert items(service.recommend(history=["i9"], k=1, filters={"in_stock": False})) == [first]
+    service.put_items([{"id": first, "features": {"in_stock": True}}])
+
+
+def test_a_user_is_forgotten(service: Client) -> None:
+    service.add_events([{"user": "cy/1", "item": "i4"}])
+    service.put_user("cy/1", {"age": 3})
+    assert service.forget("cy/1") == {"user": "cy/1", "events": 1, "features": True, "answers": 0}
+    assert service.history("cy/1")["events"] == []
+    assert service.recommend(user="cy/1", k=2)["source"] == "popular"
+    assert service.forget("cy/1")["events"] == 0
+
+
+def test_explanations_name_events_of_the_history(service: Client) -> None:
+    answer = service.recommend(history=HISTORY, k=4, explain=True)
+    assert [one["item"] for one in answer["attention"]] == HISTORY
+    assert all(len(one["shares"]) == 2 for one in answer["attention"])
+    for one in answer["items"]:
+        assert one["title"] and one["popularity"] in ("head", "middle", "tail")
+        assert {event["item"] for event in one["because"]} <= set(HISTORY)
+
+
+@pytest.mark.parametrize(
+    "call, code",
+    [
+        (("POST", "/v1/recommend", {}), "no-history"),
+        (("POST", "/v1/recommend", {"history": [], "k": 0}), "invalid-request"),
+        (("POST", "/v1/recommend", {"history": [], "k": 5000}), "too-many"),
+        (("POST", "/v1/recommend", {"history": ["i1"] * 1001}), "too-many"),
+        (("POST", "/v1/recommend", {"histroy": []}), "invalid-request"),
+        (("POST", "/v1/recommend", {"history": ["i1"], "filters": {"colour": "red"}}), "unknown-column"),
+        (("POST", "/v1/recommend", {"history": ["i1"], "reasoning": {"steps": 1}}), "no-reasoner"),
+        (("POST", "/v1/recommend", {"history": ["i1"], "ranker": True}), "no-ranker"),
+        (("POST", "/v1/recommend", {"history": ["i1"], "version": "none"}), "unknown-version"),
+        (("GET", "/v1/items/nowhere/similar"), "unknown-item"),
+        (("GET", "/v1/items/nowhere"), "unknown-item"),
+        (("POST", "/v1/events", {"events": []}), "invalid-request"),
+        (("POST", "/v1/events", {"events": [{"user": "x"}]}), "invalid-request"),
+        (("POST", "/v1/versions/rollback"), "admin-off"),
+        (("GET", "/v1/nothing"), "not-found"),
+    ],
+)
+def test_what_cannot_be_done_is_told(service: Client, call: tuple[Any, ...], code: str) -> None:
+    assert code_of(service, *call) == code
+
+
+def test_operations(service: Client) -> None:
+    assert service.call("GET", "/healthz") == {"status": "ok"}
+    assert service.call("GET", "/readyz")["status"] == "ok"
+    card = service.call("GET", "/v1/model")
+    assert card["version"] == "first" and {"in_stock", "price", "category"} <= {one["name"] for one in card["columns"]}
+    document = service.call("GET", "/openapi.json")
+    assert "/v1/recommend" in document["paths"]
+    page = service._pool.request("GET", service.url + "/")
+    assert page.status == 200 and b"<html" in page.data and "script-src" in page.headers["content-security-policy"]
+    metrics = service._pool.request("GET", service.url + "/metrics")
+    assert metrics.status == 200 and b"fullrank" in metrics.data
