@@ -145,8 +145,10 @@ class ServedModel:
         ranked = self.state.ranker is not None and asked.ranker is not False
         if asked.ranker and self.state.ranker is None:
             raise UserError("this service has no ranker: leave ranker out", code="no-ranker")
-        if asked.context and not ranked:
-            raise UserError("context is what a ranker reads, and none ranks here: leave it out", code="no-ranker")
+        if asked.context:
+            if not ranked or self.state.ranker is None:
+                raise UserError("context is what a ranker reads, and none ranks here: leave it out", code="no-ranker")
+            self.state.ranker.check_names(asked.context)
         return Ask(
             known[-settings.history_most :],
             asked.k,
