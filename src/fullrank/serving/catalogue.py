@@ -21,10 +21,11 @@ from jaxtyping import Bool, Int
 from fullrank.core.log import logger
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
-from fullrank.serving.columns import canonical, described, refused_by
-from fullrank.serving.growth import Growth, Origin, number_of
+from fullrank.serving.columns import canonical_filter, column_kinds, refused_by
+from fullrank.serving.growth import ItemGrowth, number_of
 from fullrank.serving.item_documents import TITLE, Entry, Reading, read_documents
 from fullrank.serving.live_content import Content, Shared, origins_of
+from fullrank.serving.origins import Origin
 
 log = logger(__name__)
 Documents = Mapping[str, Mapping[str, Any] | None]
@@ -75,7 +76,7 @@ class LiveItems:
         the one given where no item was added.
         Raises `UserError` for a default that does not fit its column.
         """
-        growth = Growth(run.spec.model, predictor)
+        growth = ItemGrowth(run.spec.model, predictor)
         shared = Shared(growth, dict(defaults or {}))
         empty = Reading({}, {}, shared.types)
         first = cls(shared, Content.of(shared, empty, (), {}, predictor, None), now)
@@ -121,7 +122,7 @@ class LiveItems:
         """
         if not filters:
             return self.barred
-        key = json.dumps({name: canonical(filters[name]) for name in sorted(filters)}, default=repr)
+        key = json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
         with self._lock:
             found = self._masks.get(key)
             if found is not None:
@@ -201,7 +202,7 @@ class LiveItems:
     @property
     def filterable(self) -> dict[str, str]:
         """The columns that filters may name, and what they hold."""
-        return described({name: self._content.values[name] for name in self.columns})
+        return column_kinds({name: self._content.values[name] for name in self.columns})
 
     def changed_since(self, old: LiveItems) -> Int[np.ndarray, "n"]:
         """Numbers of the items that have other columns than in an older snapshot of the same version, or are new."""
