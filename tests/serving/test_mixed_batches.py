@@ -9,14 +9,16 @@ import numpy as np
 
 from fullrank.serving.messages import RecommendRequest
 from fullrank.serving.model import ServedModel
+from fullrank.serving.ranking import ServedRanker
 from fullrank.serving.settings import ServeSettings
 from serving.conftest import Shop
 
 
-class Backwards:
+class Backwards(ServedRanker):
     """A ranker that turns the candidates around, so that their number decides who is first."""
 
-    fields: tuple[str, ...] = ()
+    def __init__(self) -> None:
+        pass
 
     def order(self, asks: Any, ids: np.ndarray, scores: np.ndarray, blend: float) -> tuple[np.ndarray, np.ndarray]:
         return ids[:, ::-1].copy(), scores[:, ::-1].copy()
@@ -25,7 +27,7 @@ class Backwards:
 def test_a_rankers_candidates_are_those_of_the_request_alone(shop: Shop) -> None:
     settings = ServeSettings.parse({"run": str(shop.run.path), "candidates": 20})
     model = ServedModel.open(shop.run.path, "first", settings, {})
-    model.state = replace(model.state, ranker=Backwards())  # type: ignore[arg-type]
+    model.state = replace(model.state, ranker=Backwards())
     history = [(item, None) for item in shop.ids[:4]]
     asks = [
         model.read(RecommendRequest(history=shop.ids[:4], k=k, ranker=ranked), history)
