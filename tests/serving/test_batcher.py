@@ -12,6 +12,7 @@ import pytest
 
 from fullrank.core.errors import UserError
 from fullrank.serving.batcher import Batcher, Late, Overloaded
+from fullrank.serving.problems import problem_of
 
 
 class Model:
@@ -183,3 +184,26 @@ def test_many_callers_get_their_own_answers() -> None:
         return list(await asyncio.gather(*(caller(ask) for ask in range(200))))
 
     assert run(work, most=16) == [2 * (1000 + ask) for ask in range(200)]
+
+
+def test_the_thread_outlives_whoever_counts() -> None:
+    def broken(size: int, waited: float, took: float) -> None:
+        raise ZeroDivisionError
+
+    async def work(batcher: Batcher) -> None:
+        model = Model()
+        assert [await batcher.submit(model, ask) for ask in (1, 2, 3)] == [2, 4, 6]
+
+    run(work, observe=broken)
+
+
+def test_nobody_waits_for_a_queue_that_was_closed() -> None:
+    async def work(batcher: Batcher) -> None:
+        await batcher.close()
+        with pytest.raises(UserError) as refused:
+            batcher.submit(Model(), 1)
+        assert refused.value.code == "service-stopping" and problem_of(refused.value).status == 503
+        with pytest.raises(UserError):
+            await batcher.call(lambda: None)
+
+    run(work)

@@ -164,6 +164,7 @@ def test_models_that_count_rank_new_items_last() -> None:
         ("wrong-column-type", {"n": {"like": ["i1"], "features": {"price": "cheap"}}}),
         ("reserved-column", {"n": {"like": ["i1"], "features": {"train_count": 5}}}),
         ("reserved-column", {"n": {"like": ["i1"], "features": {"codes": [1, 2]}}}),
+        ("too-many-columns", {"n": {"like": ["i1"], "features": {f"column-{n}": 1 for n in range(257)}}}),
     ],
 )
 def test_mistakes(code: str, documents: dict[str, Any]) -> None:

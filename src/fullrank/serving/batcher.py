@@ -69,6 +69,7 @@ class Batcher:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def start(self) -> None:
         """Start the model thread; to be called in the event loop that will submit."""
@@ -78,6 +79,7 @@ class Batcher:
 
     async def close(self) -> None:
         """Answer what waits, then end the thread."""
+        self._closed = True
         if self._thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join, 30)
@@ -87,6 +89,7 @@ class Batcher:
         self, answer: Callable[[Sequence[Any]], Sequence[Any]], ask: Any, group: Hashable = None
     ) -> asyncio.Future[Any]:
         """A future of the answer. Raises `Overloaded` where the queue is full."""
+        self._check_open()
         assert self._loop is not None
         if self.waiting >= self.queue:
             self.shed += 1
@@ -101,11 +104,16 @@ class Batcher:
 
         The bound of the queue and the deadline are for requests, and this is none.
         """
+        self._check_open()
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1
         self._jobs.put(Job(lambda asks: [work() for _ in asks], object(), None, future, inf))
         return await future
+
+    def _check_open(self) -> None:
+        if self._closed:  # what came behind the last batch would wait for ever
+            raise UserError("the service is being stopped; try again when it is back", code="service-stopping")
 
     def _run(self) -> None:
         while True:
@@ -142,12 +150,16 @@ class Batcher:
                 groups.setdefault(job.group, []).append(job)
         for some in groups.values():
             done += zip((job.future for job in some), answers_of(some), strict=True)
-        self._observe(len(jobs), waited, time.perf_counter() - started)
+        took = time.perf_counter() - started
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._deliver, done)
         except RuntimeError:  # the loop has closed: nobody waits any more
             return
+        try:
+            self._observe(len(jobs), waited, took)
+        except Exception:  # without this thread nobody would be answered again
+            log.exception("a batch could not be counted")
 
     def _deliver(self, done: list[tuple[asyncio.Future[Any], Any]]) -> None:
         """On the event loop."""

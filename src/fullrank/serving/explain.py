@@ -97,11 +97,15 @@ def alike_events(
     # Only the rows that are compared are made unit length: a million items cost nothing here.
     likeness = (_unit(vectors, items) @ _unit(vectors, events).T).cpu().numpy()
     likeness[np.asarray(items)[:, None] == events[None]] = -1.0
-    order = np.argsort(-likeness, axis=1, kind="stable")[:, :most]
-    return [
-        [(int(events[one]), round(float(row[one]), 4)) for one in places if row[one] > 0]
-        for row, places in zip(likeness, order, strict=True)
-    ]
+    found: list[Reasons] = [[] for _ in items]
+    every = np.arange(len(likeness))
+    for _ in range(min(most, len(events))):  # a few passes, where sorting would take ten times as long
+        best = likeness.argmax(1)
+        for reasons, event, value in zip(found, events[best].tolist(), likeness[every, best].tolist(), strict=True):
+            if value > 0:
+                reasons.append((event, round(value, 4)))
+        likeness[every, best] = -1.0
+    return found
 
 
 def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:

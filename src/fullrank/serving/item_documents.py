@@ -19,6 +19,8 @@ from fullrank.serving.growth import item_numbers, typed
 from fullrank.serving.origins import Newcomer
 
 TITLE = "title"
+MOST_COLUMNS = 256
+"""Columns of a catalogue that still takes new ones: each is a value of every item, in memory."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ def _entry(
         )
     if item == "" or (isinstance(item, int) and not -(2**63) <= item < 2**63):
         raise UserError(f"item {brief(item, 80)}: an id is not empty, and fits 64 bits", code="wrong-id-type")
-    cells, fresh = {}, {}
+    cells: dict[str, Any] = {}
+    fresh: dict[str, Any] = {}
     title, features = body.get("title"), body.get("features") or {}
     for name, value in [*features.items(), *([(TITLE, title)] if title is not None else [])]:
         if name in RESERVED or name in own_columns or (name == TITLE and name in features):
@@ -116,6 +119,12 @@ def _entry(
             )
         dtype = types.get(name) or type_of(name, value)
         if dtype is not None:
+            if name not in types and len(types.keys() | fresh.keys()) >= MOST_COLUMNS:
+                raise UserError(
+                    f"item {brief(item, 80)}: {brief(name, 80)} would be a new column, and the items have "
+                    f"{MOST_COLUMNS} already, which is the most: use one of these",
+                    code="too-many-columns",
+                )
             cells[name] = cell(name, value, dtype)
             fresh[name] = dtype
     types |= fresh

@@ -37,7 +37,7 @@ STATUS = {
     "unknown-version": MISSING,
     "version-refused": CONFLICT, "version-changed": CONFLICT, "version-not-whole": CONFLICT, "no-canaries": CONFLICT,
     "version-cannot-be-opened": CONFLICT, "no-former-version": CONFLICT, "nothing-watched": CONFLICT,
-    "no-version": AWAY,
+    "no-version": AWAY, "service-stopping": AWAY,
     "body-too-large": LARGE, "body-too-slow": 408,
     "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
     "store-unavailable": AWAY, "deadline": AWAY,

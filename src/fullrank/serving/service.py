@@ -271,7 +271,10 @@ class Service:
     # -- inside
 
     def _open_model(self, folder: Path) -> ServedModel:
-        return ServedModel.open(folder, folder.name, self.settings, self.items)
+        model = ServedModel.open(folder, folder.name, self.settings, self.items)
+        while model.documents is not (items := self.items):  # opening takes a while: little is left for `_adopt`
+            model.put(model.changed(items))
+        return model
 
     def _on_model_thread(self, step: Any) -> Any:
         """Run a step of the check of a version between two batches; called from the versions' thread."""
