@@ -32,7 +32,7 @@ ENVIRONMENT = "FULLRANK_SERVE"
 
 def build_app(settings: ServeSettings) -> FastAPI:
     """The app of one process."""
-    telemetry = Telemetry()
+    telemetry, tracing = Telemetry(), Tracing.open()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -40,7 +40,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
         torch.set_num_threads(settings.threads)
         sys.setswitchinterval(SWITCH)
-        service = Service(settings, telemetry)
+        service = Service(settings, telemetry, tracing)
         app.state.service = service
         try:
             await service.open()
@@ -69,7 +69,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         pages={"/": page.headers["Content-Security-Policy"]},
         telemetry=telemetry,
         access_log=AccessLog() if settings.access_log else None,
-        tracing=Tracing.open(),
+        tracing=tracing,
     )
     return app
 
