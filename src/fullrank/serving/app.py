@@ -18,6 +18,7 @@ from fullrank.serving.failures import tell_failure
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
 from fullrank.serving.limits import HostRule, RateLimit
+from fullrank.serving.openapi import describe
 from fullrank.serving.page import Page
 from fullrank.serving.problems import install
 from fullrank.serving.routes import events, items, operations, recommend, versions
@@ -59,10 +60,12 @@ def build_app(settings: ServeSettings) -> FastAPI:
     app = FastAPI(
         title="fullrank", version=__version__, summary="Recommendations from a trained model.", lifespan=life,
         docs_url=None, redoc_url=None,  # both load scripts of another host
+        generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
     for module in (recommend, events, items, versions, operations):
         module.add(app)
     install(app)
+    describe(app)
     app.state.page = page = Page()
     keys = None if settings.keys is None else Keys.open(settings.keys)
     app.add_middleware(
