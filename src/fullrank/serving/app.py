@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
+from fullrank.serving.failures import tell_failure
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
 from fullrank.serving.limits import HostRule, RateLimit
@@ -41,18 +42,19 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
         torch.set_num_threads(settings.threads)
         sys.setswitchinterval(SWITCH)
-        service = Service(settings, telemetry, tracing)
-        app.state.service = service
         try:
-            await service.open()
-            gc.collect()
-            gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
-            yield
+            app.state.service = service = Service(settings, telemetry, tracing)
+            try:
+                await service.open()
+                gc.collect()
+                gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
+                yield
+            finally:
+                await service.close()
         except UserError as error:
-            app.state.failure = error  # uvicorn would tell a traceback
+            app.state.failure = error
+            tell_failure(error)
             raise
-        finally:
-            await service.close()
 
     app = FastAPI(
         title="fullrank", version=__version__, summary="Recommendations from a trained model.", lifespan=life,

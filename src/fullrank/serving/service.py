@@ -77,6 +77,7 @@ class Service:
         """Open the store and the versions. Raises `UserError` where one of them cannot be."""
         self._loop = asyncio.get_running_loop()
         await self.store.open()
+        log.info(f"the store: {self.store.promise}")
         self.batcher.start()
         documents = await self.store.documents()
         self.items = {one.key: one.body for one in documents if one.kind == ITEM}

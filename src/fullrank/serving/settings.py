@@ -107,4 +107,10 @@ class ServeSettings(Spec):
                 "canary is what a watched folder's new versions are checked on: give watch too, or leave it out",
                 code="setting-without-effect",
             )
+        if self.store == "memory:" and self.workers > 1:
+            raise UserError(
+                f"the store memory: lies in one process, so {self.workers} processes would each answer from histories "
+                "and items of their own: give --store a file or redis://HOST:PORT, or --workers 1",
+                code="store-of-one-process",
+            )
         return self
