@@ -21,7 +21,7 @@ Id = Whole | Text
 Ids = Annotated[list[Id], Field(max_length=MOST_IDS)]
 Moment = Annotated[float, Field(ge=-MOST_TIME, le=MOST_TIME, allow_inf_nan=False)]
 """Seconds since 1970."""
-Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
+Scalar = StrictBool | Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
     StrictStr, Field(max_length=4096)
 ]  # fmt: skip
 Value = Scalar | None | Annotated[list[Scalar], Field(max_length=1000)]
