@@ -92,7 +92,7 @@ def take(url: str, out: Path, compare: str | None = None) -> None:
             beside = f"&k=5&b={quote(compare, safe='')}" if compare and name.endswith("dark") else "&k=6"
             page.goto(url + fragment + beside)
             page.wait_for_selector("#lists[aria-busy=false]")
-            page.wait_for_function("document.querySelectorAll('#cards .bands, #cards p').length > 0")
+            page.wait_for_selector("#cards .soft")
             page.wait_for_timeout(2500)  # titles, and figures of the card that are computed in the background
             phone = name.endswith("phone")
             if phone:  # a phone shows a part: the list

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from discover import everything
 from fullrank.core.jagged import Jagged
+from fullrank.data.batch import DenseScorer
 from fullrank.data.histories import Histories
 from fullrank.experiment import find_experiment
-from fullrank.inference import fast, packed
+from fullrank.inference import fast, fast_search, packed
 from fullrank.inference.batches import batches
+from fullrank.inference.exact import top_k
 from fullrank.inference.fast import FastEncoder
+from fullrank.inference.fast_search import FastSearch
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
 from fullrank.models.sequential.attention.hstu import HSTU
@@ -204,6 +207,22 @@ def test_equal_scores_are_in_order_of_their_ids(small: tuple[RecommenderModel, F
         assert np.array_equal(first, everything_equal[: len(first)])
 
 
+@pytest.mark.parametrize("items, rows", [(5, 2), (300, 1), (2999, 16), (3000, 3)])
+def test_search_of_vectors_is_the_exact_one(items: int, rows: int) -> None:
+    """For what has vectors of its own, such as a reasoner: with ties, hidden and barred items, at odd sizes."""
+    draw = np.random.default_rng(items)
+    table = torch.from_numpy(draw.integers(-2, 3, (items, 4))).float()
+    vectors = torch.from_numpy(draw.integers(-2, 3, (rows, 4))).float()
+    hidden = [draw.integers(0, items, n) for n in range(rows)]
+    barred = draw.random(items) < 0.3
+    filters = Filters(Jagged.from_lists([row.tolist() for row in hidden]), barred).of_batch(None)
+    scores, ids = top_k(DenseScorer(vectors, table), 12, filters=filters)
+    found = FastSearch(table, barred).lists_of(vectors, 12, hidden=hidden)
+    assert np.array_equal(found[1], ids.numpy()) and np.array_equal(found[0], scores.numpy())
+    other = FastSearch(table).barring(barred).lists_of(vectors, 12, hidden=hidden)
+    assert np.array_equal(other[1], found[1])
+
+
 def test_items_that_came_later(small: tuple[RecommenderModel, FastEncoder]) -> None:
     """They are read in a history and found in a list; the encoder that was there before does not know them."""
     model, encoder = small
@@ -221,7 +240,7 @@ def test_many_rows_are_parts(small: tuple[RecommenderModel, FastEncoder], monkey
     items, _ = listed(some((5,) * 7, 3000))
     masks = [np.arange(3000) % 7 == i for i in range(7)]
     whole = encoder.lists_of(items, 9, hidden=items, refused=masks)
-    monkeypatch.setattr(fast, "SCORES", 6001)
+    monkeypatch.setattr(fast_search, "SCORES", 6001)
     parts = encoder.lists_of(items, 9, hidden=items, refused=masks)
     assert np.array_equal(whole[1], parts[1]) and np.allclose(whole[0], parts[0], atol=1e-5)
 

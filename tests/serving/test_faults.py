@@ -212,7 +212,19 @@ def test_redis_stopped_and_back(shop: Shop, tmp_path: Path) -> None:
         port = free.getsockname()[1]
 
     def start() -> subprocess.Popen[bytes]:
-        words = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--appendonly", "yes"]
+        words = [
+            binary,
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(tmp_path),
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+        ]
         return subprocess.Popen(words, stdout=subprocess.DEVNULL)
 
     server = start()

@@ -14,7 +14,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import find_experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.serving.catalogue import LiveItems
-from fullrank.serving.growth import Growth
+from fullrank.serving.growth import ItemGrowth
 from fullrank.serving.origins import Newcomer, Origin
 from fullrank.testing.inputs import ITEMS
 from fullrank.training.cold_start.grow import outline
@@ -202,7 +202,7 @@ def test_only_what_is_read_of_an_item_makes_another_vector() -> None:
 
 def test_growth_alone() -> None:
     run, predictor = opened(None, *TINY)
-    growth = Growth(run.spec.model, predictor)
+    growth = ItemGrowth(run.spec.model, predictor)
     found = growth.origins({"n": Newcomer("n", like=("i1", "i1", "i2"))})["n"]
     assert isinstance(found, Origin) and dict(zip(found.neighbours, found.weights, strict=True)) == pytest.approx(
         {1: 2 / 3, 2: 1 / 3}

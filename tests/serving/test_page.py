@@ -275,7 +275,7 @@ def test_the_last_answer_wins(open_page: Open, fake: Fake) -> None:
     fake.delay = 0.2
     for _ in range(3):
         page.locator(".recs button").first.click()
-    page.wait_for_function("document.querySelectorAll('#past li').length === 4")
+    page.wait_for_selector("#past li:nth-child(4):last-child")
     settled(page)
     assert len(fake.asked[-1]["history"]) == 4
     assert not set(shown(page)) & set(titles(page)), "the list is that of the history that stands there"
@@ -399,7 +399,7 @@ def test_targets_fit_a_thumb_on_a_phone(open_page: Open) -> None:
         .filter(([, box]) => box.height < 36 || box.width < 36).map(([name]) => name)""")
     assert small == []
     page.tap(".recs li:first-child button")
-    page.wait_for_function("document.querySelectorAll('#past li').length === 3")
+    page.wait_for_selector("#past li:nth-child(3):last-child")
     settled(page)
 
 
@@ -410,13 +410,13 @@ def test_a_real_service_fills_every_part_of_the_page(open_page: Open, shop: Shop
         assert "Popular items" in page.inner_text("#status")
         page.fill("#user", "anna")
         page.click("#user-form button")
-        page.wait_for_function("document.querySelectorAll('#past li').length === 3")
+        page.wait_for_selector("#past li:nth-child(3):last-child")
         settled(page)
         assert len(shown(page)) == 10 and not set(shown(page)) & set(titles(page))
         assert page.locator(".why").count() and page.locator(".strips tbody tr").count() == 2
         search(page, shown(page)[0])
         page.keyboard.press("Enter")
-        page.wait_for_function("document.querySelectorAll('#past li').length === 4")
+        page.wait_for_selector("#past li:nth-child(4):last-child")
         page.click("summary")
         with page.expect_response("**/v1/recommend"):
             page.check("#filters >> text=soap")

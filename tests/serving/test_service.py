@@ -122,7 +122,7 @@ def test_columns_of_items_change(service: Client) -> None:
     first = items(service.recommend(history=["i9"], k=1, filters={"in_stock": True}))[0]
     service.put_items([{"id": first, "features": {"in_stock": False}}])
     assert items(service.recommend(history=["i9"], k=1, filters={"in_stock": True})) != [first]
-    assert items(service.recommend(history=["i9"], k=1)) == [first]
+    assert first in items(service.recommend(history=["i9"], k=200, filters={"in_stock": False}))
     service.put_items([{"id": first, "features": {"in_stock": True}}])
 
 

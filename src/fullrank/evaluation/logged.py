@@ -26,7 +26,7 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.checks import check_number, check_path, check_texts, check_type, check_whole
-from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.tables import write_table
@@ -35,6 +35,7 @@ from fullrank.data.frames import InputTable, unreadable
 from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
+from fullrank.inference.requests import check_choice
 from fullrank.metrics import MetricInputs, match
 from fullrank.metrics.names import ACCURACY, Name, expand_metrics
 
@@ -232,8 +233,7 @@ def _read_events(events: Any, columns: Sequence[str], unit: Unit) -> pl.DataFram
             f"columns={brief(columns)}: name three, user, item and time, such as ('user_id', 'item_id', 'timestamp')",
             code="not-column-names",
         )
-    if unit not in ("s", "ms", "us", "ns"):
-        raise unknown("time unit", str(unit), ("s", "ms", "us", "ns"))
+    check_choice("time_unit", unit, ("s", "ms", "us", "ns"))
     user, item, when = check_texts("columns", list(columns), "('user_id', 'item_id', 'timestamp')")
     source = InputTable(events, "the events")
     for name in (user, item, when):

@@ -46,8 +46,8 @@ SCHEMA: dict[str, Any] = {
 MOST_PLACES = 2_000_000
 """Items of answers that a buffer holds, with `ROW` more for each answer: about 150 MB of Python numbers."""
 ROW = 16
-STEP = 256
-"""Answers that are turned into columns at once: what holds the interpreter stays around a millisecond."""
+STEP = 64
+"""Answers that are turned into columns at once: what holds the interpreter stays below a millisecond or two."""
 MARKER_DAYS = 1.0
 """How long the marker of a forgotten user stays; no buffer keeps answers longer."""
 CLEAN_EVERY = 3600.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -32,7 +33,7 @@ ENVIRONMENT = "FULLRANK_SERVE"
 
 def build_app(settings: ServeSettings) -> FastAPI:
     """The app of one process."""
-    telemetry = Telemetry()
+    telemetry, tracing = Telemetry(), Tracing.open()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -40,10 +41,12 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
         torch.set_num_threads(settings.threads)
         sys.setswitchinterval(SWITCH)
-        service = Service(settings, telemetry)
+        service = Service(settings, telemetry, tracing)
         app.state.service = service
         try:
             await service.open()
+            gc.collect()
+            gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
             yield
         except UserError as error:
             app.state.failure = error  # uvicorn would tell a traceback
@@ -69,7 +72,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         pages={"/": page.headers["Content-Security-Policy"]},
         telemetry=telemetry,
         access_log=AccessLog() if settings.access_log else None,
-        tracing=Tracing.open(),
+        tracing=tracing,
     )
     return app
 

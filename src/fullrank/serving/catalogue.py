@@ -21,14 +21,17 @@ from jaxtyping import Bool, Int
 from fullrank.core.log import logger
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
-from fullrank.serving.columns import canonical, described, refused_by
-from fullrank.serving.growth import Growth, Origin, number_of
+from fullrank.serving.columns import canonical_filter, column_kinds, refused_by
+from fullrank.serving.growth import ItemGrowth, number_of
 from fullrank.serving.item_documents import TITLE, Entry, Reading, read_documents
 from fullrank.serving.live_content import Content, Shared, origins_of
+from fullrank.serving.origins import Origin
 
 log = logger(__name__)
 Documents = Mapping[str, Mapping[str, Any] | None]
 """Item id as text -> all that was said of it; None where that was taken back."""
+WARM_TITLES = 200_000
+"""Titles that are compared with after a second or two; a million takes 20 seconds and 2 GB, when they are needed."""
 MASK_BYTES, LEAST_MASKS, MOST_MASKS = 1 << 26, 4, 512
 """Memory of the masks that a snapshot remembers, and how many they are at least and at most."""
 
@@ -49,7 +52,6 @@ class LiveItems:
         expired = content.expires_at <= now
         self.barred = content.retired.copy()
         self.barred[content.expiring[expired]] = True
-        self.barred.flags.writeable = False
         self.any_barred = bool(self.barred.any())
         self.next_expiry = float(content.expires_at[~expired].min(initial=inf))
         """Seconds since 1970 at which `at` gives another snapshot."""
@@ -73,7 +75,7 @@ class LiveItems:
         the one given where no item was added.
         Raises `UserError` for a default that does not fit its column.
         """
-        growth = Growth(run.spec.model, predictor)
+        growth = ItemGrowth(run.spec.model, predictor)
         shared = Shared(growth, dict(defaults or {}))
         empty = Reading({}, {}, shared.types)
         first = cls(shared, Content.of(shared, empty, (), {}, predictor, None), now)
@@ -119,14 +121,13 @@ class LiveItems:
         """
         if not filters:
             return self.barred
-        key = json.dumps({name: canonical(filters[name]) for name in sorted(filters)}, default=repr)
+        key = json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
         with self._lock:
             found = self._masks.get(key)
             if found is not None:
                 self._masks.move_to_end(key)
                 return found
         made = refused_by(self._content.values, filters) | self.barred
-        made.flags.writeable = False
         with self._lock:
             found = self._masks.setdefault(key, made)  # of two threads that made it the first one's is kept
             while len(self._masks) > max(LEAST_MASKS, min(MOST_MASKS, MASK_BYTES // self.size)):
@@ -153,9 +154,14 @@ class LiveItems:
         return np.concatenate([first, items[items != exact]])[:limit].astype(np.int64)
 
     def warm(self) -> None:
-        """Make now what the first search would make (seconds for a million titles)."""
+        """Make now what the first search would make: the words of the titles (seconds for a million).
+
+        Up to `WARM_TITLES` items, also what the first new item with a title alone is compared with.
+        """
         if self._shared.titles is not None:
             _ = self._shared.search
+            if self.base <= WARM_TITLES:
+                self._shared.growth.warm()
 
     def popular(self, k: int, refused: Bool[np.ndarray, "V"]) -> Int[np.ndarray, "n"]:
         """The up to k items with most training events that are not refused; of equal counts the first."""
@@ -194,7 +200,7 @@ class LiveItems:
     @property
     def filterable(self) -> dict[str, str]:
         """The columns that filters may name, and what they hold."""
-        return described({name: self._content.values[name] for name in self.columns})
+        return column_kinds({name: self._content.values[name] for name in self.columns})
 
     def changed_since(self, old: LiveItems) -> Int[np.ndarray, "n"]:
         """Numbers of the items that have other columns than in an older snapshot of the same version, or are new."""

@@ -35,7 +35,7 @@ def kind_of(dtype: Any) -> tuple[Kind | None, bool]:
     return ("number", listed) if inner.is_numeric() else (None, listed)
 
 
-def described(columns: Mapping[str, pl.Series]) -> dict[str, str]:
+def column_kinds(columns: Mapping[str, pl.Series]) -> dict[str, str]:
     """Name -> what it holds, in words: of the columns that can be filtered by."""
     kinds = {name: kind_of(column.dtype) for name, column in columns.items()}
     return {
@@ -110,7 +110,7 @@ def refused_by(columns: Mapping[str, pl.Series], filters: Mapping[str, Any]) -> 
     return ~passed
 
 
-def canonical(wanted: Any) -> Any:
+def canonical_filter(wanted: Any) -> Any:
     """A filter's value such that equal filters are equal: lists in order, each value once."""
     if isinstance(wanted, list):
         return sorted(set(map(repr, wanted)))

@@ -1,4 +1,4 @@
-"""Growth: first vectors of items that come while a version serves, and the model and predictor that know them.
+"""ItemGrowth: first vectors of items that come while a version serves, and the model and predictor that know them.
 
 Where an item that the run does not have gets its vector from:
 
@@ -49,7 +49,7 @@ MOST_TEXTS = 20_000
 """Texts whose neighbours are remembered."""
 
 
-class Growth:
+class ItemGrowth:
     """The items of one run, and how others join them. Safe from many threads."""
 
     def __init__(self, spec: Spec, predictor: Predictor, *, neighbours: int = NEIGHBOURS):
@@ -79,6 +79,12 @@ class Growth:
         """The titles of the run's items, indexed when the first new item asks; None where they have none."""
         return None if self.catalog.titles is None else SimilarTitles(self.catalog.titles)
 
+    def warm(self) -> None:
+        """Index the titles now, where new items may be compared with them."""
+        if isinstance(self.items, ItemsSpec):
+            with self._lock:
+                _ = self.titles
+
     def origins(
         self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin] | None = None
     ) -> dict[Any, Origin | UserError]:
@@ -92,7 +98,7 @@ class Growth:
             if not any(other in newcomers for other in newcomers[item].like)
         }
         likes = list(dict.fromkeys(a for item, one in newcomers.items() if item not in found for a in one.like))
-        known = dict(zip(likes, numbers_of(self.catalog, likes), strict=True))
+        known = dict(zip(likes, item_numbers(self.catalog, likes), strict=True))
         for start in newcomers:
             # depth first, without recursion: an item may be like one that is like another
             waiting = [start]
@@ -271,10 +277,10 @@ def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping
 
 def number_of(catalog: Catalog, given: int | str) -> int:
     """The number of an external id of a catalogue, given as a number or as its text; -1 where it is not known."""
-    return numbers_of(catalog, [typed(catalog, given)])[0]
+    return item_numbers(catalog, [typed(catalog, given)])[0]
 
 
-def numbers_of(catalog: Catalog, ids: Sequence[int | str]) -> list[int]:
+def item_numbers(catalog: Catalog, ids: Sequence[int | str]) -> list[int]:
     """The numbers of ids in the catalogue's type (`typed`); -1 where one is not known, or cannot be."""
     if catalog.ids.dtype == pl.String:
         return catalog.lookup(pl.Series(ids, dtype=pl.String)).tolist() if ids else []

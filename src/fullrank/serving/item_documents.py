@@ -15,7 +15,7 @@ import polars as pl
 from fullrank.core.errors import UserError, brief
 from fullrank.data.events.catalog import RESERVED, Catalog
 from fullrank.serving.columns import cell, type_of
-from fullrank.serving.growth import numbers_of, typed
+from fullrank.serving.growth import item_numbers, typed
 from fullrank.serving.origins import Newcomer
 
 TITLE = "title"
@@ -78,7 +78,7 @@ def read_documents(
             fresh[key] = body
     types = dict(before.types)
     ids = {key: typed(catalog, body["id"]) for key, body in fresh.items()}
-    for (key, body), number in zip(fresh.items(), numbers_of(catalog, list(ids.values())), strict=True):
+    for (key, body), number in zip(fresh.items(), item_numbers(catalog, list(ids.values())), strict=True):
         try:
             entries[key] = _entry(body, ids[key], number, catalog, own_columns, types)
         except UserError as error:

@@ -20,7 +20,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.evaluation.slices import popularity_bands
 from fullrank.inference.predictor import Predictor
 from fullrank.serving.columns import cell, changed, type_of
-from fullrank.serving.growth import Growth
+from fullrank.serving.growth import ItemGrowth
 from fullrank.serving.item_documents import TITLE, Reading
 from fullrank.serving.origins import Origin
 from fullrank.serving.title_search import TitleSearch
@@ -33,7 +33,7 @@ BANDS = ("head", "middle", "tail")
 class Shared:
     """What all snapshots of a version have in common."""
 
-    growth: Growth
+    growth: ItemGrowth
     defaults: Mapping[str, Any]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -141,7 +141,7 @@ class Content:
         )  # fmt: skip
 
 
-def origins_of(growth: Growth, reading: Reading, old: Content) -> tuple[tuple[Origin, ...], dict[str, UserError]]:
+def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tuple[Origin, ...], dict[str, UserError]]:
     """Where the vectors of added items come from, in the order of their numbers; and what is wrong with the others."""
     before = {one.item: one for one in old.origins}
     keys = {one.id: key for key, one in reading.entries.items() if one.newcomer is not None}

@@ -102,7 +102,7 @@ class ServedModel:
         predictor, items = old.items.with_documents(old.predictor, documents, time.time(), strict=strict)
         ranker = old.ranker
         if ranker is not None and items.catalog is not old.items.catalog:
-            ranker = ranker.extended(items.catalog)
+            ranker = ranker.with_items(items.catalog, items.changed_since(old.items))
         finder = old.finder if predictor is old.predictor else old.finder.with_items(predictor)
         return State(predictor, items, finder, ranker, documents)
 
@@ -145,8 +145,10 @@ class ServedModel:
         ranked = self.state.ranker is not None and asked.ranker is not False
         if asked.ranker and self.state.ranker is None:
             raise UserError("this service has no ranker: leave ranker out", code="no-ranker")
-        if asked.context and not ranked:
-            raise UserError("context is what a ranker reads, and none ranks here: leave it out", code="no-ranker")
+        if asked.context:
+            if not ranked or self.state.ranker is None:
+                raise UserError("context is what a ranker reads, and none ranks here: leave it out", code="no-ranker")
+            self.state.ranker.check_names(asked.context)
         return Ask(
             known[-settings.history_most :],
             asked.k,
@@ -196,21 +198,21 @@ class ServedModel:
         _explain(state, asks, answers)
         return answers
 
-    def similar(self, item: int, k: int) -> Answer:
-        """Items most like one, without itself and without what is retired."""
+    def similar(self, asks: Sequence[tuple[int, int]]) -> list[Answer]:
+        """Of each (item, k) the items most like it, without itself and without what is retired."""
         state = self.state
         scorer_of = getattr(state.predictor.model, "similar", None)
         if scorer_of is None:
             raise UserError("this model has no vectors of items, so none are similar", code="no-item-similarity")
         live = state.items.at(time.time())
-        filters = Filters(barred=live.barred if live.barred.any() else None)
-        own = Jagged.from_lists([[item]])
+        filters = Filters(barred=live.barred if live.any_barred else None)
+        own = Jagged.from_lists([[item] for item, _ in asks])
         with torch.inference_mode():
-            scorer = scorer_of(torch.tensor([item], device=state.predictor.device), state.predictor.index)
-            scores, ids = top_k(
-                scorer, min(k, live.catalog.size), filters=filters.of_batch(own, state.predictor.device)
-            )
-        return Answer(*_cut(ids.cpu().numpy()[0], scores.cpu().numpy()[0], k))
+            scorer = scorer_of(torch.from_numpy(own.values).to(state.predictor.device), state.predictor.index)
+            k = min(max(k for _, k in asks), live.size)
+            scores, ids = top_k(scorer, k, filters=filters.of_batch(own, state.predictor.device))
+        rows = zip(ids.cpu().numpy(), scores.cpu().numpy(), asks, strict=True)
+        return [Answer(*_cut(best, values, k)) for best, values, (_, k) in rows]
 
     def title(self, item: int | str) -> str | None:
         """The title of an external id; None where it has none, or is not known."""

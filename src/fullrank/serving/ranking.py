@@ -6,8 +6,9 @@ put for the user and from the request's context. A field that nobody gives is mi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fullrank.cascade.field_sources import id_column
 from fullrank.cascade.rerank import EncodedFields, PairFeatures, blend_scores, encode_fields, probabilities
 from fullrank.cascade.stages import RankingStage
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import UserError
+from fullrank.core.errors import unknown
 from fullrank.data.events.catalog import Catalog
 from fullrank.run import Run
 from fullrank.serving.requests import Ask
@@ -48,30 +49,28 @@ class ServedRanker:
         device = resolve_device(settings.device)
         stage.model.to(device).eval()
         made = cls(stage, user, item, _no_items(), str(device), run)
-        return made.extended(catalog)
+        return made.with_items(catalog)
 
-    @property
-    def fields(self) -> list[str]:
+    of_items: frozenset[str] = frozenset()
+    """What it reads of items."""
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
         """What it reads of users and requests: the names that `features` and `context` may have."""
-        encoder, own = self.stage.encoder, set(self.item_columns)
-        return [field.name for field in encoder.schema.fields if field.name not in own and field.name != self.user]
+        return tuple(name for name in _names(self.stage) if name not in self.of_items and name != self.user)
 
-    @property
-    def item_columns(self) -> list[str]:
-        """What it reads of items."""
-        return [name for name in _names(self.stage) if name in self._of_items]
-
-    _of_items: frozenset[str] = frozenset()
-
-    def extended(self, catalog: Catalog) -> ServedRanker:
-        """The same with the items of another catalogue."""
-        columns = [name for name in _names(self.stage) if name != self.user and name in catalog.frame.columns]
-        columns = [name for name in columns if name not in ("item", "item_id")]
-        if self.item not in columns:
-            columns.append(self.item)
+    def with_items(self, catalog: Catalog, rows: Int[np.ndarray, "m"] | None = None) -> ServedRanker:
+        """The same with the items of another catalogue; `rows` are those that differ (None: all)."""
+        names = [name for name in _names(self.stage) if name in catalog.columns and name not in (self.user, self.item)]
+        columns = [*names, self.item]
+        if rows is None or frozenset(columns) != self.of_items:
+            rows, before = np.arange(catalog.size), None
+        else:
+            before = self.items
         found = [catalog.ids.alias(self.item) if name == self.item else catalog.frame[name] for name in columns]
-        encoded = encode_fields(self.stage.encoder, found, catalog.size, "the items")
-        return replace(self, items=encoded, _of_items=frozenset(columns))
+        encoded = encode_fields(self.stage.encoder, [one.gather(rows) for one in found], len(rows), "the items")
+        items = encoded if before is None else before.updated(rows, encoded)
+        return replace(self, items=items, of_items=frozenset(columns))
 
     def order(
         self, asks: Sequence[Ask], ids: Int[np.ndarray, "B C"], scores: Float[np.ndarray, "B C"], blend: float
@@ -82,15 +81,15 @@ class ServedRanker:
         order = np.argsort(-found, axis=1, kind="stable")
         return np.take_along_axis(ids, order, 1), np.take_along_axis(found, order, 1)
 
+    def check_names(self, fields: Iterable[str]) -> None:
+        """Raise `UserError` for a field that is not the ranker's."""
+        for name in fields:
+            if name not in self.fields:
+                raise unknown("context field", name, self.fields)
+
     def check(self, fields: Mapping[str, Any]) -> None:
         """Raise `UserError` for fields that are not the ranker's, or of a type that it refuses."""
-        allowed = self.fields
-        for name in fields:
-            if name not in allowed:
-                raise UserError(
-                    f"the ranker reads no field {name!r} of a user or a request (it reads: {', '.join(allowed)})",
-                    code="unknown-context-field",
-                )
+        self.check_names(fields)
         self._users([Ask(np.zeros(0, np.int64), 1, fields=fields)])
 
     def _users(self, asks: Sequence[Ask]) -> EncodedFields:

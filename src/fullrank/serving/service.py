@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -29,11 +29,13 @@ from fullrank.serving.requests import Answer, Ask, check_most
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Event, StoreUnavailable, open_history_store
 from fullrank.serving.telemetry import Telemetry
+from fullrank.serving.tracing import Tracing
 from fullrank.serving.versions import Versions
 
 log = logger(__name__)
 POLL = 0.25
 """Seconds between two looks at what other processes wrote."""
+NO_SPAN = nullcontext()
 ITEM = "item"
 """Kind of the documents of items."""
 
@@ -41,11 +43,11 @@ ITEM = "item"
 class Service:
     """One process. `open` it in the event loop that will ask; `close` answers what waits and flushes."""
 
-    def __init__(self, settings: ServeSettings, telemetry: Telemetry | None = None):
+    def __init__(self, settings: ServeSettings, telemetry: Telemetry | None = None, tracing: Tracing | None = None):
         """Raises `UserError` for an address of a store that is none."""
         self.settings = settings
         self.store = open_history_store(settings.store, keep=settings.history_most)
-        self.telemetry = telemetry or Telemetry()
+        self.telemetry, self.tracing = telemetry or Telemetry(), tracing
         self.batcher = Batcher(
             most=settings.max_batch, queue=settings.queue, timeout=settings.timeout, observe=self.telemetry.batch
         )
@@ -100,6 +102,8 @@ class Service:
             await asyncio.to_thread(self.log.close)
         await self.store.close()
         self.telemetry.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
 
     @property
     def model(self) -> ServedModel:
@@ -124,7 +128,8 @@ class Service:
         if user is not None and model.state.ranker is not None and asked.ranker is not False:
             features = await self._stored(self.store.user(user))
         ask = model.read(asked, history, features)
-        answer: Answer = await self.batcher.submit(model.answer, ask, (id(model), ask.budget, ask.ranked))
+        with self._span("model"):
+            answer: Answer = await self.batcher.submit(model.answer, ask, (id(model), ask.budget, ask.ranked))
         return self._body(model, asked, ask, answer, request_id or token_hex(8))
 
     async def similar(self, item: str, k: int) -> dict[str, Any]:
@@ -132,7 +137,7 @@ class Service:
         model = self.model
         check_most("k", k, self.settings.k_most)
         number = model.number(item)
-        answer = await self.batcher.call(lambda: model.similar(number, k))
+        answer = await self.batcher.submit(model.similar, (number, k), ("similar", id(model)))
         return {"item": model.items.ids[number], "version": model.name, "items": listed(model, answer, titles=True)}
 
     # -- users
@@ -314,10 +319,15 @@ class Service:
     async def _stored(self, call: Any) -> Any:
         """A call of the store, counted where it fails."""
         try:
-            return await call
+            with self._span("store"):
+                return await call
         except StoreUnavailable:
             self.telemetry.store_error()
             raise
+
+    def _span(self, name: str) -> AbstractContextManager[Any]:
+        """A span of the request's trace; nothing where nobody traces."""
+        return NO_SPAN if self.tracing is None else self.tracing.span(name)
 
     def _body(
         self, model: ServedModel, asked: RecommendRequest, ask: Ask, answer: Answer, request_id: str

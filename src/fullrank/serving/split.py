@@ -33,7 +33,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class State:
+class ActiveVersions:
     """Which versions answer, and which did before: the document."""
 
     split: tuple[Share, ...]
@@ -56,7 +56,7 @@ class State:
         }
 
     @classmethod
-    def read(cls, body: Mapping[str, Any] | None) -> State | None:
+    def read(cls, body: Mapping[str, Any] | None) -> ActiveVersions | None:
         """The inverse of `body`; None for what it did not write."""
         try:
             split, previous = (

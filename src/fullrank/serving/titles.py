@@ -44,12 +44,15 @@ class SimilarTitles:
         """`titles` are in the order of the items; null or empty where an item has none."""
         self.size = len(titles)
         parts = [_counts(words_of(titles[low : low + _ROWS])) for low in range(0, self.size, _ROWS)]
-        counts = sparse.vstack(parts, format="csr")
-        found = np.bincount(counts.indices, minlength=2 << BITS)
+        found = np.zeros(2 << BITS, np.int64)
+        for part in parts:
+            found += np.bincount(part.indices, minlength=2 << BITS)
         self.common = found > max(self.size // _COMMON_SHARE, _COMMON)
         self.idf = (np.log((1 + self.size) / (1 + found)) + 1).astype(np.float32)
+        for at, part in enumerate(parts):  # one by one, so that the counts go as the weights come
+            parts[at] = self._weighted(part)
         # by columns: a query reads the titles of its own features alone
-        self._columns = self._weighted(counts).tocsc()
+        self._columns = sparse.vstack(parts, format="csc")
 
     def find(self, texts: Sequence[str], count: int) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
         """For each text the up to `count` items whose titles are most like it, best first, and how much (0 to 1).

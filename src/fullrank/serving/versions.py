@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger
 from fullrank.serving.canary import CanarySettings, RunOnModel, Verdict, asked_all, here
-from fullrank.serving.split import Share, Split, State, check_shares
+from fullrank.serving.split import ActiveVersions, Share, Split, check_shares
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder
 from fullrank.serving.watching import ACTIVE, KIND, VERDICT, OpenVersions, Watcher
@@ -46,7 +46,7 @@ M = TypeVar("M")
 class _Routing(Generic[M]):
     """What a request reads: the split, and the model of each name."""
 
-    def __init__(self, state: State, models: Mapping[str, M], salt: str):
+    def __init__(self, state: ActiveVersions, models: Mapping[str, M], salt: str):
         self.state, self.models = state, dict(models)
         self.split = Split(state.shares, salt)
 
@@ -90,7 +90,7 @@ class Versions(OpenVersions, Generic[M]):
         self._routing: _Routing[M] | None = None
         self._opened: dict[tuple[str, str], M] = {}  # those that answered longest ago first
         self._sequence = 0  # of the last document `active` that was obeyed
-        self._wanted: State | None = None  # what the store says, until it is so
+        self._wanted: ActiveVersions | None = None  # what the store says, until it is so
         self._retry_at = 0.0
         self._commands: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -118,6 +118,8 @@ class Versions(OpenVersions, Generic[M]):
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
+        while not self._commands.empty():  # who still waits is told so
+            self._commands.get()()
 
     # -- what a request asks
 
@@ -148,7 +150,7 @@ class Versions(OpenVersions, Generic[M]):
         return list(self._opened.values())
 
     @property
-    def state(self) -> State:
+    def state(self) -> ActiveVersions:
         """Which versions answer."""
         return self._current.state
 
@@ -163,7 +165,7 @@ class Versions(OpenVersions, Generic[M]):
             "versions": [self._described(folder, state) for _, folder in sorted(dict(watcher.listing).items())],
         }  # fmt: skip
 
-    def _described(self, folder: VersionFolder, state: State) -> dict[str, Any]:
+    def _described(self, folder: VersionFolder, state: ActiveVersions) -> dict[str, Any]:
         verdict = self.watcher.verdict(folder)
         if folder.name in state.shares:
             word = "serving"
@@ -254,7 +256,7 @@ class Versions(OpenVersions, Generic[M]):
     def _may_answer(self, share: Share) -> bool:
         return share.key in self._opened and share.name != self.watcher.checking
 
-    def _note(self, document: Document) -> State | None:
+    def _note(self, document: Document) -> ActiveVersions | None:
         """Remember a document; the state that it asks for, where it is new."""
         if document.kind != KIND:
             return None
@@ -265,7 +267,7 @@ class Versions(OpenVersions, Generic[M]):
         if document.key != ACTIVE or document.sequence <= self._sequence:
             return None
         self._sequence = document.sequence
-        state = State.read(document.body)
+        state = ActiveVersions.read(document.body)
         if state is None:
             log.error("the document of the active versions is none of this service's: it is passed over")
             return None
@@ -279,7 +281,7 @@ class Versions(OpenVersions, Generic[M]):
         now = self.state
         if split == now.split:
             return
-        state = State(split, now.split)
+        state = ActiveVersions(split, now.split)
         await self._publish(state, more)
         if self._is_open(state):
             self._apply(state)
@@ -293,17 +295,17 @@ class Versions(OpenVersions, Generic[M]):
         if self._wanted is not None:
             raise UserError(f"the version cannot be opened: {self.detail}", code="version-cannot-be-opened")
 
-    async def _publish(self, state: State, more: Mapping[str, Any] | None = None) -> None:
+    async def _publish(self, state: ActiveVersions, more: Mapping[str, Any] | None = None) -> None:
         """One write for all processes: the state, and what led to it."""
         bodies = {**(more or {}), ACTIVE: state.body()}
         sequence = await self.store.put_documents(KIND, bodies)
         self.documents |= {key: body for key, body in bodies.items() if body is not None}
         self._sequence = max(self._sequence, sequence)
 
-    def _is_open(self, state: State) -> bool:
+    def _is_open(self, state: ActiveVersions) -> bool:
         return all(one.key in self._opened for one in state.split)
 
-    def _apply(self, state: State) -> None:
+    def _apply(self, state: ActiveVersions) -> None:
         """The swap: one assignment. Called on the event loop, or before there are requests."""
         before = None if self._routing is None else self._routing.state
         models = {one.name: self._opened[one.key] for one in state.split}
@@ -354,6 +356,8 @@ class Versions(OpenVersions, Generic[M]):
 
         def command() -> None:
             try:
+                if self._stop.is_set():
+                    raise UserError("the service is being stopped; try again when it is back", code="service-stopping")
                 future.set_result(step())
             except BaseException as error:  # whoever asked is told
                 future.set_exception(error)
@@ -371,13 +375,13 @@ class Versions(OpenVersions, Generic[M]):
 
     def _begin(self) -> None:
         """Open what the document says, else what answered before that, else the base, else the newest run."""
-        state, errors = State.read(self.documents.get(ACTIVE)), list[str]()
+        state, errors = ActiveVersions.read(self.documents.get(ACTIVE)), list[str]()
         listing = self.watcher.look()
         for split in () if state is None else (state.split, state.previous):
             if opened := tuple(one for one in split if self._opens(one, errors)):
                 total = sum(one.share for one in opened)
                 left = tuple(Share(one.name, one.manifest, one.share / total) for one in opened)
-                self._apply(state if state is not None and opened == state.split else State(left))
+                self._apply(state if state is not None and opened == state.split else ActiveVersions(left))
                 break
         else:
             first = "" if self.watcher.base is None else self.watcher.base.name
@@ -390,7 +394,7 @@ class Versions(OpenVersions, Generic[M]):
                     f"no version can be opened: {'; '.join(errors) or 'there is none'}; name a run that is whole",
                     code="no-version",
                 )
-            self._apply(State((found,)))
+            self._apply(ActiveVersions((found,)))
         for error in errors:
             log.error(f"a version that should answer cannot be opened: {error}")
         if errors and self.watcher.folder is not None:
@@ -422,7 +426,7 @@ class Versions(OpenVersions, Generic[M]):
             return
         self.on_loop(self._apply_if_wanted(state))
 
-    async def _apply_if_wanted(self, state: State) -> None:
+    async def _apply_if_wanted(self, state: ActiveVersions) -> None:
         if self._wanted is state and self._is_open(state):
             self._apply(state)
 

@@ -24,12 +24,12 @@ from fullrank.serving.canary import (
     Check,
     RunOnModel,
     Verdict,
-    check_folder,
+    check_files,
     check_model,
     read_canaries,
     sample_canaries,
 )
-from fullrank.serving.split import Share, State
+from fullrank.serving.split import ActiveVersions, Share
 from fullrank.serving.stores import HistoryStore, StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder, examine, list_versions
 
@@ -53,7 +53,7 @@ class OpenVersions(ABC):
 
     @property
     @abstractmethod
-    def state(self) -> State:
+    def state(self) -> ActiveVersions:
         """Which versions answer."""
 
     @property
@@ -157,7 +157,7 @@ class Watcher:
         share = Share(folder.name, folder.manifest, 1.0)
         self.checking = folder.name
         try:
-            checks = check_folder(folder.path)
+            checks = check_files(folder.path)
             if all(check.ok for check in checks):
                 checks += self._check_open(share)
             spent = round(time.perf_counter() - begun, 3)

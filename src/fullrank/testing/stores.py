@@ -24,8 +24,8 @@ async def check_store(make: Make, *, shared: bool = True) -> None:
     """Run every check on an empty store; those of two processes where the place can be `shared`."""
     for check in CHECKS:
         await run_check(make, check)
-    for check_two in SHARED if shared else ():
-        await run_shared(make, check_two)
+    for of_two in SHARED if shared else ():
+        await run_shared(make, of_two)
 
 
 async def run_check(make: Make, check: Callable[[HistoryStore], Awaitable[None]]) -> None:

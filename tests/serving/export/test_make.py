@@ -12,9 +12,11 @@ import torch
 
 import fullrank as fr
 from fullrank.core.errors import UserError
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED
 from fullrank.run import Run
 from fullrank.serving.export import make, parity
 from fullrank.serving.export.folder import Exported
+from fullrank.serving.export.recommender import recommender_graph
 from refusals import refused
 from tests.serving.export.exporting import ITEMS, made_run
 
@@ -75,21 +77,26 @@ def test_a_torch_program_answers_without_the_library(recipe: str, tmp_path: Path
     assert np.allclose(scores.flatten().detach().numpy(), own["score"].to_numpy(), atol=1e-4)
 
 
+def module_of(run: Run, k: int, *, hide_seen: bool = True) -> torch.nn.Module:
+    """The module of a graph, without a trace."""
+    return recommender_graph(run.model(), k, hide_seen=hide_seen, budget=AS_TRAINED).module
+
+
+@torch.inference_mode()
 def test_a_list_may_be_longer_than_what_is_left(tmp_path: Path) -> None:
     """Every item but the history: its place stays empty."""
-    made = fr.export(made_run("sasrec", tmp_path / "run"), tmp_path / "out", to="torch", k=1000)
-    assert made.manifest["k"] == ITEMS == made.manifest["items"]
-    program = torch.export.load(made.path / "model.pt2").module()
-    scores, ids = program(torch.tensor([[3, 5, 3]] * 2), torch.tensor([3, 2]), torch.tensor([[-1], [9]]))
-    assert ids[:, -3:].tolist() == [[int(ids[0, -3]), -1, -1], [-1, -1, -1]]
-    assert bool((scores[:, -2:] == -torch.inf).all())
+    module = module_of(made_run("sasrec", tmp_path / "run"), 1000)
+    scores, ids = module(torch.tensor([[3, 5, 3]] * 2), torch.tensor([3, 2]), torch.tensor([[-1], [9]]))
+    assert ids.shape == (2, ITEMS) and ids[:, -2:].tolist() == [[-1, -1], [-1, -1]]
+    assert (ids >= 0).sum(1).tolist() == [ITEMS - 2, ITEMS - 3] and 9 not in ids[1]
+    assert bool((scores[:, -2:] == -torch.inf).all()) and bool((scores[ids >= 0] > -torch.inf).all())
 
 
+@torch.inference_mode()
 def test_seen_items_may_be_kept(tmp_path: Path) -> None:
-    made = fr.export(made_run("sasrec", tmp_path / "run"), tmp_path / "out", to="torch", k=ITEMS, seen="keep")
-    program = torch.export.load(made.path / "model.pt2").module()
-    _, ids = program(torch.tensor([[3, 5]] * 2), torch.tensor([2, 2]), torch.full((2, 1), -1))
-    assert made.manifest["seen"] == "keep" and sorted(ids[0].tolist()) == list(range(ITEMS))
+    module = module_of(made_run("sasrec", tmp_path / "run"), ITEMS, hide_seen=False)
+    _, ids = module(torch.tensor([[3, 5]] * 2), torch.tensor([2, 2]), torch.full((2, 1), -1))
+    assert sorted(ids[0].tolist()) == list(range(ITEMS))
 
 
 def test_a_graph_that_answers_otherwise_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +122,7 @@ def test_what_a_comparison_of_lists_finds(tmp_path: Path) -> None:
     run = made_run("sasrec", tmp_path / "run")
     model: Any = run.model()
     batches = [one for one in parity.history_batches(run.catalog, model.max_length) if len(one["lengths"]) == 16]
-    how: dict[str, Any] = {"k": 4, "seen": "exclude", "budget": fr.Evaluation().reasoning}
+    how: dict[str, Any] = {"k": 4, "seen": "exclude", "budget": AS_TRAINED}
     true: list[Any] = []
 
     def answering(change: Any) -> Any:
@@ -126,12 +133,11 @@ def test_what_a_comparison_of_lists_finds(tmp_path: Path) -> None:
 
         return answer
 
-    def learn(batch: Any) -> Any:
-        from fullrank.serving.export.recommender import recommender_graph
+    module = module_of(run, 4)
 
-        graph = recommender_graph(run.model(), 4, hide_seen=True, budget=how["budget"])
+    def learn(batch: Any) -> Any:
         with torch.inference_mode():
-            found = graph.module(*(torch.from_numpy(batch[port.name]) for port in graph.inputs))
+            found = module(*(torch.from_numpy(batch[name]) for name in ("items", "lengths", "excluded")))
         true.append([one.numpy() for one in found])
         return true[0]
 

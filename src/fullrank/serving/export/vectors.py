@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
+from fullrank.core.files import open_whole
 from fullrank.data.batch import DenseScorer
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, score_batches
@@ -43,10 +44,8 @@ def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int
     index = faiss.IndexIDMap(inner)
     index.add_with_ids(vectors, ids)
     path = folder / FILE
-    try:
-        faiss.write_index(index, str(path))
-    except RuntimeError as error:
-        raise OSError(str(error).splitlines()[0]) from None  # what `whole_folder` tells of a full disk
+    with open_whole(path) as file:  # faiss's own writing does not look whether its end reached the disk
+        file.write(faiss.serialize_index(index).data)
     recall, users = measured_recall(predictor, faiss.read_index(str(path)), ids, histories)
     return {
         "inputs": [{"name": "vectors", "dtype": "float32", "shape": ["B", dim], "meaning": "vectors of users"}],

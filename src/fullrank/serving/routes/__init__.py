@@ -28,8 +28,8 @@ async def read(request: Request, kind: type[B]) -> B:
 
 
 def answer(body: Any, status: int = 200) -> Response:
-    """A body as JSON."""
-    return Response(orjson.dumps(body), status, media_type="application/json")
+    """A body as JSON; what JSON has no form for (a decimal number of a column) is told as text."""
+    return Response(orjson.dumps(body, default=str), status, media_type="application/json")
 
 
 def takes(kind: type[Body]) -> dict[str, Any]:

@@ -15,11 +15,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from fullrank.core.log import logger
 from fullrank.serving.stores import StoreUnavailable
 from fullrank.serving.stores.sqlite_file import begin, connect
-
-log = logger(__name__)
 
 MOST_TOGETHER = 4096
 """Rows of one transaction, so that other processes have their turn."""

@@ -6,13 +6,12 @@ import os
 import sqlite3
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from fullrank.core.errors import UserError
 from fullrank.core.file_system import network_file_system
-from fullrank.core.log import logger
-
-log = logger(__name__)
+from fullrank.core.files import flush
 
 APPLICATION = 0x66726E6B
 """`PRAGMA application_id` of our files: "frnk"."""
@@ -53,6 +52,8 @@ def prepare_file(path: Path) -> None:
         _refuse_foreign(path)
         # The files beside it take its mode: histories are nobody else's business.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        with suppress(OSError):  # its name has to survive a loss of power too; some file systems cannot flush a folder
+            flush(path.parent)
     except OSError as error:
         raise UserError(
             f"the store {str(path)!r} cannot be opened ({error.strerror}); name a path that can be written to",

@@ -1,0 +1,125 @@
+"""Filters that say what cannot be asked, and values that a column cannot hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fullrank.serving.columns import canonical_filter, cell, changed, column_kinds, refused_by, type_of
+from refusals import refused
+
+COLUMNS = {
+    column.name: column
+    for column in (
+        pl.Series("in_stock", [True, False, None]),
+        pl.Series("brand", ["a", "b", None]),
+        pl.Series("sort", ["a", "b", None], dtype=pl.Categorical),
+        pl.Series("price", [1.5, float("nan"), None]),
+        pl.Series("count", [2**53 + 1, -5, None]),
+        pl.Series("tags", [["a", None], [], None]),
+        pl.Series("sizes", [[1, 2], [3, 4], None], dtype=pl.Array(pl.Int64, 2)),
+        pl.Series("day", [None, None, None], dtype=pl.Date),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("filters", "passed"),
+    [
+        ({"in_stock": True}, [0]),
+        ({"in_stock": [False, True]}, [0, 1]),
+        ({"brand": "a", "in_stock": True}, [0]),
+        ({"brand": "a", "in_stock": False}, []),
+        ({"sort": ["b", "c"]}, [1]),
+        ({"price": {"min": -100}}, [0]),  # NaN is no price
+        ({"price": {"max": 1.5}}, [0]),
+        ({"price": 1.5}, [0]),
+        ({"count": 2**53 + 1}, [0]),
+        ({"count": 2**53}, []),
+        ({"count": {"min": -5, "max": 10**30}}, [0, 1]),
+        ({"count": 10**30}, []),
+        ({"count": -5.0}, [1]),
+        ({"tags": "a"}, [0]),
+        ({"sizes": [4, 9]}, [1]),
+        ({"sizes": {"min": 2, "max": 2}}, [0]),
+        ({"brand": []}, []),
+    ],
+)
+def test_filters(filters: dict[str, Any], passed: list[int]) -> None:
+    assert np.flatnonzero(~refused_by(COLUMNS, filters)).tolist() == passed
+
+
+@pytest.mark.parametrize(
+    ("code", "filters"),
+    [
+        ("unknown-column", {"in_stok": True}),
+        ("filter-null", {"in_stock": None}),
+        ("filter-null", {"brand": ["a", None]}),
+        ("filter-wrong-type", {"in_stock": 1}),
+        ("filter-wrong-type", {"in_stock": "true"}),
+        ("filter-wrong-type", {"price": "1"}),
+        ("filter-wrong-type", {"price": True}),
+        ("filter-wrong-type", {"brand": 1}),
+        ("filter-wrong-type", {"brand": ["a", 1]}),
+        ("filter-wrong-type", {"brand": {"min": 1}}),
+        ("filter-wrong-type", {"price": {"min": "1"}}),
+        ("filter-wrong-type", {"price": {"min": None}}),
+        ("filter-wrong-type", {"tags": 1}),
+        ("filter-wrong-type", {"price": float("nan")}),
+        ("filter-wrong-type", {"brand": [["a"]]}),
+        ("filter-not-a-range", {"price": {"least": 1}}),
+        ("filter-not-a-range", {"price": {}}),
+        ("empty-range", {"price": {"min": 2, "max": 1}}),
+        ("too-many-values", {"price": list(range(1001))}),
+        ("column-not-filtered", {"day": "2024-01-01"}),
+    ],
+)
+def test_what_cannot_be_asked(code: str, filters: dict[str, Any]) -> None:
+    with refused(code, *filters):
+        refused_by(COLUMNS, filters)
+
+
+def test_a_name_that_is_nearly_right() -> None:
+    with refused("unknown-column", "did you mean 'in_stock'", "brand"):
+        refused_by(COLUMNS, {"in_stok": True})
+
+
+def test_equal_filters_are_equal() -> None:
+    assert canonical_filter(["a", "b", "a"]) == canonical_filter(["b", "a"]) != canonical_filter(["b"])
+    assert canonical_filter({"min": 1, "max": 2}) == canonical_filter({"max": 2, "min": 1})
+    assert canonical_filter([1, True]) == canonical_filter([True, 1]) != canonical_filter([1])
+
+
+@given(
+    name=st.sampled_from([name for name in COLUMNS if name not in ("day", "sizes")]),
+    rows=st.lists(st.integers(0, 2), unique=True),
+)
+def test_values_change_in_place(name: str, rows: list[int]) -> None:
+    fresh: dict[str, Any] = {"in_stock": True, "price": 9.5, "count": 7, "tags": ["z", "q"]}
+    column = COLUMNS[name]
+    found = changed(column, {row: fresh.get(name, "z") for row in rows})
+    assert found.dtype == column.dtype
+    kept = [row for row in range(3) if row not in rows]
+    assert found[kept].equals(column[kept], null_equal=True) and all(found[row] is not None for row in rows)
+
+
+def test_values_that_a_column_cannot_hold() -> None:
+    assert cell("price", 5, pl.Float64()) == 5 and cell("tags", [], pl.List(pl.String)) == []
+    assert cell("sort", "new", pl.Categorical()) == "new" and cell("any", None, pl.Boolean()) is None
+    for value, dtype in [
+        (5.5, pl.Int64()), (True, pl.Int64()), ("5", pl.Int64()), (300, pl.UInt8()), ("c", pl.Enum(["a"])),
+        (["a"], pl.String()), ("a", pl.List(pl.String)), ([1], pl.Array(pl.Int64, 2)), (0, pl.Date()),
+    ]:  # fmt: skip
+        with refused("wrong-column-type", "'column'"):
+            cell("column", value, dtype)
+    with refused("wrong-column-type"):
+        type_of("new", ["a", 1])
+    assert (type_of("n", 1), type_of("n", None), type_of("n", []), type_of("n", True)) == (
+        pl.Float64(), None, None, pl.Boolean(),
+    )  # fmt: skip
+    assert type_of("n", ["a"]) == pl.List(pl.String) and "day" not in column_kinds(COLUMNS)
