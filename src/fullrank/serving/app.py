@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -44,6 +45,8 @@ def build_app(settings: ServeSettings) -> FastAPI:
         app.state.service = service
         try:
             await service.open()
+            gc.collect()
+            gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
             yield
         except UserError as error:
             app.state.failure = error  # uvicorn would tell a traceback
