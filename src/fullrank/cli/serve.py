@@ -30,7 +30,7 @@ def serve(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve a run over HTTP: lists, events, new items, a page.
+    """Serve lists of a run over HTTP, and a page.
 
     It listens on this machine alone unless --host says otherwise, which needs --keys (`fullrank keys`). Histories and
     items that are added lie in --store. Ctrl-C or SIGTERM answers what waits and leaves.

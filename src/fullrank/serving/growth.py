@@ -39,6 +39,7 @@ from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
 from fullrank.semantic_ids.reader import CODES, SIZES
 from fullrank.serving.growing_tables import GrowingTables
 from fullrank.serving.origins import Near, Newcomer, Origin, Rule
+from fullrank.serving.requests import whole_number
 from fullrank.serving.titles import SimilarTitles
 from fullrank.training.cold_start.grow import grown_model
 
@@ -296,8 +297,7 @@ def typed(catalog: Catalog, given: int | str) -> int | str:
     """An id in the catalogue's type, where it can be one: a number and its text are one id."""
     if catalog.ids.dtype == pl.String:
         return str(given)
-    text = given.strip() if isinstance(given, str) else ""
-    return int(text) if len(text) < 20 and text.removeprefix("-").isdecimal() else given
+    return whole_number(given) if isinstance(given, str) else given
 
 
 def _widened(catalog: Catalog) -> Catalog:

@@ -38,7 +38,7 @@ def _seconds(given: float) -> float:
 
 Moment = Annotated[float, Field(allow_inf_nan=False, json_schema_extra=BOUNDS), AfterValidator(_seconds)]
 """Seconds since 1970."""
-Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
+Scalar = StrictBool | Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
     StrictStr, Field(max_length=4096)
 ]  # fmt: skip
 Value = Scalar | None | Annotated[list[Scalar], Field(max_length=1000)]

@@ -7,7 +7,7 @@ answers reads it once. Requests are read on the event loop and answered on the m
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,11 +164,24 @@ class ServedModel:
             fields={**(features or {}), **(asked.context or {})} if ranked else {},
         )
 
+    def group(self, ask: Ask) -> Hashable:
+        """What requests that are answered together have in common, so that no request's list depends on another's.
+
+        A ranker orders as many candidates as it is given, and a search that is not exact looks further for a longer
+        list: then the number of candidates is part of it.
+        """
+        depth = 0 if self.state.finder.exact and not ask.ranked else self._depth(ask)
+        return id(self), ask.budget, ask.ranked, depth
+
+    def _depth(self, ask: Ask) -> int:
+        """Places that are filled for a request before its list is cut."""
+        return max(ask.k, self.settings.candidates) if ask.ranked else ask.k
+
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """The lists of requests that share budget and ranking."""
+        """The lists of requests of one `group`."""
         state, ranked = self.state, asks[0].ranked
         live = state.items.at(time.time())
-        k = min(max(max(ask.k for ask in asks), self.settings.candidates if ranked else 0), live.size)
+        k = min(max(self._depth(ask) for ask in asks), live.size)
         hidden = [_hidden(ask) for ask in asks]
         masks = [_refused(ask, live) for ask in asks]
         known = [row for row, ask in enumerate(asks) if len(ask.items) or self.allows_empty]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from fullrank.core.errors import UserError
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 
 NONE = np.zeros(0, np.int64)
+_WHOLE = re.compile(r"-?[0-9]+")
 
 
 @dataclass(slots=True)
@@ -83,10 +85,7 @@ class ItemNumbers:
         """An id in the catalogue's type; a text that is no number stays one, and is unknown to a catalogue of
         numbers."""
         if self.whole:
-            if isinstance(given, str):
-                text = given.strip()
-                return int(text) if len(text) < 20 and text.lstrip("-").isdecimal() else given
-            return given
+            return whole_number(given) if isinstance(given, str) else given
         return given if isinstance(given, str) else str(given)
 
     def known(self, given: Sequence[int | str], size: int) -> Int[np.ndarray, "n"]:
@@ -95,6 +94,15 @@ class ItemNumbers:
         kind = int if self.whole else str
         found = [find(one if type(one) is kind else self.typed(one), -1) for one in given]
         return np.array([one for one in found if 0 <= one < size], np.int64)
+
+
+def whole_number(text: str) -> int | str:
+    """The number that a text is; the text itself where it is none of 64 bits, in ASCII."""
+    number = text.strip()
+    if len(number) > 20 or not _WHOLE.fullmatch(number):
+        return text
+    found = int(number)
+    return found if -(2**63) <= found < 2**63 else text
 
 
 def check_most(name: str, given: int, most: int) -> None:

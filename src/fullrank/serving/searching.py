@@ -85,6 +85,11 @@ class Finder:
         return self if self.fast is None else replace(self, fast=self.fast.with_items(barred=barred))
 
     @property
+    def exact(self) -> bool:
+        """Whether a list is the beginning of every longer one."""
+        return self.index is None and self.predictor.decoding.kind == "exact"
+
+    @property
     def recall(self) -> float | None:
         """Recall@10 of the index against exact lists; None without one."""
         return None if self.index is None else self.index.facts.recall

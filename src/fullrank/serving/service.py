@@ -132,7 +132,7 @@ class Service:
             features = await self._stored(self.store.user(user))
         ask = model.read(asked, history, features)
         with self._span("model"):
-            answer: Answer = await self.batcher.submit(model.answer, ask, (id(model), ask.budget, ask.ranked))
+            answer: Answer = await self.batcher.submit(model.answer, ask, model.group(ask))
         return self._body(model, asked, ask, answer, request_id or token_hex(8))
 
     async def similar(self, item: str, k: int) -> dict[str, Any]:

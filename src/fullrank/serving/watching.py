@@ -24,8 +24,8 @@ from fullrank.serving.canary import (
     Check,
     RunOnModel,
     Verdict,
-    check_files,
     check_model,
+    check_run_files,
     read_canaries,
     sample_canaries,
 )
@@ -161,7 +161,7 @@ class Watcher:
         share = Share(folder.name, folder.manifest, 1.0)
         self.checking = folder.name
         try:
-            checks = check_files(folder.path)
+            checks = check_run_files(folder.path)
             if all(check.ok for check in checks):
                 checks += self._check_open(share)
             spent = round(time.perf_counter() - begun, 3)
