@@ -50,8 +50,10 @@ def describe(app: FastAPI) -> None:
 
 def completed(document: dict[str, Any]) -> dict[str, Any]:
     """FastAPI's document with what it cannot know: bodies that routes read themselves, answers, errors, keys."""
-    asked = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, messages.Body)]
-    kinds = [*asked, *ANSWERS.values(), forms.Problem]
+    asked: list[type[BaseModel]] = [
+        kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, messages.Body)
+    ]
+    kinds: list[type[BaseModel]] = [*asked, *ANSWERS.values(), forms.Problem]
     _, schemas = models_json_schema([(kind, "validation") for kind in dict.fromkeys(kinds)], ref_template=REFERENCE)
     document["components"] = {
         "schemas": schemas["$defs"],
