@@ -223,6 +223,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     if "ranker" in options.parts and options.cascade is not None:
         say("a ranker over 500 candidates")
         figures |= ranked(options.cascade, work, options.hold)
+    figures["errors"] = sum(value for name, value in figures.items() if name.startswith("errors_"))
     return rounded(figures)
 
 

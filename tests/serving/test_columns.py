@@ -84,6 +84,25 @@ def test_what_cannot_be_asked(code: str, filters: dict[str, Any]) -> None:
         refused_by(COLUMNS, filters)
 
 
+@pytest.mark.parametrize(
+    "dtype", [pl.Int8, pl.UInt8, pl.UInt32, pl.Int64, pl.UInt64, pl.Float32, pl.Float64, pl.Decimal(30, 2)]
+)
+def test_numbers_of_every_type_and_size(dtype: Any) -> None:
+    """What JSON may hold is compared with columns that cannot hold it; a list lets through what each of it does."""
+    held = [None, 0, 1, 2, 100] if dtype.is_integer() else [None, 0, 1, 2, 100, 0.25]
+    column = pl.Series("n", held, dtype=None if dtype.is_integer() else pl.Float64, strict=False).cast(dtype)
+    wanted = [-(2**63), -1, 1.0, 2, 0.25, 1.5, 300, 2**40, 2**53 + 1, 2**63 + 5, 10**30, 1e300]
+
+    def passed(wanted: Any) -> list[Any]:
+        return [held[row] for row in np.flatnonzero(~refused_by({"n": column}, {"n": wanted}))]
+
+    assert [passed(one) for one in wanted] == [[one] if one in held else [] for one in wanted]
+    assert passed(wanted) == passed(wanted * 50) == [one for one in held if one in wanted]
+    for bound in wanted:
+        assert passed({"min": bound}) == [one for one in held if one is not None and one >= bound]
+        assert passed({"max": bound}) == [one for one in held if one is not None and one <= bound]
+
+
 def test_a_name_that_is_nearly_right() -> None:
     with refused("unknown-column", "did you mean 'in_stock'", "brand"):
         refused_by(COLUMNS, {"in_stok": True})

@@ -36,7 +36,11 @@ def test_in_a_shop(shop: Shop) -> None:
         for words in ([], ["rose soap"]):
             found = a_day(client.url, *words)
             assert found.returncode == 0, found.stdout + found.stderr
-            assert "done: every promise held" in found.stdout and found.stdout.count("  ok: ") == 17 and "place" in found.stdout
+            assert (
+                "done: every promise held" in found.stdout
+                and found.stdout.count("  ok: ") == 17
+                and "place" in found.stdout
+            )
 
 
 def test_with_keys(shop: Shop, tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ def test_explanations_name_events_of_the_history(service: Client) -> None:
         (("POST", "/v1/recommend", {"history": [], "k": 0}), "invalid-request"),
         (("POST", "/v1/recommend", {"history": [], "k": 5000}), "too-many"),
         (("POST", "/v1/recommend", {"history": ["i1"] * 1001}), "too-many"),
+        (("POST", "/v1/recommend", {"history": ["i1"], "k": 101, "explain": True}), "too-many"),
         (("POST", "/v1/recommend", {"histroy": []}), "invalid-request"),
         (("POST", "/v1/recommend", {"history": ["i1"], "filters": {"colour": "red"}}), "unknown-column"),
         (("POST", "/v1/recommend", {"history": ["i1"], "reasoning": {"steps": 1}}), "no-reasoner"),

@@ -25,7 +25,7 @@ from fullrank.run import Run
 from fullrank.serving import version_folders, watching
 from fullrank.serving.canary import CanarySettings
 from fullrank.serving.requests import Answer
-from fullrank.serving.split import Split, check_shares
+from fullrank.serving.split import ActiveVersions, Split, check_shares
 from fullrank.serving.stores import HistoryStore, open_history_store
 from fullrank.serving.version_folders import examine, list_versions
 from fullrank.serving.versions import Versions
@@ -132,6 +132,7 @@ def test_worse_and_damaged_runs_are_refused_and_a_good_one_answers(run: Run, wat
             with refused("version-refused", "flipped", "weights.safetensors"):
                 await versions.activate("flipped")
             assert versions.active.name == "may" and len(versions.models()) == 1
+            assert str(watched) not in json.dumps(versions.describe()), "paths are nobody's business"
             copied(run, watched / "june")
             await until(lambda: versions.active.name == "june")
             assert versions.describe()["previous"] == {"may": 1.0}
@@ -272,6 +273,32 @@ def test_the_newest_that_opens_answers_first(run: Run, watched: Path) -> None:
             assert versions.active.name == "may" and "june" in versions.detail
             await versions.check_now()
             assert state_of(versions, "april") == "unchecked", "older runs wait for somebody to name them"
+
+    with_store(work)
+
+
+def test_the_later_of_two_changes_at_one_moment_holds(run: Run, watched: Path) -> None:
+    """What another process wrote behind ours was followed before our own write returned."""
+    copied(run, watched / "june")
+
+    async def work(store: HistoryStore) -> None:
+        async with serving(store, Fake, base=watched / "may", folder=watched, auto_activate=False, keep=3) as versions:
+            await versions.activate("june")
+            theirs = ActiveVersions(versions.state.split, versions.state.previous)
+            await versions.activate("may")
+            put = store.put_documents
+
+            async def put_before_others(kind: str, bodies: Any) -> int:
+                ours = await put(kind, bodies)
+                await put(kind, {"active": theirs.body()})
+                for document in await store.documents():
+                    versions.follow(document)
+                return ours
+
+            store.put_documents = put_before_others  # type: ignore[method-assign]
+            await versions.set_split({"may": 0.5, "june": 0.5})
+            assert versions.state.split == theirs.split
+            assert versions.documents["active"] == theirs.body()
 
     with_store(work)
 

@@ -121,7 +121,7 @@ class LiveItems:
         """
         if not filters:
             return self.barred
-        key = json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
+        key = _key_of(filters)
         with self._lock:
             found = self._masks.get(key)
             if found is not None:
@@ -133,6 +133,10 @@ class LiveItems:
             while len(self._masks) > max(LEAST_MASKS, min(MOST_MASKS, MASK_BYTES // self.size)):
                 self._masks.popitem(last=False)
         return found
+
+    def has_mask(self, filters: Mapping[str, Any]) -> bool:
+        """Whether `mask` remembers these filters, and so costs nothing."""
+        return not filters or _key_of(filters) in self._masks
 
     def search(self, text: str, limit: int) -> Int[np.ndarray, "n"]:
         """Numbers of up to `limit` items for a search box: the item with this id, then by words of titles
@@ -209,6 +213,10 @@ class LiveItems:
         keys = [key for key in {**before, **after} if _cells(before.get(key)) != _cells(after.get(key))]
         known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
         return np.union1d(known, np.arange(old.size, self.size))
+
+
+def _key_of(filters: Mapping[str, Any]) -> str:
+    return json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
 
 
 def _cells(entry: Entry | None) -> Mapping[str, Any]:

@@ -143,19 +143,47 @@ def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E
     """Whether each value (no lists) is known and fits."""
     values = _values(column.name, kind, wanted)
     if isinstance(values, tuple):
-        low, high = values
-        fits = pl.repeat(True, len(column), eager=True)
-        number = column.fill_nan(None) if column.dtype.is_float() else column  # NaN would be above every number
-        fits = fits if low is None else number >= low
-        fits = fits & number.is_not_null() if high is None else fits & (number <= high)
+        fits = _within_range(column, *values)
     elif kind == "text":
         text = column if column.dtype == pl.String else column.cast(pl.String)
         fits = text == values[0] if len(values) == 1 else text.is_in(pl.Series(values, dtype=pl.String).implode())
+    elif kind == "number":
+        fits = _is_one_of(column, values)
     else:
         fits = pl.repeat(False, len(column), eager=True)
         for value in values:
             fits = fits | (column == value)
     return fits.fill_null(False).to_numpy()
+
+
+def _within_range(column: pl.Series, low: float | None, high: float | None) -> pl.Series:
+    """Which numbers of a column lie between these bounds."""
+    number = _comparable(column)
+    if number.dtype == pl.UInt64:  # with which nothing below zero can be compared
+        low = None if low is None else max(low, 0)
+        if high is not None and high < 0:
+            return pl.repeat(False, len(column), eager=True)
+    number = number.fill_nan(None) if number.dtype.is_float() else number  # NaN would be above every number
+    fits = number.is_not_null() if low is None else number >= low
+    return fits if high is None else fits & (number <= high)
+
+
+def _is_one_of(column: pl.Series, values: list[Any]) -> pl.Series:
+    """Which numbers of a column are among these: one pass, however many there are."""
+    number = _comparable(column)
+    if number.dtype.is_float():
+        wanted = pl.Series([float(value) for value in values], dtype=pl.Float64).cast(number.dtype)
+        return number.is_in(wanted.filter(wanted.is_finite()).implode())
+    wanted = pl.Series([int(value) for value in values if value == int(value)], dtype=pl.Int64)
+    return number.cast(pl.Int64, strict=False).is_in(wanted.implode())
+
+
+def _comparable(column: pl.Series) -> pl.Series:
+    """Numbers of a type that those of JSON can be compared with: small whole ones have no place for large bounds."""
+    dtype = column.dtype
+    if dtype.is_float() or dtype in (pl.Int64, pl.UInt64):
+        return column
+    return column.cast(pl.Int64 if dtype.is_integer() else pl.Float64, strict=False)
 
 
 def _values(name: str, kind: Kind, wanted: Any) -> list[Any] | tuple[float | None, float | None]:

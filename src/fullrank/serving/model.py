@@ -36,6 +36,10 @@ Documents = Mapping[str, Mapping[str, Any] | None]
 """Item id as text -> what POST /v1/items said of it last."""
 
 
+MOST_EXPLAINED = 100
+"""Longest list that is explained: reasons of one of a thousand items take a fifth of a second of the model thread."""
+
+
 @dataclass(frozen=True)
 class State:
     """What one answer reads."""
@@ -133,8 +137,10 @@ class ServedModel:
         features: Mapping[str, Any] | None = None,
     ) -> Ask:
         """A request as arrays. Raises `UserError` for what this version or service cannot do."""
-        settings, items = self.settings, self.state.items
+        settings, items = self.settings, self.state.items.at(time.time())
         check_most("k", asked.k, settings.k_most)
+        if asked.explain:
+            check_most("k of a list that is explained", asked.k, MOST_EXPLAINED)
         size = items.catalog.size
         known = self.numbers.known([item for item, _ in history], size)
         times = None

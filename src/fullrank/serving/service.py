@@ -25,6 +25,7 @@ from fullrank.serving.canary import CanarySettings
 from fullrank.serving.card import model_card, sample_histories
 from fullrank.serving.messages import EventsRequest, ItemsRequest, RecommendRequest, UserRequest
 from fullrank.serving.model import ServedModel, given_history
+from fullrank.serving.problems import without_places
 from fullrank.serving.requests import Answer, Ask, check_most
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Event, StoreUnavailable, open_history_store
@@ -35,9 +36,16 @@ from fullrank.serving.versions import Versions
 log = logger(__name__)
 POLL = 0.25
 """Seconds between two looks at what other processes wrote."""
+<<<<<<< HEAD
 AHEAD = 86_400.0
 """Seconds by which the clock of a caller may be ahead."""
+=======
+AGAIN = 5.0
+"""Seconds until what could not be followed is tried again."""
+>>>>>>> review18
 NO_SPAN = nullcontext()
+MASKED_HERE = 20_000
+"""Items of a catalogue up to which filters are read on the event loop: a column takes some 0.1 ms."""
 ITEM = "item"
 """Kind of the documents of items."""
 
@@ -130,6 +138,8 @@ class Service:
         features = None
         if user is not None and model.state.ranker is not None and asked.ranker is not False:
             features = await self._stored(self.store.user(user))
+        if asked.filters:
+            await _prepare_mask(model, asked.filters)
         ask = model.read(asked, history, features)
         with self._span("model"):
             answer: Answer = await self.batcher.submit(model.answer, ask, model.group(ask))
@@ -213,19 +223,17 @@ class Service:
         check_most("items", len(asked.items), self.settings.batch_most)
         model = self.model
         async with self._changing:
-            bodies: dict[str, dict[str, Any]] = {}
-            for one in asked.items:
-                item = model.numbers.typed(one.id)
-                key = str(item)
-                before: Mapping[str, Any] = bodies.get(key) or self.items.get(key) or {}
-                given = one.model_dump(exclude_unset=True, exclude={"id"})
-                if given.get("features") and before.get("features"):
-                    given["features"] = {**before["features"], **given["features"]}
-                bodies[key] = {**before, **given, "id": item}
-            new = {key: not model.knows(body["id"]) for key, body in bodies.items()}
-            # Made before it is stored: what this version cannot take in is refused, and no process hears of it.
-            items = {**self.items, **bodies}
-            state = await asyncio.to_thread(model.changed, items, bodies.keys())
+            while True:
+                # A change is of what all processes said so far: what is not mentioned in it stays as it is.
+                await self._stored(self._read_changes())
+                bodies = self._merged(model, asked)
+                new = {key: not model.knows(body["id"]) for key, body in bodies.items()}
+                # Made before it is stored: what this version cannot take in is refused, and no process hears of it.
+                items = {**self.items, **bodies}
+                state = await asyncio.to_thread(model.changed, items, bodies.keys())
+                meanwhile = await self._stored(self.store.documents(self._sequence))
+                if not any(one.kind == ITEM and one.key in bodies for one in meanwhile):
+                    break
             await self._stored(self.store.put_documents(ITEM, bodies))
             self.items = items
             await self.batcher.call(lambda: model.put(state))
@@ -245,7 +253,7 @@ class Service:
         """
         if not self.ready:
             return {"status": "starting"}, 503
-        problems = [] if self.versions.detail is None else [self.versions.detail]
+        problems = [] if self.versions.detail is None else [without_places(self.versions.detail)]
         try:
             await asyncio.wait_for(self.store.ping(), 2)
         except (UserError, TimeoutError):
@@ -267,7 +275,7 @@ class Service:
     async def card(self, version: str | None = None) -> dict[str, Any]:
         """The card of a version, computed once, beside what answers."""
         model = self.model if version is None else self.versions.named(version)
-        if model not in self._cards:
+        if model not in self._cards or _failed(self._cards[model]):
             self._cards[model] = asyncio.create_task(asyncio.to_thread(_card, model))
         card = await asyncio.shield(self._cards[model])
         return {**card, "search": model.state.finder.described(), "filters": model.items.filterable}
@@ -310,20 +318,40 @@ class Service:
                     log.warning(f"{error}; what serves goes on serving")
                 away = True
             except Exception:  # the next change has to be followed all the same
-                log.exception("a change could not be followed")
+                log.exception("a change could not be followed; it is tried again")
+                await asyncio.sleep(AGAIN)
 
     async def _take_in(self) -> None:
         documents = await self.store.documents(self._sequence)
-        if not documents:
-            return
-        self._sequence = max(one.sequence for one in documents)
+        for document in documents:  # at once: a swap does not wait for items
+            self.versions.follow(document)
+        if documents or any(model.documents is not self.items for model in self.versions.models()):
+            async with self._changing:
+                await self._read_changes()  # again: an item may have been changed here since
+                await self._bring_up_to_date()
+
+    async def _read_changes(self) -> None:
+        """Read what any process wrote since the last look; whoever asks holds `_changing`."""
+        documents = await self.store.documents(self._sequence)
         for document in documents:
             self.versions.follow(document)
-        async with self._changing:
-            fresh = {one.key: one.body for one in documents if one.kind == ITEM}
-            if any(self.items.get(key) != body for key, body in fresh.items()):
-                self.items = {**self.items, **fresh}
-                await self._bring_up_to_date()
+        fresh = {one.key: one.body for one in documents if one.kind == ITEM}
+        if any(self.items.get(key) != body for key, body in fresh.items()):
+            self.items = {**self.items, **fresh}
+        self._sequence = max([self._sequence, *(one.sequence for one in documents)])
+
+    def _merged(self, model: ServedModel, asked: ItemsRequest) -> dict[str, dict[str, Any]]:
+        """The documents of the items of a request: what was said of each before, and what it says."""
+        bodies: dict[str, dict[str, Any]] = {}
+        for one in asked.items:
+            item = model.numbers.typed(one.id)
+            key = str(item)
+            before: Mapping[str, Any] = bodies.get(key) or self.items.get(key) or {}
+            given = one.model_dump(exclude_unset=True, exclude={"id"})
+            if given.get("features") and before.get("features"):
+                given["features"] = {**before["features"], **given["features"]}
+            bodies[key] = {**before, **given, "id": item}
+        return bodies
 
     async def _stored(self, call: Any) -> Any:
         """A call of the store, counted where it fails."""
@@ -361,10 +389,21 @@ class Service:
         return body
 
 
+async def _prepare_mask(model: ServedModel, filters: Mapping[str, Any]) -> None:
+    """Make the mask of filters on a thread, where many items would keep the event loop; raises as `read` would."""
+    items = model.items.at(time.time())
+    if items.size > MASKED_HERE and not items.has_mask(filters):
+        await asyncio.to_thread(items.mask, filters)
+
+
 def _card(model: ServedModel) -> dict[str, Any]:
     ranker = None if model.state.ranker is None else model.state.ranker.run
     histories = sample_histories(model.run)
     return model_card(model.run, model.predictor, histories=histories, ranker=ranker, name=model.name)
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _event_id(user: str, item: int | str, moment: float) -> str:

@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeVar
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger
 from fullrank.serving.canary import CanarySettings, RunOnModel, Verdict, asked_all, here
+from fullrank.serving.problems import without_places
 from fullrank.serving.split import ActiveVersions, Share, Split, check_shares
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder
@@ -41,6 +42,13 @@ RETRY = 5.0
 WARM_UP = 4
 """Canaries that a version answers before its first user."""
 M = TypeVar("M")
+
+
+def _told(verdict: Verdict) -> dict[str, Any]:
+    """A verdict for whoever asks over HTTP: without folders of this machine."""
+    told = verdict.dump()
+    told["checks"] = [{**check, "detail": without_places(check["detail"])} for check in told["checks"]]
+    return told
 
 
 class _Routing(Generic[M]):
@@ -161,7 +169,7 @@ class Versions(OpenVersions, Generic[M]):
             "active": state.first, "split": state.shares,
             "previous": {one.name: one.share for one in state.previous} or None,
             "watching": watcher.folder is not None, "auto_activate": watcher.auto_activate,
-            "checking": watcher.checking, "detail": self.detail,
+            "checking": watcher.checking, "detail": None if self.detail is None else without_places(self.detail),
             "versions": [self._described(folder, state) for _, folder in sorted(dict(watcher.listing).items())],
         }  # fmt: skip
 
@@ -178,8 +186,8 @@ class Versions(OpenVersions, Generic[M]):
         return {
             "name": folder.name, "state": word, "share": state.shares.get(folder.name, 0.0),
             "open": any(name == folder.name for name, _ in list(self._opened)),
-            "reason": folder.reason or ("" if verdict is None else verdict.reason),
-            "verdict": None if verdict is None else verdict.dump(),
+            "reason": without_places(folder.reason or ("" if verdict is None else verdict.reason)),
+            "verdict": None if verdict is None else _told(verdict),
         }  # fmt: skip
 
     # -- what an administrator asks, on the event loop
@@ -282,7 +290,8 @@ class Versions(OpenVersions, Generic[M]):
         if split == now.split:
             return
         state = ActiveVersions(split, now.split)
-        await self._publish(state, more)
+        if not await self._publish(state, more):
+            return
         if self._is_open(state):
             self._apply(state)
         else:
@@ -295,12 +304,16 @@ class Versions(OpenVersions, Generic[M]):
         if self._wanted is not None:
             raise UserError(f"the version cannot be opened: {self.detail}", code="version-cannot-be-opened")
 
-    async def _publish(self, state: ActiveVersions, more: Mapping[str, Any] | None = None) -> None:
-        """One write for all processes: the state, and what led to it."""
+    async def _publish(self, state: ActiveVersions, more: Mapping[str, Any] | None = None) -> bool:
+        """One write for all processes: the state, and what led to it. False where a later one of another process was
+        followed before this returned: that one holds."""
         bodies = {**(more or {}), ACTIVE: state.body()}
         sequence = await self.store.put_documents(KIND, bodies)
-        self.documents |= {key: body for key, body in bodies.items() if body is not None}
+        holds = sequence >= self._sequence
+        later = {} if holds else {ACTIVE: self.documents[ACTIVE]}
+        self.documents |= {key: body for key, body in bodies.items() if body is not None} | later
         self._sequence = max(self._sequence, sequence)
+        return holds
 
     def _is_open(self, state: ActiveVersions) -> bool:
         return all(one.key in self._opened for one in state.split)
