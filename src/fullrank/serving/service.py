@@ -36,13 +36,10 @@ from fullrank.serving.versions import Versions
 log = logger(__name__)
 POLL = 0.25
 """Seconds between two looks at what other processes wrote."""
-<<<<<<< HEAD
 AHEAD = 86_400.0
 """Seconds by which the clock of a caller may be ahead."""
-=======
 AGAIN = 5.0
 """Seconds until what could not be followed is tried again."""
->>>>>>> review18
 NO_SPAN = nullcontext()
 MASKED_HERE = 20_000
 """Items of a catalogue up to which filters are read on the event loop: a column takes some 0.1 ms."""
