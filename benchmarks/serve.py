@@ -63,7 +63,7 @@ def served(run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str
         else:
             raise RuntimeError(f"the service did not start: {''.join(said)}")
         threading.Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would stop it
-        _await_ready(found[0])
+        _await_ready(found[0], process)
         yield found[0], process
     finally:
         process.terminate()
@@ -74,13 +74,13 @@ def served(run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str
 def echoing() -> Iterator[str]:
     """The address of a server that answers with what it was sent."""
     port = _free_port()
-    process = subprocess.Popen(
+    process: subprocess.Popen[Any] = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.echo", str(port)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
     try:
-        _await_ready(f"http://127.0.0.1:{port}", 30)
+        _await_ready(f"http://127.0.0.1:{port}", process, 30)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -113,6 +113,13 @@ def bodies_of(store: Store, out: Path, **more: Any) -> Path:
     return _written([ids[row].tolist() for row in rows.take(users)], out, **more)
 
 
+def events_of(users: int) -> pl.DataFrame:
+    """Events of some users with 300 items."""
+    draw = np.random.default_rng(0)
+    who = np.repeat(np.arange(users), 10)
+    return pl.DataFrame({"user_id": who, "item_id": draw.integers(0, 300, len(who)), "timestamp": np.arange(len(who))})
+
+
 def million(out: Path, say: Say) -> tuple[Path, Path]:
     """A run with a million items in clusters, and requests for it: histories of ten items of one cluster."""
     requests = out.with_suffix(".jsonl")
@@ -120,18 +127,18 @@ def million(out: Path, say: Say) -> tuple[Path, Path]:
         return out, requests
     say("a run with a million items")
     draw = np.random.default_rng(0)
-    centres = draw.standard_normal((CLUSTERS, WIDE)).astype(np.float32)
-    of = draw.integers(0, CLUSTERS, ITEMS_1M)
-    table = centres[of] + 0.5 * draw.standard_normal((ITEMS_1M, WIDE), dtype=np.float32)
+    centres = draw.standard_normal((CLUSTERS, WIDE), dtype=np.float32)
+    of = draw.choice(CLUSTERS, ITEMS_1M, p=draw.dirichlet(np.ones(CLUSTERS)))
+    table = centres[of] + draw.standard_normal((ITEMS_1M, WIDE), dtype=np.float32)
     with tempfile.TemporaryDirectory() as folder:
-        store = fr.prepare("planted", Path(folder) / "store", spec=fr.Prepare.parse({"source": {"users": 50}}))
+        store = fr.prepare(events_of(50), Path(folder) / "store")
         run = fr.train("sasrec", store, Path(folder) / "run", set=[f"model.dim={WIDE}", "training.max_epochs=1"])
         tensors = dict(run.tensors())
         for name, tensor in tensors.items():
             if name.startswith("items.") and tensor.ndim and len(tensor) == run.catalog.size:
-                if tensor.is_floating_point():
+                if tensor.ndim == 2:
                     tensors[name] = torch.from_numpy(table)
-                else:
+                else:  # training events of each
                     tensors[name] = torch.ones(ITEMS_1M, dtype=tensor.dtype)
             elif name.endswith("position.weight"):
                 tensors[name] = tensor * 0.1  # users lie near the clusters of what they read
@@ -142,7 +149,7 @@ def million(out: Path, say: Say) -> tuple[Path, Path]:
         write_copy(run, out, Catalog(frame), tensors, {})
     members = np.argsort(of, kind="stable")
     ends = np.searchsorted(of[members], np.arange(CLUSTERS + 1))
-    chosen = draw.integers(0, CLUSTERS, HISTORIES)
+    chosen = of[draw.integers(0, ITEMS_1M, HISTORIES)]
     _written([draw.choice(members[ends[c] : ends[c + 1]], 10).tolist() for c in chosen], requests)
     return out, requests
 
@@ -158,7 +165,7 @@ def check() -> None:
     """A service on generated data answers as `recommend` does, with filters, under load without an error."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        store = fr.prepare("planted", place / "store", spec=fr.Prepare.parse({"source": {"users": 200}}))
+        store = fr.prepare(events_of(200), place / "store")
         run = fr.train("sasrec", store, place / "run", set=["model.dim=16", "training.max_epochs=1"])
         stocked, bodies = with_stock(run, place / "stocked"), bodies_of(store, place / "bodies.jsonl")
         predictor, some = fr.load(stocked), [json.loads(line) for line in bodies.read_text().splitlines()[:50]]
@@ -216,6 +223,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     if "ranker" in options.parts and options.cascade is not None:
         say("a ranker over 500 candidates")
         figures |= ranked(options.cascade, work, options.hold)
+    figures["errors"] = sum(value for name, value in figures.items() if name.startswith("errors_"))
     return rounded(figures)
 
 
@@ -270,18 +278,18 @@ def _card(url: str) -> dict[str, Any]:
     return found
 
 
-def _await_ready(url: str, seconds: float = 600) -> None:
+def _await_ready(url: str, process: subprocess.Popen[Any], seconds: float = 600) -> None:
     from fullrank.core.errors import UserError
     from fullrank.serving.client import Client
 
     client, end = Client(url, timeout=5), time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and process.poll() is None:
         try:
             client.call("GET", "/readyz")
             return
         except UserError:
             time.sleep(0.2)
-    raise RuntimeError(f"{url} was not ready within {seconds:g} s")
+    raise RuntimeError(f"{url} was not ready within {seconds:g} s, or its process ended")
 
 
 def _free_port() -> int:

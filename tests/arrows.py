@@ -88,14 +88,14 @@ def room_of(name: str) -> str:
     return name.split(".")[0]
 
 
-def externals(root: Path, *, lazy: bool) -> dict[str, str]:
-    """Third-party packages imported (lazily, or when a module is imported) -> one module that does it."""
-    found = {}
+def externals(root: Path, *, lazy: bool) -> dict[str, list[str]]:
+    """Third-party packages imported (lazily, or when a module is imported) -> the modules that do it."""
+    found: dict[str, list[str]] = {}
     for name, file in modules(root).items():
         for item in imports_of(ast.parse(file.read_text(encoding="utf-8")), f"{root.name}.{name}"):
             top = item.target.split(".")[0]
             if item.lazy == lazy and top != root.name and top not in sys.stdlib_module_names:
-                found[top] = name
+                found.setdefault(top, []).append(name)
     return found
 
 

@@ -54,13 +54,14 @@ def homonyms(texts: dict[str, str]) -> dict[str, list[str]]:
     """Public classes and functions of one name in several modules.
 
     Left out are names that follow from elsewhere: verbs of the command line, functions of `api`, component checks
-    (every room of `testing` has its `check_learns`), and the recipes' functions, which files of other people hold.
+    (every room of `testing` has its `check_learns`), the recipes' functions, which files of other people hold, and
+    the routes of the service, of which every family has its `add`.
     """
     found: dict[str, list[str]] = {}
     for name, text in texts.items():
         for node in ast.parse(text).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                if not name.startswith(("cli.", "testing.", "recipes.")) and name != "api":
+                if not name.startswith(("cli.", "testing.", "recipes.", "serving.routes.")) and name != "api":
                     found.setdefault(node.name, []).append(name)
     return {name: places for name, places in sorted(found.items()) if len(places) > 1}
 

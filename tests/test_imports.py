@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from arrows import externals, faults
+from arrows import externals, faults, imports_of, modules
 from house import measures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,8 +23,14 @@ DISTRIBUTIONS = {
     "faiss": "faiss-cpu",
     "starlette": "fastapi",
     "opentelemetry": "opentelemetry-sdk",
+    "prometheus_client": "prometheus-client",
+    "hiredis": "redis",
     "sentence_transformers": "sentence-transformers",
 }
+# Modules that nothing but `fullrank serve` imports, in its functions: these may import the packages of its extra.
+OF_THE_SERVICE = ("serving.app", "serving.server", "serving.routes.")
+# What uvicorn takes by its name where it is installed.
+BY_NAME = {"httptools", "uvloop"}
 
 
 def test_source_follows_the_import_rules() -> None:
@@ -65,12 +72,23 @@ def test_no_public_name_is_also_a_module() -> None:
 def test_every_third_party_import_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     core = {_name(line) for line in project["dependencies"]}
-    extras = {_name(line) for lines in project["optional-dependencies"].values() for line in lines}
+    optional = project["optional-dependencies"]
+    extras = {_name(line) for lines in optional.values() for line in lines}
+    served = {_name(line) for line in optional["serve"]}
     for lazy, allowed in ((False, core), (True, core | extras)):
-        for top, module in externals(SOURCE, lazy=lazy).items():
+        for top, places in externals(SOURCE, lazy=lazy).items():
             name = DISTRIBUTIONS.get(top, top)
+            free = OF_THE_SERVICE if name in served else ()
             where = "dependencies or extras" if lazy else "dependencies (an extra may be imported in a function only)"
-            assert name in allowed, f"{module} imports {top}, which pyproject.toml does not list in its {where}"
+            for module in places if name not in allowed else ():
+                assert module.startswith(free), (
+                    f"{module} imports {top}, which pyproject.toml does not list in its {where}"
+                )
+    for name, file in modules(SOURCE).items():
+        for item in imports_of(ast.parse(file.read_text()), f"fullrank.{name}"):
+            inner = item.target.removeprefix("fullrank.")
+            if inner.startswith(OF_THE_SERVICE) and not name.startswith(OF_THE_SERVICE):
+                assert item.lazy, f"{name} imports {inner}, and so packages of an extra: import it in a function"
 
 
 def test_every_extra_is_imported() -> None:
@@ -79,8 +97,8 @@ def test_every_extra_is_imported() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {(_name(line), extra) for extra, lines in project["optional-dependencies"].items() for line in lines}
-    imported = {DISTRIBUTIONS.get(top, top) for top in externals(SOURCE, lazy=True)}
-    assert [name for name, _ in sorted(extras) if name not in imported] == []
+    imported = {DISTRIBUTIONS.get(top, top) for lazy in (False, True) for top in externals(SOURCE, lazy=lazy)}
+    assert [name for name, _ in sorted(extras) if name not in imported | BY_NAME] == []
     assert {(DISTRIBUTIONS.get(top, top), extra) for top, extra in EXTRAS.items()} == extras
 
 

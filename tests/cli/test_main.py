@@ -74,7 +74,8 @@ def test_version(call: Call) -> None:
         (["prepare", "x.csv", "--out", "y", "--k-core", "five"], "usage", "'--k-core'"),
         (["encode", "x", "--out", "y", "--pca", "0"], "usage", "'--pca'"),
         (["evaluate", "x", "--reasoning-steps", "-1"], "usage", "'--reasoning-steps'"),
-        (["evaluate"], "usage", "missing argument 'RUN'"),
+        (["diagnose"], "usage", "missing argument 'RUN'"),
+        (["evaluate"], "no-run", "name a RUN, or --log DIR"),
         (["list", "recipes", "more"], "usage", "unexpected extra argument"),
     ],
 )

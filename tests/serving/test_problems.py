@@ -6,6 +6,7 @@ import ast
 import json
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from fullrank.core.errors import UserError
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Denied
+from fullrank.serving.messages import EventsRequest, RecommendRequest
 from fullrank.serving.problems import HIDDEN, INSIDE, STATUS, install, problem_of, without_places
 from messages import PASSED_ON, SOURCE, _codes
 
@@ -123,7 +125,7 @@ def app() -> Any:
         ("POST", "/v1/recommend?limit=7", b'{"k": 1}', 422, "invalid-list-length"),
         ("GET", "/v1/recommend", b"", 405, "method-not-allowed"),
         ("GET", "/none", b"", 404, "not-found"),
-        ("POST", "/none", b"", 403, "admin-off"),
+        ("POST", "/none", b"", 404, "not-found"),
     ],
 )
 def test_an_app_that_it_is_installed_in(method: str, path: str, body: bytes, status: int, code: str | None) -> None:
@@ -199,3 +201,35 @@ def test_every_code_is_one_that_is_raised() -> None:
     )
     made = {"invalid-json", "unknown-version"}  # from pydantic, and from unknown()
     assert [code for code in sorted({*HIDDEN, *STATUS} - made) if f'"{code}"' not in text] == []
+
+
+def test_a_field_that_is_not_there_is_told_beside_those_that_are() -> None:
+    with pytest.raises(ValidationError) as raised:
+        RecommendRequest.model_validate_json('{"history": [{"item": 1, "tme": 3}], "kk": 5}')
+    errors = {one["pointer"]: one["detail"] for one in problem_of(raised.value).errors}
+    assert set(errors) == {"#/history/0/tme", "#/kk"}  # and not that the event is no text either
+    assert "'time'" in errors["#/history/0/tme"] and "exclude" in errors["#/kk"]
+
+
+def test_milliseconds_are_told() -> None:
+    with pytest.raises(ValidationError) as raised:
+        EventsRequest.model_validate({"events": [{"user": 1, "item": 2, "time": 1_700_000_000_000}]})
+    told = problem_of(raised.value)
+    assert told.errors[0]["pointer"] == "#/events/0/time" and "1000" in told.detail
+
+
+def test_what_no_route_takes_is_no_matter_of_keys() -> None:
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+
+    app = FastAPI()
+    app.post("/v1/recommend")(lambda: {})
+    app.post("/v1/versions/check")(lambda: {})
+    install(app)
+    app.add_middleware(Guard, access=Access(None))
+    client = TestClient(app)
+    codes = {
+        (method, path): client.request(method, path).json()["code"]
+        for method, path in [("POST", "/v1/recomend"), ("PUT", "/v1/recommend"), ("POST", "/v1/versions/check")]
+    }
+    assert list(codes.values()) == ["not-found", "method-not-allowed", "admin-off"]

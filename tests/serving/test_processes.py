@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -150,3 +151,10 @@ def test_a_port_that_is_taken_is_told(shop: Shop) -> None:
         words = [sys.executable, "-m", "fullrank", "serve", str(shop.run.path), "--port", port, "--store", "memory:"]
         found = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert found.returncode == 2 and "cannot listen" in found.stderr
+
+
+def test_why_several_processes_do_not_start_is_one_sentence(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "fullrank", "serve", "nowhere", "--port", "0", "--workers", "2", "--json"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert found.returncode == 2 and json.loads(found.stdout)["code"] == "no-version"
+    assert "Traceback" not in found.stderr

@@ -170,6 +170,11 @@ def test_what_cannot_be_done_is_told(service: Client, call: tuple[Any, ...], cod
     assert code_of(service, *call) == code
 
 
+def test_an_event_of_the_future_is_refused(service: Client) -> None:
+    event = {"user": "ann", "item": "i3", "time": time.time() + 10 * 86_400}
+    assert code_of(service, "POST", "/v1/events", {"events": [event]}) == "time-in-future"
+
+
 def test_operations(service: Client) -> None:
     assert service.call("GET", "/healthz") == {"status": "ok"}
     assert service.call("GET", "/readyz")["status"] == "ok"

@@ -108,7 +108,7 @@ def evaluate(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run, or compare two on the same users; or the answers that a service logged.
+    """Measure a run, two of them, or logged answers.
 
     Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20. --set changes how
     they are computed; what it changes is named in the protocol. Of two runs it prints the difference on the same users,

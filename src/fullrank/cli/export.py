@@ -34,7 +34,7 @@ def export(
     data: MovedStore = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run as an ONNX graph, a torch program or a faiss index.
+    """Write a run for ONNX, torch or faiss.
 
     A recommender's graph takes histories and gives the k best items: the mask of seen and excluded items, and the
     selection, are inside. A ranking model's gives probabilities. The graph is kept only where it answers as the run

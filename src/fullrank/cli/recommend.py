@@ -123,7 +123,7 @@ def recommend(
         return
     assert run is not None
     for flag, given_too in (("--user", user_id), ("--key", key)):
-        if given_too is not None and "FULLRANK_KEY" not in os.environ:
+        if given_too is not None and not (flag == "--key" and "FULLRANK_KEY" in os.environ):
             raise UserError(f"{flag} is of a service, which --url names; leave it out", code="option-without-effect")
     if (history is None) == (histories is None):
         raise UserError(

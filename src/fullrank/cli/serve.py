@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fullrank.cli.options import AsJson, RunFolder, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output
-
-if TYPE_CHECKING:
-    pass
 
 SETTINGS = "fullrank.serving.settings:ServeSettings"
 FLAGS = {
@@ -33,7 +30,7 @@ def serve(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve a run over HTTP: lists, events, new items, a page.
+    """Serve lists of a run over HTTP, and a page.
 
     It listens on this machine alone unless --host says otherwise, which needs --keys (`fullrank keys`). Histories and
     items that are added lie in --store. Ctrl-C or SIGTERM answers what waits and leaves.
@@ -51,7 +48,12 @@ def serve(
     from fullrank.serving.server import check_service, run_server
 
     if check:
-        output.finish(check_service(made))
+        found = check_service(made)
+        output.say(
+            f"{found['version']} with {found['items']:,} items would answer at {found['address']}; the store: "
+            f"{found['store']}"
+        )
+        output.finish(found)
         return
     run_server(made, output.say)
     output.finish({"run": run, "stopped": True})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -13,9 +14,11 @@ from fastapi import FastAPI
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
+from fullrank.serving.failures import tell_failure
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
 from fullrank.serving.limits import HostRule, RateLimit
+from fullrank.serving.openapi import describe
 from fullrank.serving.page import Page
 from fullrank.serving.problems import install
 from fullrank.serving.routes import events, items, operations, recommend, versions
@@ -40,24 +43,29 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
         torch.set_num_threads(settings.threads)
         sys.setswitchinterval(SWITCH)
-        service = Service(settings, telemetry, tracing)
-        app.state.service = service
         try:
-            await service.open()
-            yield
+            app.state.service = service = Service(settings, telemetry, tracing)
+            try:
+                await service.open()
+                gc.collect()
+                gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
+                yield
+            finally:
+                await service.close()
         except UserError as error:
-            app.state.failure = error  # uvicorn would tell a traceback
+            app.state.failure = error
+            tell_failure(error)
             raise
-        finally:
-            await service.close()
 
     app = FastAPI(
         title="fullrank", version=__version__, summary="Recommendations from a trained model.", lifespan=life,
         docs_url=None, redoc_url=None,  # both load scripts of another host
+        generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
     for module in (recommend, events, items, versions, operations):
         module.add(app)
     install(app)
+    describe(app)
     app.state.page = page = Page()
     keys = None if settings.keys is None else Keys.open(settings.keys)
     app.add_middleware(

@@ -37,7 +37,7 @@ class Late(UserError):
 
 
 @dataclass(slots=True)
-class Job:
+class Queued:
     """A request in the queue."""
 
     answer: Callable[[Sequence[Any]], Sequence[Any]]
@@ -66,7 +66,7 @@ class Batcher:
         """Requests that have no answer yet."""
         self.shed = 0
         """Requests refused so far because the queue was full."""
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Queued | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -96,7 +96,7 @@ class Batcher:
             raise Overloaded(self.waiting)
         future: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1
-        self._jobs.put(Job(answer, group, ask, future, time.perf_counter()))
+        self._jobs.put(Queued(answer, group, ask, future, time.perf_counter()))
         return future
 
     async def call(self, work: Callable[[], Any]) -> Any:
@@ -108,7 +108,7 @@ class Batcher:
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1
-        self._jobs.put(Job(lambda asks: [work() for _ in asks], object(), None, future, inf))
+        self._jobs.put(Queued(lambda asks: [work() for _ in asks], object(), None, future, inf))
         return await future
 
     def _check_open(self) -> None:
@@ -122,7 +122,7 @@ class Batcher:
                 return
             self._answer(jobs)
 
-    def _take(self) -> list[Job] | None:
+    def _take(self) -> list[Queued] | None:
         """What queued, at most `most`; None once the queue is closed."""
         first = self._jobs.get()
         if first is None:
@@ -136,10 +136,10 @@ class Batcher:
             jobs.append(job)
         return jobs
 
-    def _answer(self, jobs: list[Job]) -> None:
+    def _answer(self, jobs: list[Queued]) -> None:
         started = time.perf_counter()
         waited = max(started - jobs[0].since, 0.0)
-        groups: dict[Hashable, list[Job]] = {}
+        groups: dict[Hashable, list[Queued]] = {}
         done: list[tuple[asyncio.Future[Any], Any]] = []
         for job in jobs:
             if job.future.cancelled():
@@ -173,7 +173,7 @@ class Batcher:
                 future.set_result(answer)
 
 
-def answers_of(jobs: list[Job]) -> list[Any]:
+def answers_of(jobs: list[Queued]) -> list[Any]:
     """The answers of one group. Where the batch fails, each request is tried alone, so one cannot spoil the others."""
     try:
         found = list(jobs[0].answer([job.ask for job in jobs]))

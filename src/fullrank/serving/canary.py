@@ -175,7 +175,7 @@ def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
     return found
 
 
-def check_files(path: Path) -> list[Check]:
+def check_run_files(path: Path) -> list[Check]:
     """Whether the files of a run are as they were written, and the run one that recommends."""
     try:
         found = verify(path)

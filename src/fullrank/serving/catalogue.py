@@ -52,7 +52,6 @@ class LiveItems:
         expired = content.expires_at <= now
         self.barred = content.retired.copy()
         self.barred[content.expiring[expired]] = True
-        self.barred.flags.writeable = False
         self.any_barred = bool(self.barred.any())
         self.next_expiry = float(content.expires_at[~expired].min(initial=inf))
         """Seconds since 1970 at which `at` gives another snapshot."""
@@ -129,7 +128,6 @@ class LiveItems:
                 self._masks.move_to_end(key)
                 return found
         made = refused_by(self._content.values, filters) | self.barred
-        made.flags.writeable = False
         with self._lock:
             found = self._masks.setdefault(key, made)  # of two threads that made it the first one's is kept
             while len(self._masks) > max(LEAST_MASKS, min(MOST_MASKS, MASK_BYTES // self.size)):

@@ -185,7 +185,8 @@ class ItemGrowth:
         if not text or titles is None:
             lacks = "it has no title" if not text else "the run's items have no titles to compare with"
             raise UserError(
-                f"item {one.id!r} has nothing to make a vector of, since {lacks}: name items that it is like (like)",
+                f"item {one.id!r} is new and has nothing to make a vector of, since {lacks}: "
+                f"{'give a title, or ' if not text else ''}name items that it is like (like)",
                 code="nothing-to-start-from",
             )
         if near is None:

@@ -47,6 +47,8 @@ CLIENT_GONE = 499
 """Status in metrics and log of a request whose client left before the answer."""
 UNMATCHED = "unmatched"
 """Route in metrics and log of a request that none of the app's routes took, or that was refused before."""
+FULL = 2
+"""Value of `starlette.routing.Match.FULL`: path and method are a route's."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -164,7 +166,10 @@ class Guard:
         if root:
             path = path.removeprefix(root)
         try:
-            key = self.access.check(headers.get(b"authorization"), scope_of(method, path))
+            needed = scope_of(method, path)
+            if needed == "admin" and not _is_routed(scope):
+                needed = None  # the app says that there is no such route, which no key would change
+            key = self.access.check(headers.get(b"authorization"), needed)
         except UserError:
             self._count(scope, None)  # a caller who tries keys has a rate too
             raise
@@ -194,6 +199,12 @@ class Guard:
             self.telemetry.request(route, scope["method"], status, spent)
         if self.access_log is not None:
             self.access_log.add(scope, route, status, spent)
+
+
+def _is_routed(scope: Scope) -> bool:
+    """Whether the app has a route for a request."""
+    router = getattr(scope.get("app"), "router", None)
+    return router is None or any(route.matches(scope)[0].value == FULL for route in router.routes)
 
 
 SHED = {

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from fullrank.core.bounds import MOST_PARTS, MOST_TIME
+from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.errors import UserError
 
+LATEST = 10**11
+"""Latest time, in seconds: milliseconds of any day since March 1973 lie behind it."""
+BOUNDS: dict[str, Any] = {"minimum": -LATEST, "maximum": LATEST}
 MOST_IDS = 100_000
 """Ids in one list of a request."""
 Text = Annotated[StrictStr, Field(min_length=1, max_length=512)]
@@ -19,7 +23,20 @@ Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Id = Whole | Text
 """An external id as the data had it; a number and its text are the same id."""
 Ids = Annotated[list[Id], Field(max_length=MOST_IDS)]
-Moment = Annotated[float, Field(ge=-MOST_TIME, le=MOST_TIME, allow_inf_nan=False)]
+
+
+def _seconds(given: float) -> float:
+    """Raises `UserError` for milliseconds, which JavaScript's clock gives."""
+    if abs(given) > LATEST:
+        raise UserError(
+            f"a time is in seconds since 1970, at most {LATEST:,} (the year 5138); milliseconds are to be divided by "
+            "1000",
+            code="not-seconds",
+        )
+    return given
+
+
+Moment = Annotated[float, Field(allow_inf_nan=False, json_schema_extra=BOUNDS), AfterValidator(_seconds)]
 """Seconds since 1970."""
 Scalar = StrictBool | Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
     StrictStr, Field(max_length=4096)
@@ -62,7 +79,7 @@ class RecommendRequest(Body):
     """Whose stored history is read (unless `history` is given), and whose features the ranker reads."""
     history: Annotated[list[Id | PastEvent], Field(max_length=MOST_IDS)] | None = None
     """Items, oldest first; used in place of the stored ones."""
-    k: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    k: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10
     """Length of the list."""
     exclude: Ids | None = None
     """Items that are not to be shown."""
@@ -75,13 +92,13 @@ class RecommendRequest(Body):
     context: Columns | None = None
     """Fields of this request that the ranker reads, such as the hour."""
     reasoning: Reasoning | None = None
-    explain: bool = False
+    explain: StrictBool = False
     """Whether to say which events of the history an item is like, and where attention went."""
-    titles: bool = False
+    titles: StrictBool = False
     """Whether items come with their titles."""
     version: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The version that answers; by default the one that the user's share of the split says."""
-    ranker: bool | None = None
+    ranker: StrictBool | None = None
     """False leaves the ranker out."""
 
 
@@ -122,7 +139,7 @@ class ItemChange(Body):
     """Values of its columns."""
     like: Annotated[list[Id], Field(min_length=1, max_length=100)] | None = None
     """Known items that it is like: its first vector is the mean of theirs."""
-    retired: bool | None = None
+    retired: StrictBool | None = None
     """Whether it is no longer shown."""
     expires_at: Moment | None = None
     """Seconds since 1970 from which it is no longer shown; null: never."""

@@ -106,7 +106,7 @@ class ServedModel:
         predictor, items = old.items.with_documents(old.predictor, documents, time.time(), strict=strict)
         ranker = old.ranker
         if ranker is not None and items.catalog is not old.items.catalog:
-            ranker = ranker.extended(items.catalog)
+            ranker = ranker.with_items(items.catalog, items.changed_since(old.items))
         finder = old.finder if predictor is old.predictor else old.finder.with_items(predictor)
         return State(predictor, items, finder, ranker, documents)
 

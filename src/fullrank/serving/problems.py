@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fullrank.core.errors import UserError, middle_cut
+from fullrank.core.errors import UserError, did_you_mean, middle_cut
 from fullrank.core.log import logger
 from fullrank.core.spec import MEMBER
 
@@ -63,6 +63,8 @@ HIDDEN = frozenset(
 """Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""
 DETAILS = {"store-unavailable": "the store of histories cannot be reached at the moment; try again"}
 """Codes whose own sentence is for the log, and what is told in its place."""
+UNROUTED = ("not-found", "method-not-allowed")
+"""Codes of a request that no route takes."""
 INSIDE = "the service could not do this; its log tells why, under the request_id"
 _PLACES = re.compile(
     r"""(?<=['"])~?/(?!v1/)[^'"]+"""  # '/in/quotes'
@@ -100,7 +102,7 @@ def problem_of(error: BaseException, *, method: str = "POST", request_id: str | 
     if isinstance(error, UserError):
         return _of_user_error(error, method, request_id)
     if isinstance(error, ValidationError):
-        return _of_validation(error.errors(include_url=False, include_input=False))
+        return _of_validation(error.errors(include_url=False, include_input=False), error.title)
     if callable(getattr(error, "errors", None)):  # FastAPI's RequestValidationError
         return _of_validation(error.errors())  # type: ignore[attr-defined]
     status, detail = getattr(error, "status_code", None), getattr(error, "detail", None)
@@ -122,6 +124,10 @@ def install(app: Any) -> None:
     async def tell(request: Request, error: Exception) -> Response:
         request_id = request.scope.get("state", {}).get("request_id")
         told = problem_of(error, method=request.method, request_id=request_id)
+        if told.code in UNROUTED:
+            allowed = f" (allowed: {told.headers['Allow']})" if "Allow" in told.headers else ""
+            where = middle_cut(request.url.path)
+            told = replace(told, detail=f"no {request.method} at {where}{allowed}: /openapi.json lists all routes")
         return Response(told.encoded(request_id), told.status, dict(told.headers), CONTENT_TYPE)
 
     for kind in (RequestValidationError, HTTPException):
@@ -163,16 +169,20 @@ def _of_status(status: int, detail: Any, headers: Mapping[str, str]) -> ProblemD
     return ProblemDetails(status, code, told, headers=dict(headers))
 
 
-def _of_validation(mistakes: Iterable[Mapping[str, Any]]) -> ProblemDetails:
+def _of_validation(mistakes: Iterable[Mapping[str, Any]], model: str = "") -> ProblemDetails:
     found: dict[tuple[str, str], list[str]] = {}
     unread = False
     for mistake in mistakes:
         unread = unread or mistake.get("type") == "json_invalid"
         where = _where(mistake.get("loc", ()), in_body=mistake.get("type") != "json_invalid")
         sentences = found.setdefault(where, [])
-        sentence = _sentence(mistake)
+        sentence = _sentence(mistake, model)
         if sentence not in sentences:
             sentences.append(sentence)
+    # Of a union, the member that fits but for something inside it says more than "or a text, or a number".
+    inner = [name for place, name in found if place == "body"]
+    for name in [name for name in inner if name != "#" and any(other.startswith(f"{name}/") for other in inner)]:
+        del found["body", name]
     errors = tuple(
         ({"pointer": name} if place == "body" else {"parameter": name, "in": place}) | {"detail": "; or ".join(told)}
         for (place, name), told in list(found.items())[:MOST_ERRORS]
@@ -195,27 +205,48 @@ def _where(loc: Iterable[Any], in_body: bool) -> tuple[str, str]:
 
 def _is_member(part: str) -> bool:
     """Whether a step of the way to a mistake is no step in the body, but what pydantic calls a member of a union."""
-    return MEMBER.fullmatch(part) is not None or part in _models()
+    return MEMBER.fullmatch(part) is not None or part == "bool" or part in _models()
 
 
 @cache
-def _models() -> frozenset[str]:
-    """Names of all pydantic models, by which members of a union are called."""
+def _models() -> dict[str, type[BaseModel]]:
+    """All pydantic models by their names, by which members of a union are called."""
     found, front = set[type](), [BaseModel]
     while front:
         for kind in front.pop().__subclasses__():
             if kind not in found:
                 found.add(kind)
                 front.append(kind)
-    return frozenset(kind.__name__ for kind in found)
+    return {kind.__name__: kind for kind in found}
 
 
-def _sentence(mistake: Mapping[str, Any]) -> str:
+def _unknown(model: str, loc: Sequence[Any]) -> str:
+    """What a key that a body does not have is told: the keys that it has."""
+    kind = _models().get(model)
+    for part in loc[:-1]:
+        if kind is not None and isinstance(part, str) and not _is_member(part):
+            kind = _inside(kind.model_fields[part].annotation) if part in kind.model_fields else None
+    if kind is None:
+        return "there is no such field"
+    names = [field.alias or name for name, field in kind.model_fields.items()]
+    return f"there is no such field{did_you_mean(loc[-1], names)} (allowed: {', '.join(names)})"
+
+
+def _inside(annotation: Any) -> type[BaseModel] | None:
+    """The model that an annotation names somewhere."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((kind for one in get_args(annotation) if (kind := _inside(one)) is not None), None)
+
+
+def _sentence(mistake: Mapping[str, Any], model: str) -> str:
     """What pydantic says is wrong, or a `UserError` of ours inside; never the value that was given."""
     inner = (mistake.get("ctx") or {}).get("error")
     if isinstance(inner, UserError):
         return without_places(middle_cut(str(inner), MOST_DETAIL))
     if mistake.get("type") == "json_invalid":
         return f"the body is not JSON ({middle_cut(str(inner), MOST_DETAIL)})" if inner else "the body is not JSON"
+    if mistake.get("type") == "extra_forbidden":
+        return _unknown(model, mistake["loc"])
     text = str(mistake.get("msg", "it is not valid")).removeprefix("Value error, ")
     return without_places(middle_cut(text[:1].lower() + text[1:], MOST_DETAIL))

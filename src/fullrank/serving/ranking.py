@@ -49,7 +49,7 @@ class ServedRanker:
         device = resolve_device(settings.device)
         stage.model.to(device).eval()
         made = cls(stage, user, item, _no_items(), str(device), run)
-        return made.extended(catalog)
+        return made.with_items(catalog)
 
     of_items: frozenset[str] = frozenset()
     """What it reads of items."""
@@ -59,15 +59,18 @@ class ServedRanker:
         """What it reads of users and requests: the names that `features` and `context` may have."""
         return tuple(name for name in _names(self.stage) if name not in self.of_items and name != self.user)
 
-    def extended(self, catalog: Catalog) -> ServedRanker:
-        """The same with the items of another catalogue."""
-        columns = [name for name in _names(self.stage) if name != self.user and name in catalog.frame.columns]
-        columns = [name for name in columns if name not in ("item", "item_id")]
-        if self.item not in columns:
-            columns.append(self.item)
+    def with_items(self, catalog: Catalog, rows: Int[np.ndarray, "m"] | None = None) -> ServedRanker:
+        """The same with the items of another catalogue; `rows` are those that differ (None: all)."""
+        names = [name for name in _names(self.stage) if name in catalog.columns and name not in (self.user, self.item)]
+        columns = [*names, self.item]
+        if rows is None or frozenset(columns) != self.of_items:
+            rows, before = np.arange(catalog.size), None
+        else:
+            before = self.items
         found = [catalog.ids.alias(self.item) if name == self.item else catalog.frame[name] for name in columns]
-        encoded = encode_fields(self.stage.encoder, found, catalog.size, "the items")
-        return replace(self, items=encoded, of_items=frozenset(columns))
+        encoded = encode_fields(self.stage.encoder, [one.gather(rows) for one in found], len(rows), "the items")
+        items = encoded if before is None else before.updated(rows, encoded)
+        return replace(self, items=items, of_items=frozenset(columns))
 
     def order(
         self, asks: Sequence[Ask], ids: Int[np.ndarray, "B C"], scores: Float[np.ndarray, "B C"], blend: float

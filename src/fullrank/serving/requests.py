@@ -108,4 +108,5 @@ def whole_number(text: str) -> int | str:
 def check_most(name: str, given: int, most: int) -> None:
     """Raise `UserError` where a request asks for more than the service gives."""
     if given > most:
-        raise UserError(f"{name} has {given:,}, and this service takes at most {most:,}", code="too-many")
+        told = f"{name} is {given:,}" if name in ("k", "limit") else f"there are {given:,} {name}"
+        raise UserError(f"{told}, and this service takes at most {most:,}", code="too-many")

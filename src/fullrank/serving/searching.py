@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from fullrank.run import Run
 from fullrank.serving.card import sample_histories
 from fullrank.serving.settings import ServeSettings
 
+if TYPE_CHECKING:
+    from fullrank.serving.export.session import ExportedModel
+
 Masks = Sequence[Bool[np.ndarray, "V"] | None]
 Found = tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"], Int[np.ndarray, "B"] | None]
 """Scores and item numbers, best first, with -inf and -1 in empty places; and the steps that a reasoner took."""
@@ -48,6 +51,8 @@ class Finder:
     index: VectorIndex | None = None
     decode: Search | None = None
     """The search of a model that generates semantic ids."""
+    graph: ExportedModel | None = None
+    """An export of the model, which answers what its graph can: requests without filters, for the run's own items."""
 
     @classmethod
     def open(cls, run: Run, predictor: Predictor, settings: ServeSettings) -> Finder:
@@ -60,7 +65,7 @@ class Finder:
             if settings.search == "index":
                 raise _no_vectors(predictor)
             return cls(predictor, decode=search_of(predictor.model, predictor.decoding, BLOCK))
-        made = cls(predictor, FastEncoder.of(predictor.model))
+        made = cls(predictor, FastEncoder.of(predictor.model), graph=_graph(run, settings))
         large = predictor.catalog.size >= settings.index_from
         if settings.search == "index" or (settings.search == "auto" and large and _has_vectors(predictor)):
             return replace(made, index=_index(run, made, settings))
@@ -93,7 +98,9 @@ class Finder:
         """What is known of the search, as plain data."""
         if self.index is not None:
             return {"name": "index", **asdict(self.index.facts)}
-        return {"name": self.predictor.decoding.kind, "quick": self.fast is not None}
+        return {
+            "name": self.predictor.decoding.kind, "quick": self.fast is not None, "exported": self.graph is not None
+        }  # fmt: skip
 
     def __call__(
         self,
@@ -107,6 +114,10 @@ class Finder:
     ) -> Found:
         """The k best items of each history. `hidden` are the items that each is not shown, `masks` what its filters
         refuse, `barred` what nobody is shown (also given to `barring`)."""
+        if self.graph is not None and barred is None and not any(mask is not None for mask in masks):
+            quick = _by_graph(self.graph, self.predictor.catalog.size, items, times, k, hidden)
+            if quick is not None:
+                return quick
         if self.fast is not None and self.index is None:
             return (*self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks), None)
         filters = _filters(hidden, masks, barred)
@@ -137,6 +148,44 @@ class Finder:
         for at, scorer in parts:
             found[torch.from_numpy(at)] = scorer.vectors  # type: ignore[attr-defined]
         return found
+
+
+def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
+    """The export that the settings name. Versions that come later are other weights, and answer by themselves.
+
+    Raises `UserError` where it is none of the run that the service is started with.
+    """
+    if settings.exported is None or run.path.resolve() != Path(settings.run).resolve():
+        return None
+    from fullrank.serving.export.session import ExportedModel
+
+    opened = ExportedModel.open(settings.exported, settings.threads)
+    opened.exported.require_run(run)
+    return opened
+
+
+def _by_graph(
+    graph: ExportedModel,
+    size: int,
+    items: Sequence[Int[np.ndarray, "_"]],
+    times: Sequence[Int[np.ndarray, "_"]] | None,
+    k: int,
+    hidden: Sequence[Int[np.ndarray, "_"]],
+) -> Found | None:
+    """What the graph finds; None where it cannot: longer lists, items that were added, seen items that may be shown."""
+    if k > graph.k or size != graph.num_items:
+        return None
+    own = [row[-graph.max_length :] for row in items]
+    if graph.seen == "exclude" and any(not np.isin(row, hides).all() for row, hides in zip(own, hidden, strict=True)):
+        return None
+    rows = _jagged(own)
+    width = graph.length
+    moments = None
+    if graph.reads_times:
+        assert times is not None
+        moments = _jagged([row[-graph.max_length :] for row in times]).padded(width)
+    scores, ids = graph.answer(rows.padded(width), rows.lengths, moments, _jagged(hidden).padded(fill=-1))
+    return scores[:, :k], ids[:, :k], None
 
 
 def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
@@ -196,15 +245,16 @@ def _no_vectors(predictor: Predictor) -> UserError:
 def _histories(
     items: Sequence[Int[np.ndarray, "_"]], times: Sequence[Int[np.ndarray, "_"]] | None
 ) -> Histories:  # fmt: skip
-    lengths = np.array([len(one) for one in items], np.int64)
-    return Histories(
-        Jagged.from_lengths(np.concatenate(items), lengths), None if times is None else np.concatenate(times)
-    )
+    return Histories(_jagged(items), None if times is None else np.concatenate(times))
+
+
+def _jagged(rows: Sequence[Int[np.ndarray, "_"]]) -> Jagged:
+    return Jagged.from_lengths(np.concatenate(rows), np.array([len(row) for row in rows], np.int64))
 
 
 def _filters(hidden: Sequence[Int[np.ndarray, "_"]], masks: Masks, barred: Bool[np.ndarray, "V"] | None) -> Filters:
     """Rows with one mask are one group."""
-    excluded = Jagged.from_lengths(np.concatenate(hidden), np.array([len(one) for one in hidden], np.int64))
+    excluded = _jagged(hidden)
     groups: dict[int, tuple[list[int], np.ndarray]] = {}
     for row, mask in enumerate(masks):
         if mask is not None:

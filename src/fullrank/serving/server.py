@@ -8,12 +8,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
 
 from fullrank.core.errors import UserError
 from fullrank.serving.app import ENVIRONMENT, build_app
+from fullrank.serving.failures import quiet_failure, told_failure
 from fullrank.serving.keys import Keys
 from fullrank.serving.limits import check_exposure
 from fullrank.serving.settings import ServeSettings
@@ -37,17 +39,20 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
         config = uvicorn.Config(build_app(settings), **options)
     socket = _bound(config, settings)
     host, port = socket.getsockname()[:2]
-    say(f"serving {settings.run} at http://{host}:{port} (page: /, API: /openapi.json); stop with Ctrl-C")
+    shown = f"[{host}]" if ":" in host else host
+    started = partial(
+        say, f"serving {settings.run} at http://{shown}:{port} (page: /, API: /openapi.json); stop with Ctrl-C"
+    )
     if settings.workers > 1:
-        from uvicorn.supervisors import Multiprocess
+        from fullrank.serving.processes import Processes
 
-        with metrics_folder(settings.workers):
-            Multiprocess(config, sockets=[socket]).run()
+        with metrics_folder(settings.workers), told_failure() as failure:
+            processes = Processes(config, socket, started)
+            processes.run()
+            if processes.failed:
+                raise failure()
         return
-    server = _Server(config)
-    server.run(sockets=[socket])
-    if server.failure is not None:
-        raise server.failure
+    _Server(config, started).run(sockets=[socket])
 
 
 def uvicorn_options(host: str, port: int) -> dict[str, Any]:
@@ -75,6 +80,7 @@ def check_service(settings: ServeSettings) -> dict[str, Any]:
                 "version": found["version"],
                 "items": service.model.items.catalog.size,
                 "store": service.store.promise,
+                "address": f"http://{settings.host}:{settings.port}",
             }
         finally:
             await service.close()
@@ -83,9 +89,11 @@ def check_service(settings: ServeSettings) -> dict[str, Any]:
 
 
 class _Server(uvicorn.Server):
-    """Keeps the reason why the app did not start: uvicorn logs it and leaves with a status alone."""
+    """Says when it answers, and raises why it does not: uvicorn logs a traceback and leaves with a status alone."""
 
-    failure: BaseException | None = None
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]):
+        super().__init__(config)
+        self._say_started = started
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -95,11 +103,17 @@ class _Server(uvicorn.Server):
             self._captured_signals = [one for one in self._captured_signals if one != signal.SIGTERM]
 
     async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        if self.should_exit:
-            self.failure = getattr(getattr(self.config.app, "state", None), "failure", None) or UserError(
-                "the service did not start; the log says why", code="not-started"
-            )
+        """Open the app and listen. Raises `UserError` where the app cannot be opened."""
+        app: Any = self.config.app
+        with quiet_failure(app):
+            try:
+                await super().startup(sockets)
+            except SystemExit:
+                raise getattr(app.state, "failure", None) or UserError(
+                    "the service did not start; the log says why", code="not-started"
+                ) from None
+        if not self.should_exit:
+            self._say_started()
 
 
 def _bound(config: uvicorn.Config, settings: ServeSettings) -> Any:

@@ -36,6 +36,8 @@ from fullrank.serving.versions import Versions
 log = logger(__name__)
 POLL = 0.25
 """Seconds between two looks at what other processes wrote."""
+AHEAD = 86_400.0
+"""Seconds by which the clock of a caller may be ahead."""
 AGAIN = 5.0
 """Seconds until what could not be followed is tried again."""
 NO_SPAN = nullcontext()
@@ -82,6 +84,7 @@ class Service:
         """Open the store and the versions. Raises `UserError` where one of them cannot be."""
         self._loop = asyncio.get_running_loop()
         await self.store.open()
+        log.info(f"the store: {self.store.promise}")
         self.batcher.start()
         documents = await self.store.documents()
         self.items = {one.key: one.body for one in documents if one.kind == ITEM}
@@ -128,7 +131,7 @@ class Service:
             events = await self._stored(self.store.history(user, self.settings.history_most))
             history = [(event.item, event.time) for event in events]
         else:
-            check_most("history", len(history), self.settings.history_most)
+            check_most("events in history", len(history), self.settings.history_most)
         features = None
         if user is not None and model.state.ranker is not None and asked.ranker is not False:
             features = await self._stored(self.store.user(user))
@@ -157,6 +160,12 @@ class Service:
         events = []
         for one in asked.events:
             user, item = str(one.user), typed(one.item)
+            if one.time is not None and one.time > now + AHEAD:
+                raise UserError(
+                    f"the event of user {user!r} at {one.time:,.0f} lies in the future, and would stay the user's last "
+                    f"for long: send seconds since 1970 (now {now:,.0f}), or leave time out for now",
+                    code="time-in-future",
+                )
             key = one.event_id
             if key is None:  # the same event sent twice has the same id, where its time says that it is the same
                 key = token_hex(16) if one.time is None else _event_id(user, item, one.time)

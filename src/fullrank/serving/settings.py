@@ -46,12 +46,16 @@ class ServeSettings(Spec):
 
     search: Literal["auto", "exact", "index"] = "auto"
     """How items are found: every item is scored, or an index (faiss) is built; auto builds one from `index_from` on."""
-    index_from: int = Field(200_000, ge=1, le=MOST_COUNT)
+    index_from: int = Field(100_000, ge=1, le=MOST_COUNT)
     """Catalogue size from which `auto` builds an index."""
     recall: float = Field(0.98, ge=0, le=1)
     """Least recall@10 of the index against exact lists; below it the service does not start."""
     index_folder: str | None = None
     """Folder where indexes are kept between starts; null builds them at every start."""
+
+    exported: str | None = None
+    """Folder of an ONNX export of the run (`fullrank export RUN --to onnx`), by which ONNX Runtime answers requests
+    without filters; null answers all of them by torch."""
 
     max_batch: int = Field(64, ge=1, le=65536)
     """Most requests of one forward pass."""
@@ -102,5 +106,11 @@ class ServeSettings(Spec):
             raise UserError(
                 "canary is what a watched folder's new versions are checked on: give watch too, or leave it out",
                 code="setting-without-effect",
+            )
+        if self.store == "memory:" and self.workers > 1:
+            raise UserError(
+                f"the store memory: lies in one process, so {self.workers} processes would each answer from histories "
+                "and items of their own: give --store a file or redis://HOST:PORT, or --workers 1",
+                code="store-of-one-process",
             )
         return self

@@ -64,8 +64,10 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
         if inside is not None and (link := _link_outside(path, inside)):
             return VersionFolder(name, path, "refused", f"its file {link} is a link out of the watched folder")
         file = path / "manifest.json"
+        if not path.is_dir():
+            return VersionFolder(name, path, "waiting", "there is no such folder")
         if not file.is_file():
-            return VersionFolder(name, path, "waiting", "it has no manifest yet")
+            return VersionFolder(name, path, "waiting", "it is no run folder yet (it has no manifest.json)")
         there, data = file.stat().st_ctime, read_bytes(file)
         manifest = hashlib.sha256(data).hexdigest()
         sizes = [(entry.name, entry.stat()) for entry in sorted(os.scandir(path), key=lambda entry: entry.name)]

@@ -404,7 +404,8 @@ class Versions(OpenVersions, Generic[M]):
             if found is None:
                 errors += [f"{one.name}: {one.reason}" for one in newest if one.state != "whole"]
                 raise UserError(
-                    f"no version can be opened: {'; '.join(errors) or 'there is none'}; name a run that is whole",
+                    f"no version can be opened: {'; '.join(errors) or 'there is no run to open'} (what is served is a "
+                    "run of a recommender, a folder that `fullrank train` makes)",
                     code="no-version",
                 )
             self._apply(ActiveVersions((found,)))

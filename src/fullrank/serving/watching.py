@@ -24,8 +24,8 @@ from fullrank.serving.canary import (
     Check,
     RunOnModel,
     Verdict,
-    check_files,
     check_model,
+    check_run_files,
     read_canaries,
     sample_canaries,
 )
@@ -95,7 +95,11 @@ class Watcher:
         self.versions, self.folder, self.settings = versions, folder, settings
         self.base = None if base is None else Path(os.path.abspath(base))
         if folder is not None and not folder.is_dir():
-            raise UserError(f"{str(folder)!r}, which is to be watched, is no folder", code="not-a-folder")
+            raise UserError(
+                f"{str(folder)!r}, which is to be watched, is no folder; make it, or name the folder in which new runs "
+                "appear",
+                code="not-a-folder",
+            )
         if self.base is not None and folder is not None and (folder / self.base.name).is_dir():
             if not os.path.samefile(self.base, folder / self.base.name):
                 raise UserError(
@@ -157,7 +161,7 @@ class Watcher:
         share = Share(folder.name, folder.manifest, 1.0)
         self.checking = folder.name
         try:
-            checks = check_files(folder.path)
+            checks = check_run_files(folder.path)
             if all(check.ok for check in checks):
                 checks += self._check_open(share)
             spent = round(time.perf_counter() - begun, 3)

@@ -1,0 +1,210 @@
+"""Forms of answers: what the bodies of the service hold, as the OpenAPI document tells it.
+
+Answers are not read through these: that would cost as much as a small model's answer. A test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+ItemId = int | str
+Band = Literal["head", "middle", "tail"]
+
+
+class Form(BaseModel):
+    """Base of every form. A later release may add members, so a client passes over those that it does not know."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Like(Form):
+    item: ItemId
+    title: str | None
+    similarity: float
+
+
+class Place(Form):
+    """One place of a list."""
+
+    item: ItemId
+    score: float
+    title: str | None = None
+    """With `titles` or `explain`, as are the two that follow."""
+    popularity: Band | None = None
+    """Which third of the training events it belongs to, the most popular items first."""
+    because: list[Like] | None = None
+    """With `explain`: events of the history that it is like."""
+
+
+class Attended(Form):
+    item: ItemId
+    title: str | None
+    shares: list[float]
+    """Layer by layer, the share of attention that this event got."""
+
+
+class RecommendAnswer(Form):
+    """A list, best first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "request_id": "1305ef6c1a-6", "version": "sasrec", "source": "model", "ranked": False,
+                    "items": [{"item": "B004ZT0SSG", "score": 12.2}],
+                }
+            ]
+        }
+    )  # fmt: skip
+    request_id: str
+    version: str
+    """The version that answered."""
+    source: Literal["model", "popular"]
+    """`popular` where the history holds no item that the model knows."""
+    ranked: bool
+    """Whether the ranker put the list in order."""
+    items: list[Place]
+    steps: int | None = None
+    """Steps that a reasoner took, where it stops by itself."""
+    attention: list[Attended] | None = None
+    """With `explain`: the last events of the history and the attention that each got."""
+
+
+class Mistake(Form):
+    pointer: str | None = None
+    """JSON pointer into the body."""
+    parameter: str | None = None
+    detail: str
+
+
+class Problem(Form):
+    """An error (RFC 9457). A program goes by `code`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str | None
+    errors: list[Mistake] | None = None
+
+
+class BatchAnswer(Form):
+    answers: list[RecommendAnswer | Problem]
+    """In the order of the requests."""
+
+
+class EventsAnswer(Form):
+    stored: int
+    duplicates: int
+    """Events that were known already."""
+    unknown_items: list[ItemId]
+    """Items that the version which answers does not have; their events are stored all the same."""
+
+
+class PastAnswer(Form):
+    item: ItemId
+    time: float
+    title: str | None
+
+
+class HistoryAnswer(Form):
+    user: str
+    events: list[PastAnswer]
+    """Oldest first."""
+
+
+class UserAnswer(Form):
+    user: str
+    features: dict[str, Any]
+
+
+class ForgottenAnswer(Form):
+    user: str
+    events: int
+    """Events that were deleted."""
+    features: bool
+    """Whether there were features."""
+    answers: int
+    """Logged answers that were deleted."""
+
+
+class ItemAnswer(Form):
+    item: ItemId
+    title: str | None
+    popularity: Band
+    shown: bool
+    """False where it is retired or expired."""
+    columns: dict[str, Any]
+
+
+class FoundItems(Form):
+    items: list[ItemAnswer]
+
+
+class SimilarAnswer(Form):
+    item: ItemId
+    version: str
+    items: list[Place]
+
+
+class TakenItem(Form):
+    item: ItemId
+    new: bool
+    origin: str
+    """What its vector was made of: `trained`, or one of `like`, `features`, `title`."""
+    neighbours: list[ItemId]
+    """The items that its first vector was made from."""
+
+    model_config = ConfigDict(alias_generator=lambda name: "from" if name == "origin" else name)
+
+
+class TakenItems(Form):
+    items: list[TakenItem]
+
+
+class Alive(Form):
+    status: Literal["ok"]
+
+
+class Ready(Form):
+    status: Literal["ok", "degraded", "starting"]
+    problems: list[str] | None = None
+    version: str | None = None
+    items: int | None = None
+    store: str | None = None
+    """What survives once an event was acknowledged."""
+
+
+class Version(Form):
+    name: str
+    state: str
+    share: float
+    open: bool
+    reason: str
+    verdict: dict[str, Any] | None
+
+
+class VersionsAnswer(Form):
+    active: str
+    split: dict[str, float]
+    previous: dict[str, float] | None
+    watching: bool
+    auto_activate: bool
+    checking: str | None
+    detail: str | None
+    versions: list[Version]
+
+
+class Card(Form):
+    """Sizes, what the version can be asked, and its figures."""
+
+    version: str | None
+    recipe: str
+    parameters: int
+    items: int
+    has_ranker: bool
+
+    model_config = ConfigDict(extra="allow")

@@ -1,0 +1,59 @@
+"""The OpenAPI document: whole, and what the service answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from fullrank.serving.client import Client
+from fullrank.serving.openapi import ANSWERS
+
+
+@pytest.fixture(scope="module")
+def document(service: Client) -> dict[str, Any]:
+    found: dict[str, Any] = service.call("GET", "/openapi.json")
+    return found
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert named and named <= set(document["components"]["schemas"])
+
+
+def test_every_route_has_a_summary_an_answer_and_its_scope(document: dict[str, Any]) -> None:
+    routes = {(method, path): one for path, some in document["paths"].items() for method, one in some.items()}
+    assert set(ANSWERS) == set(routes) - {("get", "/metrics")}
+    names = [one["operationId"] for one in routes.values()]
+    assert len(set(names)) == len(names) and all(name.isidentifier() for name in names)
+    for (_, path), one in routes.items():
+        assert " " in one["summary"] and set(one["responses"]) == {"200", "default"}
+        assert ("security" in one) == path.startswith(("/v1", "/metrics"))
+
+
+def test_answers_have_the_form_that_is_told(service: Client) -> None:
+    service.add_events([{"user": "form", "item": "i7"}])
+    asked = {
+        ("post", "/v1/recommend"): {"user": "form", "k": 2, "explain": True},
+        ("post", "/v1/recommend:batch"): {"requests": [{"user": "form", "k": 2}, {}]},
+        ("post", "/v1/events"): {"events": [{"user": "form", "item": "i9"}]},
+        ("put", "/v1/users/{user}"): {"features": {"age": 3}},
+        ("post", "/v1/items"): {"items": [{"id": "i3", "retired": False}]},
+    }
+    for (method, path), form in ANSWERS.items():
+        if (method, path) in asked or method == "get":
+            where = path.format(user="form", item="i7")
+            body = service.call(method.upper(), where, asked.get((method, path)))
+            assert not unknown(form, body), (path, unknown(form, body))
+
+
+def unknown(form: type[BaseModel], body: Any) -> set[str]:
+    """Members of an answer, at its top, that its form does not name; checks all of it against the form."""
+
+    told = form.model_validate(body)
+    if form.model_config.get("extra") == "allow":
+        return set()
+    return set(body) - set(told.model_dump(by_alias=True))

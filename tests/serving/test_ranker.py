@@ -1,0 +1,89 @@
+"""A ranker behind the service: candidates in its order, with every filter, context and features of users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import fullrank as fr
+from fullrank.core.errors import UserError
+from fullrank.serving.client import Client
+from serving.conftest import Shop
+from serving.running import running
+
+HISTORY = ["i7", "i13", "i19"]
+
+
+@pytest.fixture(scope="module")
+def ranker(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A logistic regression on item, category and hour: soap is clicked in the morning, and no cream is."""
+    place, draw = tmp_path_factory.mktemp("ranker"), np.random.default_rng(0)
+    catalog = shop.run.catalog.frame
+    rows = draw.integers(0, len(catalog), 4000)
+    hours = draw.integers(0, 24, 4000)
+    category = catalog["category"].gather(rows).to_numpy()
+    chance = np.where(category == "cream", 0.02, np.where((category == "soap") & (hours < 12), 0.9, 0.4))
+    frame = pl.DataFrame({
+        "user_id": [f"u{n}" for n in draw.integers(0, 50, 4000)], "item_id": catalog["item_id"].gather(rows),
+        "category": category, "morning": np.where(hours < 12, "yes", "no"), "label": (draw.random(4000) < chance) * 1,
+    })  # fmt: skip
+    store = fr.prepare_impressions(
+        frame, place / "clicks", schema={"fields": ["item_id", "category", "morning"], "group": "user_id"}
+    )
+    fr.train("lr", store, place / "lr", set=["training.max_epochs=6", "training.lr=0.1"])
+    return place / "lr"
+
+
+@pytest.fixture(scope="module")
+def ranked(shop: Shop, ranker: Path) -> Iterator[Client]:
+    with running(run=str(shop.run.path), ranker=str(ranker), candidates=60) as client:
+        yield client
+
+
+def test_the_order_is_the_cascade_s(ranked: Client, shop: Shop, ranker: Path) -> None:
+    cascade = fr.Cascade(shop.run, ranker, user="user_id", item="item_id", users=pl.DataFrame({"user_id": ["u1"]}))
+    own = cascade.recommend([HISTORY], k=9, candidates=60, context={"morning": "yes"})
+    answer = ranked.recommend(history=HISTORY, k=9, context={"morning": "yes"})
+    assert answer["ranked"] and [one["item"] for one in answer["items"]] == own["item"].to_list()
+    assert [one["score"] for one in answer["items"]] == pytest.approx(own["score"].to_list(), abs=1e-5)
+
+
+def test_filters_hold_behind_the_ranker(ranked: Client) -> None:
+    for history in (HISTORY, []):
+        answer = ranked.recommend(
+            history=history, k=20, filters={"in_stock": True}, exclude=["i1", "i2", "i3"], context={"morning": "no"}
+        )
+        shown = [one["item"] for one in answer["items"]]
+        assert answer["ranked"] and len(shown) == 20, "full while enough items remain"
+        assert not set(shown) & {"i1", "i2", "i3", *history}
+        assert all(ranked.call("GET", f"/v1/items/{item}")["columns"]["in_stock"] for item in shown)
+    assert len(ranked.recommend(history=HISTORY, k=100)["items"]) == 100, "longer than the candidates"
+
+
+def test_context_and_features_reach_the_ranker(ranked: Client) -> None:
+    def scores(**more: object) -> list[float]:
+        return [one["score"] for one in ranked.recommend(history=HISTORY, k=10, **more)["items"]]
+
+    morning, evening = scores(context={"morning": "yes"}), scores(context={"morning": "no"})
+    assert all(one > other for one, other in zip(morning, evening, strict=True))
+    ranked.put_user("early", {"morning": "yes"})
+    assert scores(user="early") == pytest.approx(morning) and scores(user="late") != pytest.approx(morning)
+    assert scores(user="early", context={"morning": "no"}) == pytest.approx(evening), "the request knows better"
+    assert not ranked.recommend(history=HISTORY, k=3, ranker=False)["ranked"]
+    for wrong in ({"context": {"mornin": "yes"}}, {"context": {"category": "soap"}}):
+        with pytest.raises(UserError) as refused:
+            ranked.recommend(history=HISTORY, k=3, **wrong)
+        assert refused.value.code == "unknown-context-field"
+
+
+def test_new_items_and_columns_reach_the_ranker(ranked: Client) -> None:
+    first = ranked.recommend(history=HISTORY, k=1, titles=True, context={"morning": "yes"})["items"][0]["item"]
+    ranked.put_items([{"id": first, "features": {"category": "cream"}}])
+    assert first != ranked.recommend(history=HISTORY, k=1, context={"morning": "yes"})["items"][0]["item"]
+    ranked.put_items([{"id": "dear", "like": [first], "features": {"category": "soap", "in_stock": True}}])
+    shown = ranked.recommend(history=HISTORY, k=60, context={"morning": "yes"})["items"]
+    assert "dear" in [one["item"] for one in shown]
