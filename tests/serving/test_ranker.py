@@ -84,6 +84,7 @@ def test_new_items_and_columns_reach_the_ranker(ranked: Client) -> None:
     first = ranked.recommend(history=HISTORY, k=1, titles=True, context={"morning": "yes"})["items"][0]["item"]
     ranked.put_items([{"id": first, "features": {"category": "cream"}}])
     assert first != ranked.recommend(history=HISTORY, k=1, context={"morning": "yes"})["items"][0]["item"]
-    ranked.put_items([{"id": "dear", "like": [first], "features": {"category": "soap", "in_stock": True}}])
+    near = ranked.recommend(history=HISTORY, k=1, ranker=False)["items"][0]["item"]
+    ranked.put_items([{"id": "dear", "like": [near], "features": {"category": "soap", "in_stock": True}}])
     shown = ranked.recommend(history=HISTORY, k=60, context={"morning": "yes"})["items"]
     assert "dear" in [one["item"] for one in shown]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
+from fullrank.core.readers import read_json_text
 from fullrank.serving.failures import tell_failure
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
@@ -84,5 +83,4 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
 def from_environment() -> FastAPI:
     """The app of one process of several, started by uvicorn."""
-    tree: dict[str, Any] = json.loads(os.environ[ENVIRONMENT])
-    return build_app(ServeSettings.parse(tree))
+    return build_app(ServeSettings.parse(read_json_text(os.environ[ENVIRONMENT])))

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import urllib3
 
 from fullrank.core.errors import UserError, brief
+from fullrank.core.readers import read_json_text
 
 
 class Client:
@@ -74,8 +75,8 @@ class Client:
                 code="service-unreachable",
             ) from None
         try:
-            tree = json.loads(found.data)
-        except ValueError:
+            tree = read_json_text(found.data)
+        except UserError:
             raise UserError(
                 f"{self.url}{path} answered with status {found.status} and no JSON; is it a fullrank service?",
                 code="not-a-service",

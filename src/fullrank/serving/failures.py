@@ -6,7 +6,6 @@ of several processes each leaves it in a file, and their parent raises the first
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
+from fullrank.core.readers import read_json
 
 FILE = "FULLRANK_SERVE_FAILURE"
 """Variable that names the file in which a process of several says why it did not start."""
@@ -46,7 +46,7 @@ def told_failure() -> Iterator[Callable[[], UserError]]:
         def read() -> UserError:
             if not file.exists():
                 return UserError("a process of the service did not start; the log says why", code="not-started")
-            told = json.loads(file.read_text())
+            told = read_json(file)
             return UserError(told["sentence"], code=told["code"])
 
         os.environ[FILE] = str(file)
