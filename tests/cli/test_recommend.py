@@ -133,3 +133,9 @@ def test_events_without_a_user_are_refused(refuses: Refuses, shop: Path, tmp_pat
         "1 of 2",
         "'user_id'",
     )
+
+
+def test_a_service_is_not_asked_by_options_of_a_run(refuses: Refuses) -> None:
+    for option in (("--unknown", "error"), ("--device", "cpu"), ("--user-col", "u")):
+        words = ("recommend", "--url", "http://127.0.0.1:1", "--history", "i1", *option)
+        refuses("option-without-effect", words, option[0])

@@ -142,3 +142,11 @@ def test_values_that_a_column_cannot_hold() -> None:
         pl.Float64(), None, None, pl.Boolean(),
     )  # fmt: skip
     assert type_of("n", ["a"]) == pl.List(pl.String) and "day" not in column_kinds(COLUMNS)
+
+
+def test_dates_are_neither_filtered_by_nor_set() -> None:
+    dates = pl.Series("added", ["2024-01-01"]).str.to_date()
+    with refused("column-not-filtered"):
+        refused_by({"added": dates}, {"added": "2024-01-01"})
+    with refused("wrong-column-type"):
+        cell("added", "2024-01-01", dates.dtype)

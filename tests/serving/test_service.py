@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 import fullrank as fr
 from fullrank.core.errors import UserError
 from fullrank.serving.client import Client
-from serving.conftest import Shop
+from fullrank.serving.messages import Reasoning, RecommendRequest
+from fullrank.serving.model import ServedModel
+from fullrank.serving.settings import ServeSettings
+from serving.conftest import SMALL, Shop
 
 HISTORY = ["i7", "i13", "i19"]
 
@@ -186,3 +190,21 @@ def test_operations(service: Client) -> None:
     assert page.status == 200 and b"<html" in page.data and "script-src" in page.headers["content-security-policy"]
     metrics = service._pool.request("GET", service.url + "/metrics")
     assert metrics.status == 200 and b"fullrank" in metrics.data
+
+
+def test_balancers_may_ask_for_the_head(service: Client) -> None:
+    assert service._pool.request("HEAD", service.url + "/readyz").status == 200
+
+
+def test_one_request_does_not_reason_for_long(shop: Shop, tmp_path: Path) -> None:
+    run = fr.train("plr", shop.store, tmp_path / "plr", set=SMALL)
+    settings = ServeSettings.parse({"run": str(run.path), "steps_most": 3})
+    model = ServedModel.open(run.path, "plr", settings, {})
+
+    def asked(steps: int) -> Any:
+        return model.read(RecommendRequest(reasoning=Reasoning(steps=steps)), [("i1", None)])
+
+    assert asked(3).budget.steps == 3
+    with pytest.raises(UserError) as raised:
+        asked(4)
+    assert raised.value.code == "too-many"

@@ -186,6 +186,14 @@ def recommend(
 def _check_remote(context: typer.Context, **local: Any) -> None:
     """Raise `UserError` for options that a service is not asked by."""
     wrong = [f"--{name}" for name, value in local.items() if value is not None]
+    flags = {
+        "unknown": "--unknown", "empty": "--empty", "untimed": "--untimed", "user": "--user-col", "item": "--item-col",
+        "when": "--time-col", "time_unit": "--time-unit", "device": "--device",
+    }  # fmt: skip
+    for name, flag in flags.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            wrong.append(flag)
     wrong += [f"--{path.replace('.', '-')}" for path in given(context)]
     if wrong:
         raise UserError(

@@ -58,9 +58,14 @@ def cell(name: str, value: Any, dtype: Any) -> Any:
             return value
         except (TypeError, OverflowError, pl.exceptions.PolarsError):
             fits = False
-    what = "cannot be changed" if kind is None else f"holds {'lists of ' * listed}{_WORDS[kind]}"
+    if kind is None:
+        raise UserError(
+            f"{name}={brief(value, 80)}: the column {name!r} holds {dtype}, which cannot be set here: leave it out",
+            code="wrong-column-type",
+        )
     raise UserError(
-        f"{name}={brief(value, 80)}: the column {name!r} {what} ({dtype}); give such a value, or null for none",
+        f"{name}={brief(value, 80)}: the column {name!r} holds {'lists of ' * listed}{_WORDS[kind]} ({dtype}); give "
+        "such a value, or null for none",
         code="wrong-column-type",
     )
 
@@ -100,7 +105,7 @@ def refused_by(columns: Mapping[str, pl.Series], filters: Mapping[str, Any]) -> 
     for name, wanted in filters.items():
         if name not in columns:
             raise UserError(
-                f"the items have no column {brief(name, 80)}{did_you_mean(name, columns)} to filter by (columns: "
+                f"the items have no column {brief(name, 80)} to filter by{did_you_mean(name, columns)} (columns: "
                 f"{', '.join(columns) or 'none'})",
                 code="unknown-column",
             )
@@ -120,7 +125,11 @@ def canonical_filter(wanted: Any) -> Any:
 def _fits(column: pl.Series, wanted: Any) -> Bool[np.ndarray, "V"]:
     name, (kind, listed) = column.name, kind_of(column.dtype)
     if kind is None:
-        raise UserError(f"the column {name!r} is {column.dtype}, which is not filtered by", code="column-not-filtered")
+        raise UserError(
+            f"the column {name!r} holds {column.dtype}, which is not filtered by: columns of text, numbers, true or "
+            "false, and lists of text or numbers are; prepare the store with it as one of these",
+            code="column-not-filtered",
+        )
     if listed:
         lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
         lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)

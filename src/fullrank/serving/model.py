@@ -22,7 +22,7 @@ from fullrank.data.histories import Histories
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget, reasoner_of
 from fullrank.run import Run
 from fullrank.serving.catalogue import LiveItems
 from fullrank.serving.explain import explain_lists
@@ -60,6 +60,7 @@ class ServedModel:
         self._barring: tuple[State, LiveItems, Finder] | None = None
         self.numbers = ItemNumbers(state.items.ids)
         self.reads_times = bool(getattr(state.predictor.model, "reads_times", False))
+        self._own_steps = getattr(reasoner_of(state.predictor.model), "steps", 0)
         self.allows_empty = bool(getattr(state.predictor.model, "allows_empty", False))
 
     @classmethod
@@ -276,6 +277,7 @@ class ServedModel:
         budget = self.predictor.settings(given)[0] if given else self.predictor.budget
         if budget != AS_TRAINED:
             check_budget(self.predictor.model, budget)
+            check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
         return budget
 
     def _timed(

@@ -66,6 +66,8 @@ class ServeSettings(Spec):
 
     k_most: int = Field(1000, ge=1, le=MOST_LIST)
     """Longest list that may be asked for."""
+    steps_most: int = Field(32, ge=0, le=MOST_PARTS)
+    """Most reasoning steps that a request may ask for: each holds up all who wait."""
     history_most: int = Field(1000, ge=1, le=MOST_LIST)
     """Most events read of a user, or given in a request; older ones are neither read nor kept out of the list."""
     batch_most: int = Field(100, ge=1, le=MOST_LIST)

@@ -130,7 +130,7 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
     """
     if not isinstance(model, RecommenderModel):
         raise UserError(
-            f"a {type(model).__name__.lower()} model looks its answers up and has no graph; export a recommender that "
+            f"{type(model).__name__} looks its answers up and has no graph; export a recommender that "
             "was trained by gradient descent, such as sasrec",
             code="not-exportable",
         )

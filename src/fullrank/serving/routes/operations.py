@@ -11,6 +11,8 @@ from fullrank.serving.routes import answer, service_of
 def add(app: FastAPI) -> None:
     app.get("/healthz", tags=["operations"])(alive)
     app.get("/readyz", tags=["operations"])(ready)
+    app.head("/healthz", include_in_schema=False)(alive)  # as some balancers ask
+    app.head("/readyz", include_in_schema=False)(ready)
     app.get("/metrics", tags=["operations"])(metrics)
     app.get("/v1/model", tags=["operations"])(model)
     app.get("/", include_in_schema=False)(page)
