@@ -28,7 +28,14 @@ DISTRIBUTIONS = {
     "sentence_transformers": "sentence-transformers",
 }
 # Modules that nothing but `fullrank serve` imports, in its functions: these may import the packages of its extra.
-OF_THE_SERVICE = ("serving.app", "serving.openapi", "serving.processes", "serving.server", "serving.routes.")
+OF_THE_SERVICE = (
+    "serving.protocol",
+    "serving.app",
+    "serving.openapi",
+    "serving.processes",
+    "serving.server",
+    "serving.routes.",
+)
 # What uvicorn takes by its name where it is installed.
 BY_NAME = {"httptools", "uvloop"}
 

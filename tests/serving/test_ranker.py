@@ -86,5 +86,5 @@ def test_new_items_and_columns_reach_the_ranker(ranked: Client) -> None:
     assert first != ranked.recommend(history=HISTORY, k=1, context={"morning": "yes"})["items"][0]["item"]
     near = ranked.recommend(history=HISTORY, k=1, ranker=False)["items"][0]["item"]
     ranked.put_items([{"id": "dear", "like": [near], "features": {"category": "soap", "in_stock": True}}])
-    shown = ranked.recommend(history=HISTORY, k=60, context={"morning": "yes"})["items"]
+    shown = ranked.recommend(history=HISTORY, k=100, context={"morning": "yes"})["items"]
     assert "dear" in [one["item"] for one in shown]

@@ -18,6 +18,7 @@ from fullrank.serving.app import ENVIRONMENT, build_app
 from fullrank.serving.failures import quiet_failure, told_failure
 from fullrank.serving.keys import Keys
 from fullrank.serving.limits import check_exposure
+from fullrank.serving.protocol import BoundedProtocol
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.telemetry import metrics_folder
 
@@ -58,7 +59,7 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
 def uvicorn_options(host: str, port: int) -> dict[str, Any]:
     """How uvicorn runs the app."""
     return {
-        "host": host, "port": port, "loop": "uvloop", "http": "httptools", "ws": "none", "log_config": None,
+        "host": host, "port": port, "loop": "uvloop", "http": BoundedProtocol, "ws": "none", "log_config": None,
         "access_log": False, "server_header": False, "timeout_graceful_shutdown": DRAIN, "backlog": 2048,
         "timeout_keep_alive": 75,
     }  # fmt: skip
