@@ -157,6 +157,8 @@ class TakenItem(Form):
     """What its vector was made of: `trained`, or one of `like`, `features`, `title`."""
     neighbours: list[ItemId]
     """The items that its first vector was made from."""
+    note: str | None = None
+    """What to know of it, such as that a model of counts has none of it."""
 
     model_config = ConfigDict(alias_generator=lambda name: "from" if name == "origin" else name)
 
