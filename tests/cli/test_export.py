@@ -42,6 +42,6 @@ def test_what_is_refused(refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     refuses("unknown-seen-policy", ["export", run, "--seen", "hide", "--out", out], "hide", "exclude", "keep")
     refuses("inside-a-store", ["export", run, "--out", shop / "data" / "graph"], shop / "data")
     refuses("folder-not-empty", ["export", run, "--out", shop / "popularity"])
-    refuses("not-exportable", ["export", shop / "popularity", "--out", out], "popularity")
+    refuses("not-exportable", ["export", shop / "popularity", "--out", out], "PopularityModel", "sasrec")
     refuses("no-vectors", ["export", shop / "item_to_item", "--to", "faiss", "--out", out])
     assert not out.exists()

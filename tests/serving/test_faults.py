@@ -131,6 +131,7 @@ def test_ten_thousand_requests_over_twenty_swaps(shop: Shop, versions: Path, adm
     assert slowest < 5, "a rollback takes less than 5 seconds"
 
 
+@pytest.mark.slow
 def test_a_corrupt_and_a_worse_model_are_refused(shop: Shop, versions: Path, admin: dict[str, str]) -> None:
     good = fr.train("sasrec", shop.store, versions.parent / "good", set=LEARNT)
     shutil.rmtree(versions / "first")

@@ -58,6 +58,7 @@ def test_an_index_and_a_graph_find_what_is_exact(shop: Shop, tmp_path: Path, doc
         assert "i25" not in one or not documents
 
 
+@pytest.mark.slow
 def test_a_graph_answers_what_it_can(shop: Shop, tmp_path: Path) -> None:
     fr.export(shop.run, tmp_path / "graph", to="onnx", k=10)
     exact, exported = opened(shop), opened(shop, exported=str(tmp_path / "graph"))
@@ -81,6 +82,7 @@ def test_an_index_below_its_floor_is_refused(shop: Shop) -> None:
     assert refused.value.code == "recall-below-floor"
 
 
+@pytest.mark.slow
 def test_an_export_of_another_run_is_refused(shop: Shop, tmp_path: Path) -> None:
     other = fr.train("sasrec", shop.store, tmp_path / "other", set=["model.dim=8", "training.max_epochs=1"])
     fr.export(other, tmp_path / "graph", to="onnx")

@@ -462,6 +462,8 @@ class Versions(OpenVersions, Generic[M]):
         except UserError:
             raise
         except Exception as error:
+            if self._routing is None and self.watcher.folder is None:
+                raise  # nothing else can answer, so this is no matter of one version among several
             log.exception(f"the version {share.name!r} cannot be opened")
             raise UserError(
                 f"the version {share.name!r} cannot be opened ({type(error).__name__})",

@@ -82,6 +82,7 @@ def module_of(run: Run, k: int, *, hide_seen: bool = True) -> torch.nn.Module:
     return recommender_graph(run.model(), k, hide_seen=hide_seen, budget=AS_TRAINED).module
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_a_list_may_be_longer_than_what_is_left(tmp_path: Path) -> None:
     """Every item but the history: its place stays empty."""
@@ -92,6 +93,7 @@ def test_a_list_may_be_longer_than_what_is_left(tmp_path: Path) -> None:
     assert bool((scores[:, -2:] == -torch.inf).all()) and bool((scores[ids >= 0] > -torch.inf).all())
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_seen_items_may_be_kept(tmp_path: Path) -> None:
     module = module_of(made_run("sasrec", tmp_path / "run"), ITEMS, hide_seen=False)

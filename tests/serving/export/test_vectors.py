@@ -34,6 +34,7 @@ def test_the_index_finds_what_the_run_recommends(tmp_path: Path) -> None:
         ExportedModel.open(made.path)
 
 
+@pytest.mark.slow
 def test_eight_bits_are_measured_on_the_users_of_the_store(tmp_path: Path) -> None:
     small = ("--set", "source.users=80", "--set", "source.items=60")
     assert main(["prepare", "planted", *small, "--out", str(tmp_path / "data")]) == 0
