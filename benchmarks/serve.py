@@ -44,6 +44,8 @@ HISTORIES = 5000
 """Different requests."""
 CLUSTERS, ITEMS_1M, WIDE = 2000, 1_000_000, 64
 CANDIDATES = 500
+LONGEST = 1000
+"""Events of a history: what the service takes by default."""
 
 
 @contextmanager
@@ -110,7 +112,7 @@ def bodies_of(store: Store, out: Path, **more: Any) -> Path:
     ids = store.catalog.ids.to_numpy()
     rows = store.eval_set("test").histories.items
     users = np.random.default_rng(0).permutation(len(rows))[:HISTORIES]
-    return _written([ids[row].tolist() for row in rows.take(users)], out, **more)
+    return _written([ids[row].tolist() for row in rows.take(users).last(LONGEST)], out, **more)
 
 
 def events_of(users: int) -> pl.DataFrame:
