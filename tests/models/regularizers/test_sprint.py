@@ -22,6 +22,8 @@ from refusals import refused
 from tiny import catalog, histories, padded, shaken
 
 BATCH = padded(histories([5, 7, 2, 9]))
+PRINTED = {"outer": "log", "layer_reduction": "sum"}
+"""Eq. 4.5 as it reads."""
 LONG = 400
 """Steps of the power method after which it has converged on matrices of this size."""
 
@@ -80,7 +82,7 @@ def close(a: Tensor, b: Tensor | float) -> None:
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 def test_attention_term(temperature: float) -> None:
-    found, model, step = term(Sprint(attention=2, feed_forward=0, temperature=temperature), heads=2)
+    found, model, step = term(Sprint(**PRINTED, attention=2, feed_forward=0, temperature=temperature), heads=2)
     wanted = 0.0
     for i, mass in enumerate(column_norms(model, step, temperature)):
         value, output = layer_norms(model, i)
@@ -89,16 +91,16 @@ def test_attention_term(temperature: float) -> None:
 
 
 def test_feed_forward_and_embedding_terms() -> None:
-    found, model, _ = term(Sprint(attention=0, feed_forward=0.5, embedding=0.25))
+    found, model, _ = term(Sprint(**PRINTED, attention=0, feed_forward=0.5, embedding=0.25))
     logs = sum(largest_singular_value(w).log() for b in model.encoder.blocks for w in b.feed_forward.matrices())
     items = largest_singular_value(model.items.embed(torch.arange(model.num_items))).log()
     close(found, 0.5 * logs + 0.25 * items)
-    same, model, _ = term(Sprint(attention=0, feed_forward=0.5))
+    same, model, _ = term(Sprint(**PRINTED, attention=0, feed_forward=0.5))
     close(same, 0.5 * logs + 0.5 * items)
 
 
 def test_every_switch_of_the_decision_table() -> None:
-    base = {"attention": 1.0, "feed_forward": 0.0}
+    base = {**PRINTED, "attention": 1.0, "feed_forward": 0.0}
     _, model, step = term(Sprint(**base))
     mass, (value, output) = column_norms(model, step), layer_norms(model, 0)
     others = layer_norms(model, 1)
@@ -123,9 +125,115 @@ def test_every_switch_of_the_decision_table() -> None:
         close(term(Sprint(**base).override(setting))[0], wanted)
 
 
+def feed_norms(model: Any, layer: int) -> list[Tensor]:
+    return [largest_singular_value(w) for w in model.encoder.blocks[layer].feed_forward.matrices()]
+
+
+def table_norm(model: Any) -> Tensor:
+    return largest_singular_value(model.items.embed(torch.arange(model.num_items)))
+
+
+def factors(model: Any, step: Step, projections: str = "attention") -> list[tuple[Tensor, Tensor]]:
+    """The factors of attention and feed-forward of every layer, in the reading that is named."""
+    found = []
+    for i, mass in enumerate(column_norms(model, step)):
+        (value, output), (up, down) = layer_norms(model, i), feed_norms(model, i)
+        if projections == "attention":
+            found.append(((mass * value**2).sum().sqrt() * output, up * down))
+        elif projections == "output_apart":
+            found.append(((mass * value**2).sum().sqrt(), output * up * down))
+        else:
+            found.append((mass.sum().sqrt(), value.norm() * output * up * down))
+    return found
+
+
+@pytest.mark.parametrize("projections", ["attention", "output_apart", "feed_forward"])
+@pytest.mark.parametrize("outer", ["log1p", "log"])
+def test_residual_form_covers_all_three_terms_under_either_weight(projections: str, outer: str) -> None:
+    weights = {"attention": 2.0, "feed_forward": 0.5, "embedding": 0.25}
+    found, model, step = term(Sprint(outer=outer, projections=projections, **weights), heads=2)
+    f = getattr(torch, outer)
+    pairs = factors(model, step, projections)
+    wanted = [sum(f(pair[i]) for pair in pairs) / len(pairs) for i in (0, 1)]
+    close(found, 2.0 * wanted[0] + 0.5 * wanted[1] + 0.25 * f(table_norm(model)))
+
+
+def test_hinge_penalises_above_its_bound_alone() -> None:
+    _, model, step = term(Sprint(), heads=2)
+    (attention, feed), table = factors(model, step)[0], table_norm(model)
+    bound = float(attention) * 0.5
+    settings = {"outer": "hinge", "bound": bound, "table_bound": float(table) * 2, "attention": 1.0, "embedding": 1.0}
+    found, model, step = term(Sprint(**settings, feed_forward=3.0), heads=2)
+    above = [[max(0.0, math.log(float(c) / bound)) for c in pair] for pair in factors(model, step)]
+    close(found, sum(a + 3 * b for a, b in above) / len(above))
+    assert above[0][0] > 0
+    high = Sprint(outer="hinge", bound=1e6, attention=1.0, feed_forward=1.0)
+    model = build(high)
+    value = model(BATCH)["sprint"]
+    assert value == 0 and not torch.autograd.grad(value, model.encoder.blocks[0].attention.output.weight)[0].any()
+
+
+def test_column_mean_divides_by_the_queries_that_may_see_a_key() -> None:
+    """Under causality column sums are least where every event attends to itself, their means are not."""
+    spec = Sprint(**PRINTED, attention=1, feed_forward=0, value_norms="none", column_mean=True, temperature=20)
+    found, model, step = term(spec, heads=2)
+    wanted = 0.0
+    _, inputs = model.task.training_inputs(model.items, BATCH)
+    for block, x in zip(step.states.blocks, step.states.layers, strict=False):
+        weights = block.attention.weights(block.attention_norm(x), inputs) * inputs.valid[:, None, :, None]
+        may_see = torch.ones(weights.shape[-2:]).tril() * inputs.valid[:, None, :, None]
+        means = (weights.sum(2) / may_see.sum(2).clamp_min(1)).transpose(0, 1)[:, inputs.valid]
+        wanted = wanted + ((20 * means).exp().sum(1).log() / 20).sum().log()
+    close(found, wanted)
+    n = int(inputs.valid.sum(1).max())
+    identity, even = torch.eye(n), torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
+    seen_by = torch.arange(n, 0, -1)
+
+    def smooth(columns: Tensor) -> Tensor:
+        return (20 * columns).logsumexp(0)
+
+    assert smooth(identity.sum(0)) < smooth(even.sum(0))
+    assert smooth(identity.sum(0) / seen_by) > smooth((even.sum(0) / seen_by)[1:])
+
+
+def test_final_gain_closes_the_free_direction() -> None:
+    """E, W_O and W_down scaled by c and the final gain by 1 / c give the same scores: the penalty is then the same."""
+    def value(final_gain: bool, c: float) -> tuple[Tensor, Tensor]:
+        model = build(Sprint(**PRINTED, attention=1, feed_forward=1, final_gain=final_gain)).eval()
+        with torch.no_grad():
+            for block in model.encoder.blocks:
+                block.attention.output.weight *= c
+                block.feed_forward.matrices()[1].mul_(c)
+            model.items.embed.__self__.table.weight.mul_(c)
+            model.encoder.norm_output.weight /= c
+        step = model.step(BATCH)
+        return model.penalties["sprint"](step), step.states.tokens[0, 0] * c
+
+    for final_gain in (False, True):
+        (plain, states), (scaled, same) = value(final_gain, 1.0), value(final_gain, 0.1)
+        torch.testing.assert_close(states, same, rtol=1e-2, atol=1e-3)
+        assert torch.isclose(plain, scaled, atol=1e-3) == final_gain
+    with refused("nothing-to-regularise", "final_gain"):
+        Recommender(encoder=GRU(), penalties=(Sprint(attention=0, feed_forward=0, embedding=1, final_gain=True),)).build(
+            catalog()
+        )
+
+
+def test_the_residual_form_lets_go_of_a_block_that_is_off() -> None:
+    """d log(C) / d log(W_O) is 1 at every size, that of log1p(C) is C / (1 + C)."""
+    for outer, low in (("log", 0.9), ("log1p", 0.0)):
+        model = build(Sprint(outer=outer, layer_reduction="sum", attention=1, feed_forward=0))
+        weight = model.encoder.blocks[0].attention.output.weight
+        with torch.no_grad():
+            weight *= 1e-4
+        (slope,) = torch.autograd.grad(model(BATCH)["sprint"], weight)
+        relative = float((slope * weight).sum())
+        assert (relative > low) if outer == "log" else (relative < 1e-2)
+
+
 def test_gradient_reaches_attention_through_the_blocked_path() -> None:
     """The term's gradient by queries and keys equals that of the slow formula."""
-    found, model, step = term(Sprint(attention=1, feed_forward=0, value_norms="none"), heads=2)
+    found, model, step = term(Sprint(**PRINTED, attention=1, feed_forward=0, value_norms="none"), heads=2)
     weights = [b.attention.qkv.weight for b in model.encoder.blocks]
     slow = torch.stack([n.sum().log() for n in column_norms(model, step)]).sum()
     for a, b in zip(
@@ -158,7 +266,7 @@ def test_scores_and_states_are_those_without_the_penalty() -> None:
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_exact_bound_multiplies_by_the_row_sums_of_hstu(exact: bool) -> None:
-    spec = Sprint(attention=1, feed_forward=0, value_norms="none", exact_bound=exact, temperature=2)
+    spec = Sprint(**PRINTED, attention=1, feed_forward=0, value_norms="none", exact_bound=exact, temperature=2)
     attention = HSTU(heads=2, rel_bias="positions")
     encoder = Transformer(layers=1, attention=attention, feed_forward="none", dropout=0.0)
     model = Recommender(dim=8, max_length=12, encoder=encoder, penalties=(spec,)).build(catalog())
@@ -196,6 +304,10 @@ def test_idle_settings_are_refused() -> None:
     for settings, code, name in (
         ("attention=0 feed_forward=0", "weights-all-zero", "embedding"),
         ("attention=0 temperature=2", "setting-without-effect", "temperature"),
+        ("attention=0 column_mean=true", "setting-without-effect", "column_mean"),
+        ("bound=2", "setting-without-effect", "outer=log1p"),
+        ("projections=feed_forward feed_forward=0 embedding=1", "setting-without-effect", "projections=feed_forward"),
+        ("projections=output_apart value_norms=none", "setting-without-effect", "value_norms=squared"),
     ):
         with refused(code, name):
             Sprint().override(*settings.split())
@@ -207,7 +319,7 @@ def test_embedding_term_alone_serves_an_encoder_without_blocks() -> None:
 
 
 def test_zero_matrices_give_neither_infinity_nor_nan() -> None:
-    for outer in ("log", "log1p"):
+    for outer in ("log", "log1p", "hinge"):
         model = build(Sprint(outer=outer))
         with torch.no_grad():
             for weight in model.parameters():

@@ -1,15 +1,29 @@
 """SPRINT: bounds what every block may amplify, so that depth stops feeding popularity (SPRINT, Sec. 4, A.3, Eq. 4.5).
 
-Three terms, each a logarithm, so that their sum bounds the logarithm of the model's Lipschitz constant:
-- attention, per layer: log sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O), with n_h the smoothed largest column sum of
-  head h, n_h = (1/t) log sum_{b,j} exp(t c_hbj) over all valid keys j of the batch (Eqs. 4.2-4.3, A.56);
-- feed-forward, per layer: log sigma(W_up) + log sigma(W_down) (Eq. 4.4);
-- embedding: log sigma(E) of the item table that the queries search.
+A factor C bounds how much a block may amplify its input; with a residual around it the block multiplies a signal by at
+most 1 + C (A.45, A.57). The penalty is the sum of three terms, each a function f of such factors:
+- attention, per layer: f(sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)), with n_h the smoothed largest column sum of head
+  h, n_h = (1/t) log sum_{b,j} exp(t c_hbj) over all valid keys j of the batch (Eqs. 4.2-4.3, A.56);
+- feed-forward, per layer: f(sigma(W_up) sigma(W_down)) (Eq. 4.4);
+- embedding: f(sigma(E)) of the item table that the queries search.
+
+`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code, which takes the mean over
+layers: a factor that is small already is hardly pulled. log is what Eq. 4.5 prints, for blocks without residual: its
+pull on a matrix does not fall as that shrinks, so with it the objective has no lower bound and attention that is
+not defended by the loss is switched off. hinge is ours: max(0, log(C / bound)), since a bound asks no more than C <=
+bound.
+
+Which weight holds the projections is read in three ways (`projections`): A.56's formula has both in the attention
+term; its text puts W_O under the feed-forward's weight; Eq. 4.4 puts both there.
 
 Differs: A.56 prints sigma(W_V,h) without the square that its derivation needs (`value_norms`); the columns are those
 of the weights before dropout, whose rows sum to one as the bound assumes (`dropped_weights`). The log-sum-exp runs over
 the batch at hand: it is not gathered over processes or micro-batches, of which each counts its own. Around a reasoner
 the columns are those of the histories: its latent tokens are queries behind them and note nothing.
+
+Ours: `column_mean`, since among causal weights whose rows sum to one the identity alone has columns that sum to one,
+and it is where the column term is least; `final_gain`, since a model with a final norm is the same function when E, W_O
+and W_down are divided by a number that the norm's gain is multiplied with, and only the penalty would fall.
 """
 
 from __future__ import annotations
@@ -24,6 +38,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
 from fullrank.core.errors import UserError
+from fullrank.core.spec import later
 from fullrank.data.batch import ColumnSums, Step
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
@@ -42,14 +57,28 @@ class Sprint(PenaltySpec):
     """Factor of the embedding term; null is that of the feed-forward."""
     temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
     """t: the larger, the nearer is n_h to the largest column sum."""
-    outer: Literal["log", "log1p"] = "log"
-    """Function around each layer's attention norm; log1p (the authors' code) keeps the term positive."""
-    layer_reduction: Literal["sum", "mean"] = "sum"
-    """Over layers; the authors' code has the mean."""
+    outer: Literal["log1p", "log", "hinge"] = "log1p"
+    """Function of every factor: log1p for blocks with a residual (A.57, the authors' code), log as Eq. 4.5 prints it
+    (without a lower bound), or hinge, max(0, log(factor / bound)) (ours)."""
+    bound: float = later(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    """Of `outer=hinge`: a layer's factor is not penalised below it."""
+    table_bound: float | None = later(None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    """Of `outer=hinge`: the same for sigma(E), which is of another size; null is `bound`."""
+    layer_reduction: Literal["mean", "sum"] = "mean"
+    """Over layers: the authors' code has the mean, Eq. 4.5 the sum."""
     head_reduction: Literal["joint", "separate"] = "joint"
     """One logarithm for a layer (A.56), or the mean of one per head."""
     value_norms: Literal["squared", "printed", "none"] = "squared"
-    """sigma(W_V,h) squared as the bound needs, as A.56 prints it, or log n_h without any projection (Eq. 4.5)."""
+    """sigma(W_V,h) squared as the bound needs, as A.56 prints it, or the columns without any projection (Eq. 4.5)."""
+    projections: Literal["attention", "output_apart", "feed_forward"] = later("attention")
+    """Term whose factor holds sigma(W_V) and sigma(W_O): attention (A.56's formula), W_O in the feed-forward's (A.56's
+    text), or both there (Eqs. 3.1 and 4.4)."""
+    column_mean: bool = later(False)
+    """Divide each column sum by the number of queries that may see the key (ours): what a key receives on average. It
+    is at most one, so it wants a `temperature` far above 1."""
+    final_gain: bool = later(False)
+    """Multiply sigma(W_O), sigma(W_down) and sigma(E) by the largest gain of the final norm (ours): scaling those three
+    down and the gain up then leaves the penalty as it is."""
     exact_bound: bool = False
     """Multiply n_h by the smoothed largest row sum, where rows do not sum to one (HSTU): |A|^2 <= |A|_1 |A|_inf."""
     normalise_count: bool = False
@@ -67,14 +96,25 @@ class Sprint(PenaltySpec):
                 code="weights-all-zero",
             )
         if not self.attention:
-            named = ("temperature", "outer", "head_reduction", "value_norms", "exact_bound", "normalise_count",
-                     "dropped_weights")  # fmt: skip
+            named = ("temperature", "head_reduction", "value_norms", "projections", "column_mean", "exact_bound",
+                     "normalise_count", "dropped_weights")  # fmt: skip
             idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
             if idle:
                 raise UserError(
                     f"sprint: {', '.join(idle)} have no effect with attention=0; remove them",
                     code="setting-without-effect",
                 )
+        if self.outer != "hinge" and (self.bound, self.table_bound) != (1.0, None):
+            raise UserError(
+                f"sprint: bound and table_bound have no effect with outer={self.outer}; remove them",
+                code="setting-without-effect",
+            )
+        if self.projections != "attention" and (self.value_norms != "squared" or not self.feed_forward):
+            raise UserError(
+                f"sprint: projections={self.projections} puts norms under feed_forward's weight and needs "
+                "feed_forward > 0 and value_norms=squared",
+                code="setting-without-effect",
+            )
         return self
 
     @property
@@ -96,6 +136,7 @@ class SprintPenalty(Penalty):
         self.needs = Needs(columns=reads and not dropped, columns_after_dropout=reads and dropped)
         self.sigmas = nn.ModuleDict()
         self._blocks: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
+        self._final: tuple[Any, ...] = ()
 
     def attach(self, model: Any) -> None:
         readable = [m for m in model.encoder.modules() if hasattr(m, "matrices")]
@@ -114,6 +155,19 @@ class SprintPenalty(Penalty):
             )
         for module in mixers:
             self._check_columns(module)
+        if self.spec.projections != "attention" and len(mixers) != len(feeds):
+            raise UserError(
+                f"sprint: projections={self.spec.projections} needs a feed-forward beside each attention, and {encoder} "
+                f"has {len(feeds)} for {len(mixers)}; use projections=attention",
+                code="nothing-to-regularise",
+            )
+        norm = getattr(model.encoder, "norm_output", None)
+        if self.spec.final_gain and getattr(norm, "weight", None) is None:
+            raise UserError(
+                f"sprint: {encoder} has no final norm with a gain; remove final_gain or choose another encoder",
+                code="nothing-to-regularise",
+            )
+        self._final = (norm,) if self.spec.final_gain else ()
         self._blocks = mixers, feeds
         names = [("mixer", mixers)] if self.spec.value_norms != "none" else []
         for name, modules in [*names, ("feed", feeds)]:
@@ -143,32 +197,77 @@ class SprintPenalty(Penalty):
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, (mixers, feeds) = self.spec, self._blocks
         total: Tensor | float = 0.0
+        values, outputs = self._projections(mixers)
         if mixers:
             noted = (step.captures.columns if step.captures else None) or []
-            terms = [self._attention(i, m, [c for c in noted if c.module is m]) for i, m in enumerate(mixers)]
+            terms = [
+                self._attention(m, [c for c in noted if c.module is m], *norms)
+                for m, *norms in zip(mixers, values, outputs, strict=True)
+            ]
             total = total + spec.attention * self._over_layers(terms)
         if feeds:
-            terms = [_floored(torch.stack(self._norms("feed", i, m))).log().sum() for i, m in enumerate(feeds)]
+            terms = [self._feed_forward(i, m, values, outputs) for i, m in enumerate(feeds)]
             total = total + spec.feed_forward * self._over_layers(terms)
         if spec.item_table:
-            total = total + spec.item_table * _floored(self.sigmas["table"](step.queries[0].table.all())).log()
+            sigma = self._gained(self.sigmas["table"](step.queries[0].table.all()))
+            bound = spec.bound if spec.table_bound is None else spec.table_bound
+            total = total + spec.item_table * self._outer(sigma, bound)
         assert isinstance(total, Tensor)
         return total
 
-    def _attention(self, index: int, module: Any, noted: list[ColumnSums]) -> Float[Tensor, ""]:
+    def _projections(self, mixers: tuple[Any, ...]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """sigma(W_V,h) and sigma(W_O) of every attention; None where no term has them."""
+        if self.spec.value_norms == "none":
+            return [None] * len(mixers), [None] * len(mixers)
+        found = [self._norms("mixer", i, m) for i, m in enumerate(mixers)]
+        return [value for value, _ in found], [self._gained(output) for _, output in found]
+
+    def _attention(
+        self, module: Any, noted: list[ColumnSums], value: Tensor | None, output: Tensor | None
+    ) -> Float[Tensor, ""]:
+        """The term of one layer, made of its columns and of those norms that belong to it."""
+        spec = self.spec
         if not any(c.valid.any() for c in noted):
             return torch.zeros((), device=next(module.parameters()).device)
-        smooth = self.spec.temperature, self.spec.normalise_count
-        mass = largest_sum([c.sums for c in noted], noted, *smooth)
-        if self.spec.exact_bound:
+        smooth = spec.temperature, spec.normalise_count
+        mass = largest_sum([_received(c, mean=spec.column_mean) for c in noted], noted, *smooth)
+        if spec.exact_bound:
             mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, *smooth)
-        outer = torch.log1p if self.spec.outer == "log1p" else torch.log
-        if self.spec.value_norms == "none":
-            return outer(_floored(mass if self.spec.head_reduction == "separate" else mass.sum())).mean()
-        value, output = self._norms("mixer", index, module)
-        parts = mass * (value**2 if self.spec.value_norms == "squared" else value)
-        parts = parts if self.spec.head_reduction == "separate" else parts.sum()
-        return outer(_floored(parts).sqrt() * _floored(output)).mean()
+        joint = spec.head_reduction == "joint"
+        if value is None:
+            return self._outer(mass.sum() if joint else mass).mean()
+        if spec.projections != "feed_forward":
+            mass = mass * (value**2 if spec.value_norms == "squared" else value)
+        factor = _floored(mass.sum() if joint else mass).sqrt()
+        if spec.projections == "attention" and output is not None:
+            factor = factor * _floored(output)
+        return self._outer(factor).mean()
+
+    def _feed_forward(
+        self, index: int, module: Any, values: list[Tensor | None], outputs: list[Tensor | None]
+    ) -> Float[Tensor, ""]:
+        """The term of one layer, with the norms of the projections that the spec puts there."""
+        up, down = self._norms("feed", index, module)
+        factors = [up, self._gained(down)]
+        if self.spec.projections != "attention" and (output := outputs[index]) is not None:
+            factors.append(output)
+            value = values[index]
+            if self.spec.projections == "feed_forward" and value is not None:
+                factors.append(value.norm())  # at least sigma of all heads' W_V together
+        if self.spec.outer == "log":  # a product of many small norms would leave the floor's precision
+            return _floored(torch.stack(factors)).log().sum()
+        return self._outer(torch.stack(factors).prod())
+
+    def _outer(self, factor: Tensor, bound: float | None = None) -> Tensor:
+        if self.spec.outer == "log1p":
+            return factor.log1p()
+        if self.spec.outer == "log":
+            return _floored(factor).log()
+        return (_floored(factor).log() - math.log(self.spec.bound if bound is None else bound)).relu()
+
+    def _gained(self, sigma: Tensor) -> Tensor:
+        """The norm of a matrix that writes to the residual stream, with the gain that reads the stream."""
+        return sigma * self._final[0].weight.float().abs().max() if self._final else sigma
 
     def _norms(self, name: str, index: int, module: Any) -> tuple[Tensor, Tensor]:
         first, second = module.matrices()
@@ -181,6 +280,16 @@ class SprintPenalty(Penalty):
 def _floored(norm: Tensor) -> Tensor:
     """A matrix of zeros has no logarithm; below the floor nothing pulls any more."""
     return norm.clamp_min(1e-12)
+
+
+def _received(noted: ColumnSums, *, mean: bool) -> Float[Tensor, "B H T"]:
+    """The column sums, or what each key received on average of the valid queries that may see it."""
+    if not mean:
+        return noted.sums
+    valid = noted.valid.float()
+    total = valid.sum(1, keepdim=True)
+    seen_by = total - valid.cumsum(1) + 1 if getattr(noted.module, "causal", False) else total.expand_as(valid)
+    return noted.sums / seen_by.clamp_min(1)[:, None]
 
 
 def largest_sum(sums: list[Tensor], noted: list[ColumnSums], temperature: float, normalise: bool) -> Float[Tensor, "H"]:
