@@ -19,7 +19,8 @@ from fullrank.recipes import plr
 from tiny import catalog
 
 SMALL = (plr.base, plr.erl, plr.prl, plr.plr, plr.no_gate, plr.no_contrast, plr.no_kl)
-VARIANTS = (plr.bidirectional, plr.hstu, plr.features, plr.cds, plr.movies, plr.games)
+COSINE = (plr.cosine, plr.cosine_base)
+VARIANTS = (*COSINE, plr.bidirectional, plr.hstu, plr.features, plr.cds, plr.movies, plr.games)
 
 
 def model(made: Experiment) -> Any:
@@ -45,6 +46,22 @@ def test_the_small_ones_differ_in_reasoner_and_penalties_alone() -> None:
     assert (kinds["no_contrast"], kinds["no_kl"]) == (["kl_diversity"], ["reasoning_contrast"])
     assert model(plr.no_gate()).reasoner == PLR(gate="uniform") and model(plr.plr()).reasoner == PLR()
     assert find_experiment("plr") == plr.plr()
+
+
+def test_the_cosine_ones_differ_in_scoring_alone() -> None:
+    for recipe, plain in ((plr.cosine, plr.plr), (plr.cosine_base, plr.base)):
+        scoring = model(recipe()).scoring
+        assert model(recipe()) == model(plain()).model_copy(update={"scoring": scoring})
+        assert scoring == model(find_experiment("sasrec")).scoring != model(plain()).scoring
+
+
+@pytest.mark.parametrize("recipe", [plr.base, plr.plr, *COSINE])
+def test_one_dropout_is_that_of_states_and_of_attention(recipe: Any) -> None:
+    """p_rep = p_attn, as the paper searches them (Sec. 6.1.4)."""
+    for wanted in (0.3, 0.5):
+        encoder = model(recipe(dropout=wanted)).encoder
+        assert encoder.dropout == encoder.attention.dropout == wanted
+    assert recipe(dropout=plr.DROPOUT) == recipe()
 
 
 def test_the_paper_s_size() -> None:
