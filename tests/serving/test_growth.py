@@ -123,10 +123,10 @@ def test_titles_are_neighbours_by_likeness() -> None:
 
 def test_lists_of_features_are_read() -> None:
     items = "model.items={kind: features, categorical: [tags], ids: false}"
-    _, after, live = grown("sasrec", items, n={"features": {"tags": ["tag-1", "tag-0", "of no item"]}})
+    _, after, live = grown("sasrec", items, n={"features": {"tags": ["b", "a", "of no item"]}})
     assert live.origin("n")["from"] == "features"
     vectors = after.model.items.all()
-    torch.testing.assert_close(vectors[ITEMS], vectors[2])  # whose tags are the first two
+    torch.testing.assert_close(vectors[ITEMS], vectors[3])  # whose tags are a and b
 
 
 def test_features_are_read() -> None:
