@@ -84,6 +84,30 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return prepare(tables.events, tmp_path_factory.mktemp("market") / "store")
 
 
+APART = (
+    "model.reasoner.trigger_std=1", "model.reasoner.residual=true",
+    "model.penalties=[{kind: kl_diversity, reference: attached, items: null}, {kind: stream_loss}]",
+)  # fmt: skip
+"""What may keep streams apart, all at once."""
+
+
+def test_what_keeps_streams_apart_is_diagnosed_stopped_early_and_exported(market: Store, tmp_path: Path) -> None:
+    """A few epochs and then `diagnose` say whether the streams are one; every way to answer takes the same steps."""
+    small = ["model.dim=16", "model.max_length=16", "model.encoder.inner=16", "training.max_epochs=1"]
+    found = {}
+    for name, more in (("plain", ()), ("apart", APART)):
+        run = fr.train("fullrank.recipes.plr:cosine", market, tmp_path / name, set=[*small, *more], progress=False)
+        rows = {(row["diagnostic"], row["name"], row["index"]): row["value"] for row in fr.diagnose(run).rows}
+        found[name] = rows["diversity", "distance", 2], rows["streams", "mean_kl", None]
+        assert 0 < rows["streams", "gate_entropy", None] <= 1
+    assert all(apart > 10 * plain for apart, plain in zip(found["apart"], found["plain"], strict=True)), found
+    predictor, ids = fr.load(run), market.catalog.ids.to_list()
+    whole = predictor.recommend([ids[:3], ids[7:8]], k=100, budget={"steps": 2})
+    never = predictor.recommend([ids[:3], ids[7:8]], k=100, budget={"adaptive": 100, "patience": 2})
+    assert whole["item"].equals(never["item"]), "step by step"
+    assert fr.export(run, tmp_path / "graph", to="torch").manifest["parity"]["same_places"] == 1.0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["plr", "bidirectional", "hstu", "prl"])
 def test_it_beats_popularity(recipe: str, market: Store, tmp_path: Path) -> None:

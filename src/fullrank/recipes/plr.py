@@ -7,8 +7,9 @@ Commands: ``fullrank train plr --data data/beauty --out runs/plr``, or any funct
 fullrank.recipes.plr:base``. They differ in `model.reasoner` and `model.penalties` alone. `base` .. `no_kl` are of CPU
 size and take any data: width 64, inner 128, at most 4 prefixes per user and epoch, the last 50 events, 25 epochs.
 `cosine` and `cosine_base` are `plr` and `base` with the scoring of the recipe `sasrec`, cosine at temperature .06.
-`bidirectional`, `hstu` and `features` are PLR on other parts. `cds`, `movies` and `games` fix the paper's size and
-data, want a GPU and have not been run::
+`bidirectional`, `hstu` and `features` are PLR on other parts (on s3rec-beauty ``--set
+model.items.categorical=[attributes]``, a list of the brand and the category levels). `cds`, `movies` and `games` fix
+the paper's size and data, want a GPU and have not been run::
 
     fullrank download amazon --set year=2023 --set category=CDs_and_Vinyl --set subset=ratings --out downloads/cds
     fullrank prepare amazon --from downloads/cds --set source.year=2023 --set source.category=CDs_and_Vinyl
@@ -23,8 +24,8 @@ Numbers: results/plr/. The claim did not show there: three seeds on amazon-beaut
 
 Differs: batches of CPU size hold 4,096 events of rows of like length, of the paper's size 2,048 rows. Scores are inner
 products at temperature .2 (`model.scoring.temperature`; PLR says nothing, ReaRec has .07: chosen for `base`, on
-amazon-beauty's validation, from 1, .2 and .07), KL is over 1,024 drawn items. The history is
-ranked like any other item (`evaluation.seen=keep`). The paper searches the dropout of every model; here it is .3.
+amazon-beauty's validation, from 1, .2 and .07), KL is over 1,024 drawn items. The history is ranked like any other item
+(`evaluation.seen=keep`). The paper searches the dropout of every model; here it is .3.
 Category levels of Amazon are two: the most specific one and the whole path.
 """
 
