@@ -125,7 +125,7 @@ def slow(model: RecommenderModel, batch: Batch) -> Tensor:
             x = row
             for block in encoder.blocks:
                 x = block(x, wider)
-            before = encoder.norm_output(x)[:, -1]
+            before = encoder.norm_output(x)[:, -1] + (before if reasoner.residual else 0.0)
             said.append(before)
         means.append(said)
     if reasoner.streams == 1:

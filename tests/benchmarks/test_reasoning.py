@@ -55,6 +55,14 @@ def test_the_slow_twin_differs_where_streams_do() -> None:
     assert not torch.allclose(before, slow(model, batch))
 
 
+def test_the_slow_twin_has_the_residual() -> None:
+    model, batch = model_of("plr", 60, dim=16), rows_of(3, 60)
+    without = fast(model, batch)
+    model.reasoner.residual = True  # type: ignore[union-attr]
+    assert torch.allclose(fast(model, batch), slow(model, batch), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(fast(model, batch), without, rtol=1e-2)
+
+
 @pytest.mark.parametrize(("kind", "items"), [("base", None), ("plr", 20), ("plr", None)])
 def test_a_timed_step_learns(kind: str, items: int | None) -> None:
     model = model_of(kind, 60, dim=16, kl_items=items)

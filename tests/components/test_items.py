@@ -14,6 +14,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.table import ItemTable
+from fullrank.testing import checks, checks_of, name_of
 from fullrank.testing.inputs import EXAMPLES
 from fullrank.testing.items import DIM, check_state, check_vectors
 from refusals import refused
@@ -94,6 +95,37 @@ def test_a_missing_value_has_a_vector_of_its_own() -> None:
     assert close(only_price.all()[6], missing)
 
 
+def test_a_list_adds_the_vector_of_each_of_its_values() -> None:
+    """Once each, wherever they stand; no list, an empty one and one without a known value are a missing value."""
+    lists = [["a", "b"], ["b", "a", "b"], None, [], ["c"], ["a", None]]
+    table = pl.DataFrame({"item": range(6), "item_id": range(6), "train_count": [1] * 6, "tags": lists})
+    for frame in (table, table.with_columns(pl.col("tags").cast(pl.List(pl.Categorical)))):
+        items = shaken(Features(categorical=("tags",), ids=False).build(DIM, Catalog(frame)))
+        missing, a, b, c = items.tables[0].weight
+        assert close(items.all(), torch.stack([a + b, a + b, missing, missing, c, a]))
+    both = shaken(
+        Features(categorical=("tags", "item_id2")).build(DIM, Catalog(table.with_columns(item_id2=pl.col("item"))))
+    )
+    wanted = both.embedding.weight[0] + both.tables[0].weight[1:3].sum(0) + both.tables[1].weight[1]
+    assert close(both.embed(torch.tensor([[0, 0]]))[0, 1], wanted)
+
+
+def test_a_list_of_an_item_that_came_later_keeps_the_codes() -> None:
+    """A value that the model never saw is left out, and longer lists change nothing for the others."""
+    old = Catalog(pl.DataFrame({"item": [0, 1], "item_id": [5, 6], "train_count": [1, 1], "tags": [["b"], ["a"]]}))
+    more = pl.DataFrame({"item_id": [7, 8, 9], "tags": [["new", "b", "a"], ["new"], None]})
+    codes = old.extended(more).categories("tags")
+    assert codes.codes.tolist() == [[2, -1], [1, -1], [2, 1], [0, -1], [0, -1]] and codes.values.to_list() == ["a", "b"]
+    spec = Features(categorical=("tags",))
+    spec.build(DIM, old.extended(more)).transferred(spec.build(DIM, old).state_dict(), old, old.extended(more))
+
+
+@pytest.mark.parametrize("check", [name_of(check) for check in checks_of("items")])
+def test_items_with_lists_pass_every_check(check: str) -> None:
+    found = checks(Features(categorical=("brand", "tags"), numeric=("price",)), room="items")
+    dict(found)[check]("cpu")
+
+
 def test_feature_dropout_in_training_alone() -> None:
     items = features(dropout=0.5)
     assert torch.equal(items.all(), items.all())
@@ -106,5 +138,10 @@ def test_refusals() -> None:
         Features.parse({})
     with refused("unknown-column", "colour"):
         Features(categorical=("colour",)).build(DIM, catalog())
+    long = catalog().frame.with_columns(tags=pl.Series([[*range(65)]] + [[]] * (ITEMS - 1)))
+    with refused("list-too-long", "'tags'", 65, 64):
+        Features(categorical=("tags",)).build(DIM, Catalog(long))
+    with refused("wrong-column-type", "'tags'", "Float64"):
+        Features(categorical=("tags",)).build(DIM, Catalog(long.with_columns(pl.col("tags").cast(pl.List(pl.Float64)))))
     with refused("wrong-column-type", "brand"):
         Features(numeric=("brand",)).build(DIM, catalog())

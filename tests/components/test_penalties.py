@@ -64,6 +64,7 @@ BOTTOMLESS = {
     "kl_diversity": "states may differ more and more; what counts is cut where the gradient ends",
     "reasoning_contrast": "cosines among a batch have no common optimum that is known in closed form",
     "progressive": "inner products grow without end",
+    "stream_loss": "a cross-entropy falls without end as the target's score grows",
     "noise_robustness": "it runs the encoder itself, so no one tensor of the step decides its value",
     "mutual_information": "cosines among a batch have no common optimum that is known in closed form",
 }

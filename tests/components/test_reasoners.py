@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from discover import Pair
+from fullrank.models.sequential.encoders import Cache
+from fullrank.models.sequential.encoders.gru import GRUEncoder
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.reasoning.rearec import ReaRec
 from fullrank.testing.inputs import sequences
-from fullrank.testing.reasoning import DIM, LONGEST, made, steps_of
+from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, made, steps_of
 from refusals import refused
 from tests.components.cases import every_check, run_check
 from tiny import close
@@ -40,6 +43,44 @@ def test_one_step_of_one_stream() -> None:
     start, one = steps_of(states).start, steps_of(states).steps[:, 0, 0]
     assert close(states.outputs["answer"], (start + one) / 2)
     assert close(end(x, batch).outputs["answer"], one)
+
+
+def test_a_residual_adds_the_state_before() -> None:
+    """h_(1,m) = f(h_0 + tau_m + r_1) + h_0 + tau_m, and step 2 reads and adds that (PLR, Eqs. 3 and 4)."""
+    x, batch = sequences(DIM, extra=2)
+    for encoder in ("post_norm", "gru"):
+        reasoner = made(PLR(residual=True), encoder)
+        states = steps_of(reasoner(x, batch))
+        _, cache = reasoner.encoder.start(x, batch)
+        before = states.start[:, None] + reasoner.triggers
+        for step in range(2):
+            found, cache = reasoner.encoder.step(before + reasoner.step_vectors[step], cache)
+            before = found + before
+            assert close(states.steps[:, step], before)
+
+
+def test_a_residual_keeps_apart_what_a_step_brings_together() -> None:
+    """Around an encoder that answers the same whatever it is given, streams stay as far apart as they open."""
+
+    class Same(GRUEncoder):
+        def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+            return torch.ones_like(x), cache
+
+    x, batch = sequences(DIM)
+    for residual, apart in ((False, False), (True, True)):
+        reasoner = made(PLR(steps=3, residual=residual), "gru")
+        reasoner.encoder.__class__ = Same
+        last = steps_of(reasoner(x, batch)).steps[:, -1]
+        wanted = (reasoner.triggers[0] - reasoner.triggers[1]).expand_as(last[:, 0]) * apart
+        assert close(last[:, 0] - last[:, 1], wanted)
+
+
+@pytest.mark.parametrize("std", [0.02, 0.3, 1.0])
+def test_triggers_start_as_wide_as_they_are_told(std: float) -> None:
+    torch.manual_seed(0)
+    wide = PLR(streams=64, trigger_std=std).build(ENCODERS["gru"].build(DIM, LONGEST), DIM, LONGEST)
+    assert float(wide.triggers.detach().std()) == pytest.approx(std, rel=0.1)
+    assert float(wide.step_vectors.detach().std()) < 0.05
 
 
 def test_noise_falls_on_the_second_view_alone() -> None:

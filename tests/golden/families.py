@@ -56,7 +56,8 @@ RETRIEVAL: dict[str, Family] = {
     "plr:features": Family("fullrank.recipes.plr:features", (*REASONING, "model.items.categorical=[category]")),
     "plr:erl": Family("fullrank.recipes.plr:erl", REASONING),
     "plr:prl": Family(
-        "fullrank.recipes.plr:prl", (*REASONING, "model.penalties=[{kind: progressive, after_steps: 20}]")
+        "fullrank.recipes.plr:prl",
+        (*REASONING, "model.penalties=[{kind: progressive, after_steps: 20, temperature: 1}]"),
     ),
     "popularity": Family("popularity"),
     "recency": Family("recency"),

@@ -19,7 +19,8 @@ from fullrank.recipes import plr
 from tiny import catalog
 
 SMALL = (plr.base, plr.erl, plr.prl, plr.plr, plr.no_gate, plr.no_contrast, plr.no_kl)
-VARIANTS = (plr.bidirectional, plr.hstu, plr.features, plr.cds, plr.movies, plr.games)
+COSINE = (plr.cosine, plr.cosine_base)
+VARIANTS = (*COSINE, plr.bidirectional, plr.hstu, plr.features, plr.cds, plr.movies, plr.games)
 
 
 def model(made: Experiment) -> Any:
@@ -47,6 +48,22 @@ def test_the_small_ones_differ_in_reasoner_and_penalties_alone() -> None:
     assert find_experiment("plr") == plr.plr()
 
 
+def test_the_cosine_ones_differ_in_scoring_alone() -> None:
+    for recipe, plain in ((plr.cosine, plr.plr), (plr.cosine_base, plr.base)):
+        scoring = model(recipe()).scoring
+        assert model(recipe()) == model(plain()).model_copy(update={"scoring": scoring})
+        assert scoring == model(find_experiment("sasrec")).scoring != model(plain()).scoring
+
+
+@pytest.mark.parametrize("recipe", [plr.base, plr.plr, *COSINE])
+def test_one_dropout_is_that_of_states_and_of_attention(recipe: Any) -> None:
+    """p_rep = p_attn, as the paper searches them (Sec. 6.1.4)."""
+    for wanted in (0.3, 0.5):
+        encoder = model(recipe(dropout=wanted)).encoder
+        assert encoder.dropout == encoder.attention.dropout == wanted
+    assert recipe(dropout=plr.DROPOUT) == recipe()
+
+
 def test_the_paper_s_size() -> None:
     made = plr.cds()
     whole = model(made)
@@ -65,6 +82,30 @@ def test_a_run_from_before_reasoners_is_read() -> None:
 def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
     tables = Planted(users=400, items=100, events_per_user=12).read()
     return prepare(tables.events, tmp_path_factory.mktemp("market") / "store")
+
+
+APART = (
+    "model.reasoner.trigger_std=1", "model.reasoner.residual=true",
+    "model.penalties=[{kind: kl_diversity, reference: attached, items: null}, {kind: stream_loss}]",
+)  # fmt: skip
+"""What may keep streams apart, all at once."""
+
+
+def test_what_keeps_streams_apart_is_diagnosed_stopped_early_and_exported(market: Store, tmp_path: Path) -> None:
+    """A few epochs and then `diagnose` say whether the streams are one; every way to answer takes the same steps."""
+    small = ["model.dim=16", "model.max_length=16", "model.encoder.inner=16", "training.max_epochs=1"]
+    found = {}
+    for name, more in (("plain", ()), ("apart", APART)):
+        run = fr.train("fullrank.recipes.plr:cosine", market, tmp_path / name, set=[*small, *more], progress=False)
+        rows = {(row["diagnostic"], row["name"], row["index"]): row["value"] for row in fr.diagnose(run).rows}
+        found[name] = rows["diversity", "distance", 2], rows["streams", "mean_kl", None]
+        assert 0 < rows["streams", "gate_entropy", None] <= 1
+    assert all(apart > 10 * plain for apart, plain in zip(found["apart"], found["plain"], strict=True)), found
+    predictor, ids = fr.load(run), market.catalog.ids.to_list()
+    whole = predictor.recommend([ids[:3], ids[7:8]], k=100, budget={"steps": 2})
+    never = predictor.recommend([ids[:3], ids[7:8]], k=100, budget={"adaptive": 100, "patience": 2})
+    assert whole["item"].equals(never["item"]), "step by step"
+    assert fr.export(run, tmp_path / "graph", to="torch").manifest["parity"]["same_places"] == 1.0
 
 
 @pytest.mark.slow

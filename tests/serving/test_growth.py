@@ -121,6 +121,14 @@ def test_titles_are_neighbours_by_likeness() -> None:
     torch.testing.assert_close(after.model.items.all()[ITEMS], mean)
 
 
+def test_lists_of_features_are_read() -> None:
+    items = "model.items={kind: features, categorical: [tags], ids: false}"
+    _, after, live = grown("sasrec", items, n={"features": {"tags": ["b", "a", "of no item"]}})
+    assert live.origin("n")["from"] == "features"
+    vectors = after.model.items.all()
+    torch.testing.assert_close(vectors[ITEMS], vectors[3])  # whose tags are a and b
+
+
 def test_features_are_read() -> None:
     items = "model.items={kind: features, categorical: [brand], numeric: [price], ids: false}"
     before, after, live = grown("sasrec", items, n={"features": {"brand": "brand-1", "price": 1.5}}, m={"title": "x"})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fullrank.sweeps.samplers import KNOWN_POINT, Range, halton, tpe
-from fullrank.sweeps.search import Search
+from fullrank.sweeps.search import Search, settings_of
 from refusals import refused
 
 SPACE = "{training.lr: {log: [3e-4, 3e-3]}, model.encoder.dropout: {choice: [0.2, 0.5]}, model.dim: {integer: [4, 40]}}"
@@ -93,7 +93,7 @@ def test_committed_searches_keep_their_points(path: Path) -> None:
         for cell in search.cells:
             tried = search.trial_settings(cell)
             for trial in found["trials"][cell.name]:
-                assert tried[trial["trial"]] == trial["set"]
+                assert settings_of(tried[trial["trial"]]) == trial["set"]
                 checked += 1
     assert checked
 
@@ -175,7 +175,29 @@ def test_jobs_go_trial_by_trial_with_a_share_of_the_epochs_on_validation_alone()
     assert {job.splits for job in jobs} == {("validation",)} and all(job.selection_only for job in jobs)
 
 
+def test_one_axis_may_set_several_settings() -> None:
+    """PLR's p_rep = p_attn: each trial gives both the same value, and one axis is spent on them."""
+    tied = "model.encoder.dropout, model.encoder.attention.dropout"
+    space = f"{{training.lr: {{log: [3e-4, 3e-3]}}, '{tied}': {{uniform: [0.1, 0.6]}}}}"
+    search = Search.from_text(f"{{cells: [plr], space: {space}, trials: 4}}")
+    plain = Search.from_text(f"{{cells: [plr], space: {space.replace(tied, 'model.encoder.dropout')}, trials: 4}}")
+    first, *others = search.jobs()
+    assert first.settings == {} and len({job.experiment.model.encoder.dropout for job in others}) == 3  # type: ignore
+    for job, one in zip(others, plain.jobs()[1:], strict=True):
+        encoder: Any = job.experiment.model.encoder  # type: ignore[union-attr]
+        assert encoder.dropout == encoder.attention.dropout == one.experiment.model.encoder.dropout  # type: ignore
+        assert job.settings["training.lr"] == one.settings["training.lr"], "another axis keeps its points"
+        assert set(job.settings) == {"training.lr", "model.encoder.dropout", "model.encoder.attention.dropout"}
+
+
 MISTAKES = {
+    "{cells: [sasrec], space: {'model.dim, ': {choice: [8, 16]}}}": ("repeated-setting", "model.dim, "),
+    "{cells: [sasrec], space: {'model.dim,model.dim': {choice: [8, 16]}}}": ("repeated-setting", "model.dim"),
+    "{cells: [sasrec], space: {'model.encoder.inner, model.dim': {choice: [8, 16]}, model.dim: {choice: [8, 16]}}}": (
+        "repeated-setting",
+        "model.dim",
+    ),
+    "{cells: [sasrec], space: {'model.dim,seed': {integer: [1, 5]}}}": ("setting-not-searchable", "seeds"),
     "{cells: [sasrec]}": ("no-search-space", "sasrec"),
     "{cells: []}": ("invalid-setting", "cells"),
     "{cells: [sasrec], space: {training.max_epochs: {integer: [1, 5]}}}": ("setting-not-searchable", "epochs_share"),

@@ -315,3 +315,17 @@ def test_a_scipy_that_reads_other_permutations_is_refused(monkeypatch: pytest.Mo
 def test_another_sampler_is_refused(store: Store, out: Path) -> None:
     with refused("unknown-sampler", "random", "halton", "tpe"):
         tune(search(), store, out, sampler="random")
+
+
+def test_settings_on_one_axis_are_handed_on_one_by_one(store: Store, out: Path, tmp_path: Path, cheap: None) -> None:
+    """tuned.json names plain settings, and a search by TPE goes on from what it asked for."""
+    plain = search("[sasrec]").model_dump()
+    plain["space"] = {"training.lr, training.weight_decay": {"log": (1e-3, 1e-1)}}
+    space = Search.model_validate(plain)
+    whole, _ = by_tpe(space.model_copy(update={"trials": 8}), store, tmp_path / "whole")
+    by_tpe(space.model_copy(update={"trials": 7}), store, out)
+    rest, started = by_tpe(space.model_copy(update={"trials": 8}), store, out)
+    assert started == {"sasrec-trial7": 1} and settings_of(rest) == settings_of(whole)
+    for tried in settings_of(whole)[1:]:
+        assert list(tried) == ["training.lr", "training.weight_decay"]
+        assert tried["training.lr"] == tried["training.weight_decay"]

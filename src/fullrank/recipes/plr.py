@@ -6,8 +6,10 @@ Claim: several isolated streams of latent steps beat one pass and one stream of 
 Commands: ``fullrank train plr --data data/beauty --out runs/plr``, or any function below as ``fullrank train
 fullrank.recipes.plr:base``. They differ in `model.reasoner` and `model.penalties` alone. `base` .. `no_kl` are of CPU
 size and take any data: width 64, inner 128, at most 4 prefixes per user and epoch, the last 50 events, 25 epochs.
-`bidirectional`, `hstu` and `features` are PLR on other parts. `cds`, `movies` and `games` fix the paper's size and
-data, want a GPU and have not been run::
+`cosine` and `cosine_base` are `plr` and `base` with the scoring of the recipe `sasrec`, cosine at temperature .06.
+`bidirectional`, `hstu` and `features` are PLR on other parts (on s3rec-beauty ``--set
+model.items.categorical=[attributes]``, a list of the brand and the category levels). `cds`, `movies` and `games` fix
+the paper's size and data, want a GPU and have not been run::
 
     fullrank download amazon --set year=2023 --set category=CDs_and_Vinyl --set subset=ratings --out downloads/cds
     fullrank prepare amazon --from downloads/cds --set source.year=2023 --set source.category=CDs_and_Vinyl
@@ -22,8 +24,8 @@ Numbers: results/plr/. The claim did not show there: three seeds on amazon-beaut
 
 Differs: batches of CPU size hold 4,096 events of rows of like length, of the paper's size 2,048 rows. Scores are inner
 products at temperature .2 (`model.scoring.temperature`; PLR says nothing, ReaRec has .07: chosen for `base`, on
-amazon-beauty's validation, from 1, .2 and .07), KL is over 1,024 drawn items. The history is
-ranked like any other item (`evaluation.seen=keep`). The paper searches the dropout of every model; here it is .3.
+amazon-beauty's validation, from 1, .2 and .07), KL is over 1,024 drawn items. The history is ranked like any other item
+(`evaluation.seen=keep`). The paper searches the dropout of every model; here it is .3.
 Category levels of Amazon are two: the most specific one and the whole path.
 """
 
@@ -49,8 +51,12 @@ from fullrank.recipes import RecipeSpec
 AMAZON = ("category", "categories", "brand")
 """Columns of Amazon's items: the most specific category, the path to it, the store."""
 SCORING = Scoring(temperature=0.2)
+COSINE = Scoring(similarity="cosine", temperature=0.06)
+"""Those of the recipe `sasrec`."""
 DROPOUT = 0.3
-"""Of hidden states and of attention weights alike (p_rep and p_attn); the best of Figure 2 lie in .2 to .5."""
+"""Of hidden states and of attention weights alike (p_rep = p_attn in the paper, searched from .1 to .6): the recipes'
+`dropout` sets both, and a search does by the axis ``model.encoder.dropout, model.encoder.attention.dropout``. The best
+of Figure 2 lie in .2 to .5."""
 
 
 class PlrRecipe(RecipeSpec):
@@ -62,9 +68,9 @@ class PlrRecipe(RecipeSpec):
         return plr()
 
 
-def base() -> Experiment:
+def base(dropout: float = DROPOUT) -> Experiment:
     """The encoder alone: what the others reason around."""
-    return _small("base")
+    return _small("base", dropout)
 
 
 def erl() -> Experiment:
@@ -77,9 +83,19 @@ def prl() -> Experiment:
     return _small("prl", reasoner=ReaRec(answer="last"), penalties=(Progressive(after_steps=250),))
 
 
-def plr() -> Experiment:
+def plr(dropout: float = DROPOUT) -> Experiment:
     """Two streams of two steps."""
-    return _small("plr", **_plr())
+    return _small("plr", dropout, **_plr())
+
+
+def cosine(dropout: float = DROPOUT) -> Experiment:
+    """PLR with the best scoring that we know."""
+    return _small("cosine", dropout, scoring=COSINE, **_plr())
+
+
+def cosine_base(dropout: float = DROPOUT) -> Experiment:
+    """What `cosine` reasons around."""
+    return _small("cosine_base", dropout, scoring=COSINE)
 
 
 def no_gate() -> Experiment:
@@ -136,18 +152,18 @@ def _plr() -> dict[str, Any]:
     return {"reasoner": PLR(), "penalties": (ReasoningContrast(), KLDiversity())}
 
 
-def _encoder(inner: int) -> Transformer:
+def _encoder(inner: int, dropout: float = DROPOUT) -> Transformer:
     """ReaRec's backbone."""
     return Transformer(
-        layers=2, attention=Softmax(heads=2, bias=True, dropout=DROPOUT), norm="layer", norm_at="post",
+        layers=2, attention=Softmax(heads=2, bias=True, dropout=dropout), norm="layer", norm_at="post",
         norm_eps=1e-12, norm_input=True, feed_forward="mlp", activation="gelu", bias=True, inner=inner,
-        dropout=DROPOUT,
+        dropout=dropout,
     )  # fmt: skip
 
 
-def _small(name: str, **model: Any) -> Experiment:
-    shared = {"dim": 64, "max_length": 50, "encoder": _encoder(128), "task": LastItem(per_user=4), "scoring": SCORING}
-    whole = Recommender(**shared | model)
+def _small(name: str, dropout: float = DROPOUT, **model: Any) -> Experiment:
+    shared: dict[str, Any] = {"dim": 64, "max_length": 50, "task": LastItem(per_user=4), "scoring": SCORING}
+    whole = Recommender(**shared | {"encoder": _encoder(128, dropout)} | model)
     training = Training(max_epochs=25, lr=1e-3, batch_size=4096, patience=5)
     return Experiment(recipe=name, model=whole, training=training, evaluation=Evaluation(seen="keep"))
 

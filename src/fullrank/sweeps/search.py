@@ -20,14 +20,15 @@ MOST = 12
 """Settings that are searched at once: Halton's points in more dimensions lie on lines for too long."""
 
 Plan = dict[str, list[dict[str, Any]]]
-"""Name of a cell -> the settings of each of its trials."""
+"""Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what they set)."""
 
 
 class SearchCell(Cell):
     """A cell with its own search space."""
 
     space: dict[str, Range] = Field(default_factory=dict)
-    """Dotted setting -> the values that it may take; empty takes the space of all."""
+    """Dotted setting -> the values that it may take; empty takes the space of all. Several settings with commas between
+    them are one axis: a trial gives all of them the same value."""
 
 
 class Search(Spec):
@@ -82,8 +83,15 @@ class Search(Spec):
                     f"cell {cell.name!r}: 'seeds' must be those of all cells, or the budgets would differ",
                     code="cell-has-seeds",
                 )
+            paths = [path for axis in space for path in paths_of(axis)]
+            if "" in paths or len(set(paths)) < len(paths):
+                raise UserError(
+                    f"cell {cell.name!r}: an axis of the space is one setting, or several with commas between them, "
+                    f"and no setting stands there twice; given: {', '.join(map(repr, space))}",
+                    code="repeated-setting",
+                )
             for path in ("training.max_epochs", "seed"):
-                if path in space:
+                if path in paths:
                     instead = "'epochs_share' decides the epochs of a trial" if "." in path else "use 'seeds'"
                     raise UserError(
                         f"cell {cell.name!r}: {path} cannot be searched; {instead}", code="setting-not-searchable"
@@ -96,7 +104,7 @@ class Search(Spec):
         return self.model_copy(update={"cells": tuple(made), "set": {}})
 
     def trial_settings(self, cell: SearchCell) -> list[dict[str, Any]]:
-        """The settings of each trial of a cell, different from one another; trial 0 changes nothing.
+        """The values of each trial of a cell by axis, different from one another; trial 0 changes nothing.
 
         Raises `UserError` where the space holds fewer settings than there are trials.
         """
@@ -130,7 +138,7 @@ class Search(Spec):
         plan = self.plan() if plan is None else plan
         for trial in range(len(plan[self.cells[0].name])):
             for cell in self.cells:
-                settings = {**self.set, **cell.set, **plan[cell.name][trial]}
+                settings = {**self.set, **cell.set, **settings_of(plan[cell.name][trial])}
                 name = trial_name(cell.name, trial)
                 plain = Cell(name=name, recipe=cell.recipe, set=settings)
                 jobs = make_jobs(plain, self.seeds, ("validation",), group=f"trial {trial}", selection_only=True)
@@ -141,6 +149,16 @@ class Search(Spec):
     def _shortened(self, job: Job) -> Job:
         epochs = max(1, round(job.experiment.training.max_epochs * self.epochs_share))
         return replace(job, experiment=job.experiment.override(f"training.max_epochs={epochs}"))
+
+
+def paths_of(axis: str) -> list[str]:
+    """The dotted settings of an axis of a space."""
+    return [path.strip() for path in axis.split(",")]
+
+
+def settings_of(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a trial's values by axis are of."""
+    return {path: value for axis, value in values.items() for path in paths_of(axis)}
 
 
 def trial_name(cell: str, trial: int) -> str:

@@ -26,7 +26,7 @@ from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
 from fullrank.sweeps.records import Outcome, code_version, environment, write_results
 from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
-from fullrank.sweeps.search import Plan, Search, SearchCell, trial_name
+from fullrank.sweeps.search import Plan, Search, SearchCell, settings_of, trial_name
 from fullrank.sweeps.sweep import check_study, describe_data
 
 
@@ -234,7 +234,7 @@ def _trials(space: Search, plan: Plan, number: int, outcome: Outcome) -> list[di
         found.append(
             {
                 "trial": trial,
-                "set": settings,
+                "set": settings_of(settings),
                 "metric": metric,
                 "better": "larger" if selection_sign(jobs[0].experiment.evaluation) > 0 else "smaller",
                 "score": statistics.fmean(scores) if whole and None not in scores else None,

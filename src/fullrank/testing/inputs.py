@@ -147,7 +147,7 @@ def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list
 
 
 def catalog(size: int = ITEMS) -> Catalog:
-    """Popularity falls like a power law and ends in items without events; brands and prices are missing at times.
+    """Popularity falls like a power law and ends in items without events; brands, prices and tags are missing at times.
 
     Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand.
     """
@@ -158,7 +158,9 @@ def catalog(size: int = ITEMS) -> Catalog:
     codes = np.stack([np.arange(size) % 5, np.arange(size) // 5 % 5, np.arange(size) * 7 // 25 % 3], 1)
     semantic = {"codes": pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3))}
     semantic["code_sizes"] = pl.Series([[5, 5, 3]] * size, dtype=pl.Array(pl.Int32, 3))
-    return Catalog(pl.DataFrame(columns | {"brand": brand, "price": price} | semantic | _tokens(size)))
+    tags = [[f"tag-{n}" for n in range(i % 4)] if i % 6 else None for i in range(size)]
+    given = {"brand": brand, "price": price, "tags": tags}
+    return Catalog(pl.DataFrame(columns | given | semantic | _tokens(size)))
 
 
 def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[Sequence[int]] | None = None) -> Store:

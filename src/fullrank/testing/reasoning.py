@@ -232,10 +232,14 @@ def check_odd_batches(spec: Spec, device: torch.device) -> None:
 
 @cache
 def trace(spec: Spec, device: torch.device) -> tuple[Any, ...]:
-    """What can be seen of a spec: its outputs."""
+    """What can be seen of a spec: what its own parameters start as, and its outputs once they are shaken."""
+    torch.manual_seed(0)
+    fresh = spec.build(ENCODERS["causal"].build(DIM, LONGEST), DIM, LONGEST)  # type: ignore[attr-defined]
+    own = [p for label, p in fresh.named_parameters() if not label.startswith("encoder.")]
     torch.manual_seed(0)
     states = made(spec, device=device)(*sequences(DIM, device, extra=2))
-    return tuple(tuple(states.outputs[key].flatten().tolist()) for key in ("trained", "answer"))
+    seen = [*own, *(states.outputs[key] for key in ("trained", "answer"))]
+    return tuple(tuple(one.flatten().tolist()) for one in seen)
 
 
 def check_effects(spec: Spec, device: torch.device) -> None:

@@ -1,4 +1,7 @@
-"""Checks of every penalty: finite and differentiable in any precision, and its weight is a factor."""
+"""Checks of every penalty: finite and differentiable in any precision, and its weight is a factor.
+
+What a penalty adds to the loss is what it returns and the losses of the queries that it asks for (`added`).
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,7 @@ MODELS: dict[str, dict[str, Spec]] = {
     "kl_diversity": REASONING,
     "reasoning_contrast": REASONING,
     "progressive": REASONING,
+    "stream_loss": REASONING,
 }
 """The parts of a model that a kind cannot do without."""
 
@@ -61,13 +65,23 @@ HINGED = {"noise_robustness"}
 """Kinds that are 0, and flat, where what they ask for is reached."""
 
 
+def added(penalty: Any, step: Step) -> Tensor:
+    """What a penalty adds to the loss of a step in which its queries were asked."""
+    term: Tensor = penalty(step)
+    if hasattr(penalty, "extra_queries"):
+        own = tuple(q for q in step.queries if q.counted_as is None)
+        for q in penalty.extra_queries(own, step.states):
+            term = term + q.weight * step.records[q.name].losses.mean()
+    return term
+
+
 def check_finite(whole: RecommenderModel, penalty: Any, *, hinged: bool = False) -> None:
     """A scalar, with gradients that are finite and not all zero, in fp32 and under bf16 autocast."""
     device = module_device(whole)
     for cast in (False, True):
         whole.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=cast):
-            value = penalty(whole.step(padded(histories([5, 7, 2]), step=9).to(device)))
+            value = added(penalty, whole.step(padded(histories([5, 7, 2]), step=9).to(device)))
         assert value.shape == () and value.isfinite() and value.dtype == torch.float32
         value.backward()
         gradients = [p.grad for p in whole.parameters() if p.grad is not None]
@@ -101,14 +115,14 @@ def check_falls(whole: RecommenderModel, penalty: Any) -> None:
         for _ in range(100):
             penalty(whole.step(batch))
     whole.eval()
-    before = penalty(whole.step(batch))
+    before = added(penalty, whole.step(batch))
     before.backward()
     with torch.no_grad():
         moving = [(p, p.grad) for p in whole.parameters() if p.grad is not None]
         size = 0.05 / torch.stack([g.norm() for _, g in moving]).norm()
         for parameter, gradient in moving:
             parameter.sub_(size * gradient)
-    assert penalty(whole.step(batch)) < before
+    assert added(penalty, whole.step(batch)) < before
 
 
 def check_weight(spec: Spec, device: torch.device) -> None:
@@ -121,7 +135,7 @@ def check_weight(spec: Spec, device: torch.device) -> None:
     step = whole.step(padded(histories([5, 7, 2])).to(device))
     heavier = spec.override(f"weight={3 * spec.dump()['weight']}")
     assert isinstance(spec, PenaltySpec) and isinstance(heavier, PenaltySpec)
-    torch.testing.assert_close(heavier.build()(step), 3 * spec.build()(step))
+    torch.testing.assert_close(added(heavier.build(), step), 3 * added(spec.build(), step))
 
 
 def _finite(spec: Spec, device: torch.device) -> None:

@@ -21,6 +21,7 @@ from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
 from fullrank.models.sequential.regularizers.progressive import Progressive
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.models.sequential.regularizers.sprint import Sprint
+from fullrank.models.sequential.regularizers.stream_loss import StreamLoss
 from fullrank.ops.pairwise_kl import pairwise_kl_reference
 from refusals import refused
 from tests.test_recommender_shards import check_shards
@@ -93,6 +94,28 @@ def test_kl_drives_states_apart_or_together() -> None:
         assert (values[-1] > values[0]) == apart
 
 
+@pytest.mark.parametrize("items", [None, 1024])
+def test_both_sides_of_a_pair_get_gradients_where_the_reference_is_attached(items: int | None) -> None:
+    """Two states, and the slope of each by the definition: with p_j cut off, KL(p_i || p_j) moves p_i alone."""
+    slopes = []
+    for reference in ("attached", "detached"):
+        model = build(KLDiversity(items=items, reference=reference, sign=1), reasoner=PLR(steps=1))  # type: ignore
+        step, table = taken(model), model.items.all().detach()
+        assert step.states.reasoning is not None
+        states = step.states.reasoning.steps.detach().requires_grad_()
+        moved = replace(step, states=replace(step.states, reasoning=replace(step.states.reasoning, steps=states)))
+        (found,) = torch.autograd.grad(model.penalties["kl_diversity"](moved), states)
+        a, b = (states[:, 0, m].detach().requires_grad_() for m in range(2))
+        log_a, log_b = ((x @ table.T).log_softmax(-1) for x in (a, b))
+        there = (log_a.exp() * (log_a - (log_b if reference == "attached" else log_b.detach()))).sum(-1)
+        back = (log_b.exp() * (log_b - (log_a if reference == "attached" else log_a.detach()))).sum(-1)
+        wanted = torch.autograd.grad(0.1 * (there + back).mean() / 2, (a, b))
+        torch.testing.assert_close(found[:, 0, 0], wanted[0])
+        torch.testing.assert_close(found[:, 0, 1], wanted[1])
+        slopes.append(found)
+    assert not close(*slopes), "an attached reference adds nothing"
+
+
 def test_one_state_has_none_to_differ_from() -> None:
     model = build(KLDiversity(), reasoner=PLR(steps=1, streams=1))
     assert model.penalties["kl_diversity"](taken(model)) == 0
@@ -162,6 +185,59 @@ def test_progressive_by_hand() -> None:
     torch.testing.assert_close(terms["progressive"], torch.stack(sides).mean())
 
 
+def test_the_contrast_of_progressive_has_the_temperature_of_the_scores() -> None:
+    """Null is the scoring's, as the authors have it; a number is that number."""
+    prl = ReaRec(answer="last")
+    for given, wanted in ((None, 0.2), (0.7, 0.7)):
+        model = build(Progressive(temperature=given), reasoner=prl, scoring=Scoring(temperature=0.2)).train()
+        step = taken(model)
+        clean, noisy = flat(step).chunk(2)
+        sides = [contrast(noisy[:, n], clean[:, n], [0, 1, 2, 3], wanted) for n in range(2)]
+        torch.testing.assert_close(model.penalties["progressive"](step), torch.stack(sides).mean())
+
+
+def test_a_run_from_before_the_temperature_followed_the_scores_is_read() -> None:
+    """It wrote the default of then, also where there is no contrast to divide."""
+    assert Progressive.parse({"contrast_weight": 0, "temperature": 1.0}).temperature == 1.0
+    with refused("setting-without-effect", "temperature", "contrast_weight=0"):
+        Progressive.parse({"contrast_weight": 0, "temperature": 0.5})
+
+
+def test_stream_loss_by_hand() -> None:
+    """(weight / P) sum_m CE(z_m), with z_m the mean of a stream's steps; 0 is the model without it."""
+    for cosine in (False, True):
+        scoring = Scoring(similarity="cosine" if cosine else "dot", temperature=0.5)
+        model = build(StreamLoss(weight=0.8), reasoner=PLR(steps=3, streams=2), dropout=0.0, scoring=scoring)
+        step, terms = taken(model), model(padded(ROWS))
+        assert [q.name for q in step.queries] == ["last", "last_stream_0", "last_stream_1"]
+        assert step.states.reasoning is not None and terms["stream_loss"] == 0
+        table = model.items.all()
+        for m in range(2):
+            z = step.states.reasoning.steps[:, :, m].mean(1)
+            if cosine:
+                z, table = F.normalize(z, dim=-1), F.normalize(table, dim=-1)
+            wanted = F.cross_entropy(z @ table.T / 0.5, step.queries[0].targets) * 0.8 / 2
+            torch.testing.assert_close(terms[f"last_stream_{m}"], wanted)
+        plain = build(reasoner=PLR(steps=3, streams=2), dropout=0.0, scoring=scoring)(padded(ROWS))
+        off = build(StreamLoss(weight=0), reasoner=PLR(steps=3, streams=2), dropout=0.0, scoring=scoring)(padded(ROWS))
+        assert (
+            list(off) == ["last", "stream_loss"] and off["stream_loss"] == 0 and torch.equal(off["last"], plain["last"])
+        )
+        torch.testing.assert_close(terms["last"], plain["last"])
+
+
+def test_stream_loss_reads_both_views() -> None:
+    model = build(StreamLoss(), ReasoningContrast(), dropout=0.0)
+    alone = build(StreamLoss(), dropout=0.0)(padded(ROWS))
+    torch.testing.assert_close(model(padded(ROWS))["last_stream_1"], alone["last_stream_1"])
+    assert len(taken(model).queries[1].vectors) == 8
+
+
+def test_stream_loss_of_one_stream_is_refused() -> None:
+    with refused("setting-without-effect", "one stream"):
+        build(StreamLoss(), reasoner=ReaRec())
+
+
 def test_noise_waits() -> None:
     model = build(Progressive(after_steps=3), reasoner=PRL).train()
     assert [taken(model, padded(ROWS, step=k)).batch.views for k in (2, 3)] == [1, 2]
@@ -170,8 +246,10 @@ def test_noise_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    "penalties", [(ReasoningContrast(),), (ReasoningContrast(loss_views="first"),), (Progressive(),), (KLDiversity(),)]
-)
+    "penalties",
+    [(ReasoningContrast(),), (ReasoningContrast(loss_views="first"),), (Progressive(),), (KLDiversity(),),
+     (StreamLoss(), ReasoningContrast())],
+)  # fmt: skip
 def test_shards_ask_as_much_as_the_whole(penalties: tuple[Any, ...]) -> None:
     """Every loss is the same sum; only the penalties are the shards' own."""
 
@@ -179,14 +257,15 @@ def test_shards_ask_as_much_as_the_whole(penalties: tuple[Any, ...]) -> None:
         def forward(self, batch: Batch) -> dict[str, Tensor]:
             return {n: t for n, t in super().forward(batch).items() if n not in self.penalties}
 
+    reasoner = PLR() if isinstance(penalties[0], StreamLoss) else PRL
     spec = Recommender(
-        dim=8, max_length=6, task=LastItem(), reasoner=PRL, penalties=penalties, encoder=Transformer(dropout=0.0)
+        dim=8, max_length=6, task=LastItem(), reasoner=reasoner, penalties=penalties, encoder=Transformer(dropout=0.0)
     )
     torch.manual_seed(0)
     check_shards(Losses(catalog(12), spec).eval())
 
 
-@pytest.mark.parametrize("penalty", [ReasoningContrast(), Progressive(), KLDiversity()])
+@pytest.mark.parametrize("penalty", [ReasoningContrast(), Progressive(), KLDiversity(), StreamLoss()])
 def test_a_penalty_without_a_reasoner_is_refused(penalty: Any) -> None:
     with refused("no-reasoner", "model.reasoner=plr"):
         build(penalty, reasoner=None)

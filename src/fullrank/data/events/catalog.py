@@ -1,8 +1,7 @@
 """The items: internal id <-> external id, how often each was trained on, and what is known of it.
 
-Features of items (codes of a category, standardised numbers) are fitted on the items that the first id map had
-(`base`): items added later keep the codes and the scale of a trained model, and a category that it never saw is coded
-as missing.
+What is known of the items as numbers that a model reads (`item_features.py`) is fitted on those of the first id map
+(`base`): items added later keep the codes and the scale of a trained model.
 """
 
 from __future__ import annotations
@@ -10,55 +9,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.tables import write_table
 from fullrank.data import values
+from fullrank.data.events.item_features import (
+    CategoricalFeature,
+    CategoryLists,
+    NumericFeatures,
+    coded,
+    coded_lists,
+    standardised,
+)
 from fullrank.data.frames import InputTable, unreadable
 from fullrank.data.values import IntIndex, TextIndex
 
 RESERVED = ("item", "item_id", "train_count", "map_version")
 """Columns of items.parquet that are the library's own."""
-
-
-@dataclass(frozen=True)
-class CategoricalFeature:
-    """One column as codes."""
-
-    name: str
-    codes: Int64[np.ndarray, "V"]
-    """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the values."""
-    values: pl.Series
-    """What codes 1, 2, ... stand for."""
-
-    @property
-    def cardinality(self) -> int:
-        """Number of codes, missing included."""
-        return len(self.values) + 1
-
-
-@dataclass(frozen=True)
-class NumericFeatures:
-    """Some columns as one matrix."""
-
-    names: tuple[str, ...]
-    values: Float32[np.ndarray, "V X"]
-    """Mean 0 and standard deviation 1 over the known values of the first id map; 0 where missing."""
-    missing: Float32[np.ndarray, "V X"]
-    """1 where the value is missing."""
-
-    @property
-    def matrix(self) -> Float32[np.ndarray, "V X2"]:
-        """`values` and `missing` side by side: what a feature encoder reads."""
-        return np.concatenate([self.values, self.missing], axis=1)
 
 
 class Catalog:
@@ -187,7 +161,15 @@ class Catalog:
 
     def categorical(self, name: str) -> CategoricalFeature:
         """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an unsuitable column."""
-        return _coded(self._column(name), self.base)
+        return coded(self._column(name), self.base)
+
+    def holds_lists(self, name: str) -> bool:
+        """Whether a column holds several values for each item. Raises `UserError` for an unknown column."""
+        return isinstance(self._column(name).dtype, (pl.List, pl.Array))
+
+    def categories(self, name: str) -> CategoryLists:
+        """A column of lists as codes. Raises `UserError` for an unsuitable column."""
+        return coded_lists(self._column(name), self.base)
 
     def numeric(self, names: Sequence[str]) -> NumericFeatures:
         """Columns as one standardised matrix [V, X] with missing indicators."""
@@ -195,7 +177,7 @@ class Catalog:
             raise UserError(
                 f"numeric features are given as a list of one or more column names, not {names!r}", code="not-a-list"
             )
-        return _standardised([self._column(name) for name in names], self.base)
+        return standardised([self._column(name) for name in names], self.base)
 
     def extended(self, new_items: Any, item: str = "item_id") -> Catalog:
         """The catalogue with new items appended, in input order; ids so far stay and the id map's version goes up.
@@ -322,55 +304,3 @@ def _check(frame: pl.DataFrame) -> None:
             raise UserError(
                 "the column 'map_version' must hold 0, then later versions in order", code="wrong-item-table"
             )
-
-
-def _coded(column: pl.Series, base: int) -> CategoricalFeature:
-    """Codes of a column of strings, categories, whole numbers or booleans. Raises `UserError` for other types."""
-    dtype = column.dtype
-    if isinstance(dtype, (pl.Categorical, pl.Enum)) or dtype == pl.Boolean:
-        column = column.cast(pl.String)
-    elif not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
-        hint = "; use it as a numeric feature" if dtype.is_numeric() else ""
-        raise UserError(
-            f"column {column.name!r} of the items is of type {dtype}; categories are strings, whole numbers or booleans"
-            + hint,
-            code="wrong-column-type",
-        )
-    known = column[:base].drop_nulls().unique().sort()
-    if known.is_empty():
-        return CategoricalFeature(column.name, np.zeros(len(column), np.int64), known)
-    codes = pl.DataFrame({"value": column}).join(
-        pl.DataFrame({"value": known, "code": np.arange(1, len(known) + 1)}),
-        on="value",
-        how="left",
-        maintain_order="left",
-    )
-    return CategoricalFeature(column.name, codes["code"].fill_null(0).to_numpy().astype(np.int64), known)
-
-
-def _standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
-    """Standardised columns of numbers or booleans. Raises `UserError` for other types and infinite values."""
-    raw = []
-    for column in columns:
-        if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
-            raise UserError(
-                f"column {column.name!r} of the items is of type {column.dtype}, not a number", code="wrong-column-type"
-            )
-        values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
-        if np.isinf(values).any():
-            raise UserError(
-                f"column {column.name!r} of the items has {int(np.isinf(values).sum()):,} infinite values",
-                code="infinite-numbers",
-            )
-        raw.append(values)
-    matrix = np.stack(raw, axis=1) if raw else np.zeros((0, 0))
-    missing = np.isnan(matrix)
-    known = ~missing[:base]
-    count = np.maximum(known.sum(axis=0), 1)
-    mean = np.where(known, matrix[:base], 0).sum(axis=0) / count
-    centred = np.where(missing, 0, matrix - mean)
-    spread = np.sqrt((centred[:base] ** 2).sum(axis=0) / count)
-    # A constant column says nothing: it becomes 0 instead of rounding noise blown up by a tiny spread.
-    scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), 1 / np.maximum(spread, 1e-300), 0)
-    names = tuple(column.name for column in columns)
-    return NumericFeatures(names, (centred * scale).astype(np.float32), missing.astype(np.float32))

@@ -1,7 +1,9 @@
 """Items from what is known of them: id vector + categorical vectors + a linear map of numbers, summed.
 
-Numbers are standardised, a missing one is 0 with an indicator of its own. Without the id vector, an item is known by
-its features alone, so a new item has a useful vector on its first day.
+A column of lists (the category levels of an item with its brand, tags) adds the vector of each of its values. They
+share a table, so a value has one vector wherever in a list it stands. Numbers are standardised, a missing one is 0 with
+an indicator of its own. Without the id vector, an item is known by its features alone, so a new item has a useful
+vector on its first day.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.item_features import CategoricalFeature, CategoryLists
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items import Items, ItemsSpec
 
@@ -26,7 +29,7 @@ class Features(ItemsSpec):
 
     kind: Literal["features"] = "features"
     categorical: tuple[str, ...] = ()
-    """Columns of the item table with a vector for each value."""
+    """Columns of the item table with a vector for each value; of a column of lists the sum of its values' vectors."""
     numeric: tuple[str, ...] = ()
     """Columns of the item table that are numbers."""
     ids: bool = True
@@ -55,9 +58,14 @@ class FeatureItems(Items):
     def __init__(self, dim: int, catalog: Catalog, spec: Features):
         super().__init__()
         self.size, self.spec = catalog.size, spec
-        columns = [catalog.categorical(name) for name in spec.categorical]
-        codes = [torch.as_tensor(c.codes) for c in columns]
-        self.register_buffer("codes", torch.stack(codes, 1) if codes else torch.zeros(self.size, 0, dtype=torch.long))
+        columns = [_coded(catalog, name) for name in spec.categorical]
+        single = [torch.as_tensor(c.codes) for c in columns if isinstance(c, CategoricalFeature)]
+        codes = torch.stack(single, 1) if single else torch.zeros(self.size, 0, dtype=torch.long)
+        self.register_buffer("codes", codes)
+        self.lists = [i for i, c in enumerate(columns) if isinstance(c, CategoryLists)]
+        self.single = [i for i in range(len(columns)) if i not in self.lists]
+        for i in self.lists:
+            self.register_buffer(f"codes_{i}", torch.as_tensor(columns[i].codes))
         self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
         self.tables = nn.ModuleList(nn.Embedding(c.cardinality, dim) for c in columns)
         self.embedding = nn.Embedding(self.size, dim) if spec.ids else None
@@ -71,7 +79,12 @@ class FeatureItems(Items):
         start_small(self.tables)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        parts = [table(self.codes[ids][..., i]) for i, table in enumerate(self.tables)]
+        own = self.codes[ids]
+        parts = [self.tables[i](own[..., place]) for place, i in enumerate(self.single)]
+        for i in self.lists:
+            several = getattr(self, f"codes_{i}")[ids]
+            # padding (-1) reads some row, and counts nothing
+            parts.append((self.tables[i](several.clamp_min(0)) * (several >= 0)[..., None]).sum(-2))
         if self.embedding is not None:
             parts.append(self.embedding(ids))
         if self.linear is not None:
@@ -94,7 +107,7 @@ class FeatureItems(Items):
             key = f"tables.{i}.weight"
             table, learned = own[key].clone(), given[key]
             places, sources = _same_values(name, old, new)
-            if learned.shape != (old.categorical(name).cardinality, table.shape[1]):
+            if learned.shape != (_coded(old, name).cardinality, table.shape[1]):
                 raise UserError(f"the run's items have another {key} than the column {name!r} has values; "
                                 "going on needs the same model spec", code="other-model-spec")  # fmt: skip
             table[places] = learned[sources]
@@ -110,9 +123,14 @@ class FeatureItems(Items):
         return found
 
 
+def _coded(catalog: Catalog, name: str) -> CategoricalFeature | CategoryLists:
+    """A column as codes: one of each item, or several."""
+    return catalog.categories(name) if catalog.holds_lists(name) else catalog.categorical(name)
+
+
 def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list[int]]:
     """Codes in `new` and in `old` of the values that a column has in both, with missing (0) first."""
-    a, b = old.categorical(name).values, new.categorical(name).values
+    a, b = _coded(old, name).values, _coded(new, name).values
     if len(a) and len(b) and a.dtype.is_integer() != b.dtype.is_integer():
         raise UserError(
             f"the items' column {name!r} was {a.dtype} in the run and is now {b.dtype}; give it the same type",

@@ -55,13 +55,14 @@ class Reasoner(nn.Module, ABC):
     """Streams of latent tokens after a history. A subclass says where they start, their gate, and what is read.
 
     Step t of stream p puts one token after the row's last event, the stream's state before it plus the vector of step
-    t, and its state is what the encoder makes of that token. The token sees the history, the stream's own earlier
-    tokens and itself; the history sees none of them (`Encoder.start` and `step`, which keep keys and values).
+    t, and its state is what the encoder makes of that token; with `residual` plus the state before it. The token sees
+    the history, the stream's own earlier tokens and itself; the history sees none of them (`Encoder.start` and `step`,
+    which keep keys and values).
     """
 
     uncounted = "a latent token's cost depends on how far each row is read after it; its steps are not counted yet"
 
-    def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int):
+    def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int, residual: bool = False):
         super().__init__()
         if not isinstance(encoder, Encoder):
             raise UserError(
@@ -71,7 +72,7 @@ class Reasoner(nn.Module, ABC):
             )
         self.encoder = encoder
         self.causal, self.reads_times = encoder.causal, encoder.reads_times
-        self.steps, self.streams = steps, streams
+        self.steps, self.streams, self.residual = steps, streams, residual
         self.step_vectors = nn.Parameter(torch.randn(steps, dim) * STD)
         self.input_noise = 0.0
         """Standard deviation of what a second view's tokens get in training; set by the penalty that reads it."""
@@ -115,6 +116,8 @@ class Reasoner(nn.Module, ABC):
         if self.training and self.input_noise and reasoning.cache.batch.views > 1:
             token = token + self._noise(token, reasoning.cache.batch.views)
         state, cache = self.encoder.step(token, reasoning.cache)
+        if self.residual:
+            state = state + before
         grown = torch.cat([states.steps, state[:, None]], 1)
         return ReasoningCache(replace(states, steps=grown), cache, taken + 1)
 

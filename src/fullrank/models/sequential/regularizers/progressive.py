@@ -3,7 +3,8 @@
 Two parts. The model's loss also asks, for t = 0 .. S-1, with the state after t steps at the scoring's temperature times
 sharpening^(S-t); their mean is added to the loss on the last state, each under its own name (`step_0`, ...). And every
 row is read twice, the second time with N(0, noise^2) on what enters each step: a noisy state has to find its own clean
-one among the batch's, -log softmax_j(noisy_i . clean_j / temperature) at j = i, in the mean over rows and steps.
+one among the batch's, -log softmax_j(noisy_i . clean_j / temperature) at j = i, in the mean over rows and steps. The
+authors have one temperature for the scores and this contrast, and so has the default.
 
 Differs: the state after t steps of a reasoner with several streams is their gated sum. Other rows of the same user are
 no negatives. The authors start the noise after two epochs: `after_steps` counts optimizer steps, and before them no row
@@ -41,8 +42,8 @@ class Progressive(PenaltySpec):
     """Factor of the contrast."""
     noise: float = Field(0.01, gt=0, le=MOST_FACTOR)
     """gamma: standard deviation of the noise."""
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
-    """Divides the contrast's inner products."""
+    temperature: float | None = Field(None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    """Divides the contrast's inner products; null is the temperature of the model's scoring."""
     after_steps: int = Field(0, ge=0, le=MOST_COUNT)
     """Optimizer steps without contrast at the beginning."""
 
@@ -56,7 +57,9 @@ class Progressive(PenaltySpec):
         for weight, names in (
             ("step_weight", ("sharpening",)), ("contrast_weight", ("noise", "temperature", "after_steps")),
         ):  # fmt: skip
-            idle = [n for n in names if getattr(self, n) != type(self).model_fields[n].default]
+            # runs of before the temperature followed the scoring have written its default of then, 1
+            plain = {n: (type(self).model_fields[n].default, *[1.0] * (n == "temperature")) for n in names}
+            idle = [n for n, values in plain.items() if getattr(self, n) not in values]
             if not getattr(self, weight) and idle:
                 raise UserError(
                     f"progressive: {', '.join(idle)} have no effect with {weight}=0; remove them",
@@ -104,5 +107,6 @@ class ProgressivePenalty(Penalty):
             return torch.zeros((), device=step.batch.items.device)
         clean, noisy = states_by_view(reasoning_states(step), step.batch)
         users = None if step.batch.users is None else step.batch.users[: clean.shape[1]]
-        value = in_batch_contrast(noisy, clean, users, temperature=self.spec.temperature, both=False)
+        temperature = self.spec.temperature or step.queries[0].temperature
+        value = in_batch_contrast(noisy, clean, users, temperature=temperature, both=False)
         return self.spec.contrast_weight * value

@@ -1,0 +1,141 @@
+"""What is known of the items as numbers: codes of a category, or of a list of them, and standardised columns.
+
+All are fitted on the items of the first id map, the first `base` rows: items added later keep the codes and the scale
+of a trained model, and a category that it never saw is coded as missing (in a list: left out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float32, Int64
+
+from fullrank.core.errors import UserError
+
+LONGEST = 64
+"""Different values in the list of one item: every item holds as many codes as the longest list has."""
+
+
+@dataclass(frozen=True)
+class CategoricalFeature:
+    """One column as codes."""
+
+    name: str
+    codes: Int64[np.ndarray, "V"]
+    """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the values."""
+    values: pl.Series
+    """What codes 1, 2, ... stand for."""
+
+    @property
+    def cardinality(self) -> int:
+        """Number of codes, missing included."""
+        return len(self.values) + 1
+
+
+@dataclass(frozen=True)
+class CategoryLists:
+    """One column of lists (the categories of an item, its tags) as codes, each value of an item once."""
+
+    name: str
+    codes: Int64[np.ndarray, "V L"]
+    """As in `CategoricalFeature`, in the order of the list. An item without a known value has one 0; -1 is padding."""
+    values: pl.Series
+    """What codes 1, 2, ... stand for."""
+
+    @property
+    def cardinality(self) -> int:
+        """Number of codes, missing included."""
+        return len(self.values) + 1
+
+
+@dataclass(frozen=True)
+class NumericFeatures:
+    """Some columns as one matrix."""
+
+    names: tuple[str, ...]
+    values: Float32[np.ndarray, "V X"]
+    """Mean 0 and standard deviation 1 over the known values of the first id map; 0 where missing."""
+    missing: Float32[np.ndarray, "V X"]
+    """1 where the value is missing."""
+
+    @property
+    def matrix(self) -> Float32[np.ndarray, "V X2"]:
+        """`values` and `missing` side by side: what a feature encoder reads."""
+        return np.concatenate([self.values, self.missing], axis=1)
+
+
+def coded(column: pl.Series, base: int) -> CategoricalFeature:
+    """Codes of a column of strings, categories, whole numbers or booleans. Raises `UserError` for other types."""
+    dtype = column.dtype
+    if isinstance(dtype, (pl.Categorical, pl.Enum)) or dtype == pl.Boolean:
+        column = column.cast(pl.String)
+    elif not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
+        hint = "; use it as a numeric feature" if dtype.is_numeric() else ""
+        raise UserError(
+            f"column {column.name!r} of the items is of type {dtype}; categories are strings, whole numbers or booleans"
+            + hint,
+            code="wrong-column-type",
+        )
+    known = column[:base].drop_nulls().unique().sort()
+    if known.is_empty():
+        return CategoricalFeature(column.name, np.zeros(len(column), np.int64), known)
+    codes = pl.DataFrame({"value": column}).join(
+        pl.DataFrame({"value": known, "code": np.arange(1, len(known) + 1)}),
+        on="value",
+        how="left",
+        maintain_order="left",
+    )
+    return CategoricalFeature(column.name, codes["code"].fill_null(0).to_numpy().astype(np.int64), known)
+
+
+def coded_lists(column: pl.Series, base: int) -> CategoryLists:
+    """Codes of a column of lists. Raises `UserError` where their values are no categories, or too many for one item."""
+    whole = column.cast(pl.List(column.dtype.inner))  # type: ignore[attr-defined]  # of arrays, too
+    flat = pl.DataFrame({"item": np.arange(len(column)), "value": whole}).explode("value").drop_nulls()
+    flat = flat.unique(maintain_order=True)
+    found = coded(flat["value"].alias(column.name), int((flat["item"] < base).sum()))
+    kept = found.codes > 0
+    items, known = flat["item"].to_numpy()[kept], found.codes[kept]
+    lengths = np.bincount(items, minlength=len(column))
+    longest = int(lengths.max(initial=0))
+    if longest > LONGEST:
+        raise UserError(
+            f"column {column.name!r} of the items has a list of {longest:,} different values; the most is {LONGEST}: "
+            "keep the first ones of each item in the item table",
+            code="list-too-long",
+        )
+    codes = np.full((len(column), max(1, longest)), -1)
+    codes[lengths == 0, 0] = 0
+    codes[items, np.arange(len(items)) - (np.cumsum(lengths) - lengths)[items]] = known
+    return CategoryLists(column.name, codes, found.values)
+
+
+def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
+    """Standardised columns of numbers or booleans. Raises `UserError` for other types and infinite values."""
+    raw = []
+    for column in columns:
+        if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+            raise UserError(
+                f"column {column.name!r} of the items is of type {column.dtype}, not a number", code="wrong-column-type"
+            )
+        values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+        if np.isinf(values).any():
+            raise UserError(
+                f"column {column.name!r} of the items has {int(np.isinf(values).sum()):,} infinite values",
+                code="infinite-numbers",
+            )
+        raw.append(values)
+    matrix = np.stack(raw, axis=1) if raw else np.zeros((0, 0))
+    missing = np.isnan(matrix)
+    known = ~missing[:base]
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, matrix[:base], 0).sum(axis=0) / count
+    centred = np.where(missing, 0, matrix - mean)
+    spread = np.sqrt((centred[:base] ** 2).sum(axis=0) / count)
+    # A constant column says nothing: it becomes 0 instead of rounding noise blown up by a tiny spread.
+    scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), 1 / np.maximum(spread, 1e-300), 0)
+    names = tuple(column.name for column in columns)
+    return NumericFeatures(names, (centred * scale).astype(np.float32), missing.astype(np.float32))
