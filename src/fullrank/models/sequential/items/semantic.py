@@ -18,11 +18,11 @@ import polars as pl
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.initial import STD
+from fullrank.models.initial import small
 from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.code_scores import code_scores
@@ -97,7 +97,7 @@ class SemanticItems(Items):
         self.register_buffer("codes", codes)
         self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
         self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
-        self.table = nn.Parameter(torch.randn(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim) * STD)
+        self.table = small(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim)
 
     def flops(self, count: int) -> int:
         return 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.data.batch import ReasoningStates
-from fullrank.models.initial import STD, start_small
+from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 
 
@@ -53,7 +52,7 @@ class PLR(ReasonerSpec):
 class PLRReasoner(Reasoner):
     def __init__(self, encoder: nn.Module, dim: int, spec: PLR):
         super().__init__(encoder, dim, steps=spec.steps, streams=spec.streams)
-        self.triggers = nn.Parameter(torch.randn(spec.streams, dim) * STD)
+        self.triggers = small(spec.streams, dim)
         learned = spec.streams > 1 and spec.gate != "uniform"
         self.gate = nn.Linear(dim, spec.streams) if learned else None
         start_small(self)
