@@ -15,14 +15,14 @@ from its first row to its third, `no_focus`, `no_noise`, `no_information` leave 
 (Figures 3 to 9) are settings. `paper` has the paper's size and wants a GPU.
 
 alpha and beta: Eq. 17 adds alpha = 1 and beta = .01 to the sum over the K levels (Eq. 1). Here the loss is the mean of
-the levels, the sum over K, so a weight here is K times that on the sum: with K = 16 codes alpha = .1 stands for 1.6 of
+the levels, the sum over K, so a weight here counts K times as much: with K = 16 codes alpha = .1 stands for 1.6 of
 the paper's and beta = .01 for .16, which is 16 times the paper's. The paper's own would be 1/16 and .01/16 here.
 `paper` has the sum.
 
 Differs: alpha and beta as said; heads and cosine scores as in RPG; positions are rotary (the paper says nothing). The
 difference of the two attentions is not normalised (the paper does not say how; `paper` divides rows by their absolute
-sum). CPU size as in `recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the
-paper's.
+sum). Masked digits are zeros (`model.penalties.0.pad=learned` has the paper's padding vector). CPU size as in
+`recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the paper's.
 Cost: 13 minutes of one core of a busy machine on s3rec-beauty. Numbers: `results/fair/`.
 """
 
