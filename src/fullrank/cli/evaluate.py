@@ -165,6 +165,8 @@ def evaluate(
             f"{run} is a ranking model, which has no histories and no reasoning steps: leave {', '.join(options)} out",
             code="option-of-other-problem",
         )
+    if out is not None and drop is None and not (oracle or curve or every_budget):
+        _check_out(call)
     if any(studies.values()):
         _study(call, [flag for flag, asked in studies.items() if asked], drop)
     else:
@@ -221,6 +223,16 @@ def _evaluate_ranking(call: Call) -> None:
 
 
 EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_retrieval, "ranking": _evaluate_ranking}
+
+
+def _check_out(call: Call) -> None:
+    """Before minutes are spent on an evaluation that could not be saved there."""
+    from fullrank.evaluation.result import require_same_history
+
+    assert call.out is not None
+    for run, part in zip(call.runs, ("a", "b") if len(call.runs) > 1 else ("",), strict=True):
+        if run.spec.problem == "retrieval":
+            require_same_history(call.out / part, run.spec.lists.override(*call.changes).seen)
 
 
 def _check_problems(runs: list[Run]) -> None:

@@ -14,6 +14,7 @@ from fullrank.cli.output import Output, seconds
 
 if TYPE_CHECKING:
     from fullrank.sweeps.records import Outcome
+    from fullrank.sweeps.sweep import Rung
 
 Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
 Stores = Annotated[
@@ -90,7 +91,10 @@ def sweep(
     else:
         rungs = run_ladder(found, stores, out, **how, on_store=lambda store: output.say(f"on {store.path}"))
         summary = summarise_rungs(rungs)
-    _table(output, summary)
+        histories = {
+            k: v for rung in rungs for k, v in _histories(rung.outcome.newest, f"{rung.store.path.name}/").items()
+        }
+    _table(output, summary, _histories(rungs))
     for rung in rungs:
         _notes(output, rung.outcome, dry_run)
     outcomes = [rung.outcome for rung in rungs]
@@ -173,17 +177,30 @@ def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, An
     return [name, best["trial"], best["score"], trials[0]["score"], chosen]
 
 
-def _table(output: Output, summary: dict[str, Any]) -> None:
-    """Mean and standard deviation over seeds of a few metrics, one row per cell and split."""
+def _histories(rungs: list[Rung]) -> dict[tuple[str, str], str]:
+    """(cell as in the summary, evaluation) -> whether the history was excluded or ranked; empty of ranking models."""
+    from fullrank.metrics.names import history_words
+
+    return {
+        (f"{rung.store.path.name}/{row['cell']}" if len(rungs) > 1 else row["cell"], name): history_words(protocol)
+        for rung in rungs
+        for row in rung.outcome.newest
+        for name, protocol in row.get("protocol", {}).items()
+    }
+
+
+def _table(output: Output, summary: dict[str, Any], histories: dict[tuple[str, str], str]) -> None:
+    """Mean and standard deviation over seeds of a few metrics, one row per cell and evaluation."""
     rows = []
     ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
-    columns = RANKING if ranking else RETRIEVAL
+    columns, history = (RANKING, ()) if ranking else (RETRIEVAL, ("history",))
     for cell, splits in summary.items():
         for split, metrics in splits.items():
             n = max((entry["n"] for entry in metrics.values()), default=0)
-            rows.append([cell, split, n, *(_spread(metrics.get(name)) for name in columns)])
+            told = [histories.get((cell, split), "").removeprefix("history ") for _ in history]
+            rows.append([cell, split, *told, n, *(_spread(metrics.get(name)) for name in columns)])
     if rows:
-        output.table(("cell", "split", "seeds", *columns), rows)
+        output.table(("cell", "split", *history, "seeds", *columns), rows)
 
 
 def _spread(entry: dict[str, Any] | None) -> str:

@@ -109,7 +109,7 @@ class RowsFile:
     def finished(self, job: Job, fingerprint: str) -> Row | None:
         """Its newest row, where it holds everything that the job asks for."""
         row = self.last(job, fingerprint)
-        if row is None or row.get("error") or not set(job.splits) <= set(row["metrics"]):
+        if row is None or row.get("error") or not set(job.evaluations) <= set(row["metrics"]):
             return None
         return row
 
@@ -171,7 +171,10 @@ class Outcome:
 
 
 def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
-    """Cell -> split -> metric -> {mean, sd, n} over the seeds that ended well. `sd` (n - 1) is null for one seed."""
+    """Cell -> split or further evaluation (`test`, `test_seen_keep`) -> metric -> {mean, sd, n} over the seeds.
+
+    Of the seeds that ended well; `sd` (n - 1) is null for one seed.
+    """
     groups: dict[str, dict[str, dict[str, list[float]]]] = {}
     for row in rows:
         if row.get("error"):
