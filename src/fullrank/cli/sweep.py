@@ -91,9 +91,6 @@ def sweep(
     else:
         rungs = run_ladder(found, stores, out, **how, on_store=lambda store: output.say(f"on {store.path}"))
         summary = summarise_rungs(rungs)
-        histories = {
-            k: v for rung in rungs for k, v in _histories(rung.outcome.newest, f"{rung.store.path.name}/").items()
-        }
     _table(output, summary, _histories(rungs))
     for rung in rungs:
         _notes(output, rung.outcome, dry_run)
