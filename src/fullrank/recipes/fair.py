@@ -16,7 +16,8 @@ sensitivity (Figures 3 to 9) are settings. `paper` has the paper's size and want
 Differs: heads and cosine scores as in RPG; positions are rotary (the paper says nothing). The difference of the two
 attentions is not normalised (the paper does not say how; `paper` divides rows by their absolute sum). The loss is the
 mean over levels where the paper has the sum, so alpha and beta weigh K times as much; `paper` has the sum. CPU size as
-in `recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the paper's.
+in `recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the paper's. The history
+is excluded from lists; FAIR builds on RPG's code, which ranks it (``fullrank evaluate RUN --set seen=keep``).
 Cost: 13 minutes of one core of a busy machine on s3rec-beauty. Numbers: `results/fair/`.
 """
 
