@@ -57,7 +57,9 @@ def test_the_table_says_what_became_of_the_history(
     grid = tmp_path / "grid.yaml"
     grid.write_text("{cells: [popularity], evaluate_also: [{seen: keep}]}")
     one, two = tmp_path / "one", tmp_path / "two"
-    assert call("sweep", grid, "--data", store.path, "--out", one) == 0
+    assert call("sweep", grid, "--data", store.path, "--out", one, "--results", tmp_path / "r.json") == 0
+    told = {"popularity": {"test": "history excluded", "test_seen_keep": "history ranked"}}
+    assert json.loads((tmp_path / "r.json").read_text())["history"] == told
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "popularity" in line]
     assert [row[1:4] for row in rows] == [["test", "excluded", "1"], ["test_seen_keep", "ranked", "1"]]
     shutil.copytree(store.path, tmp_path / "shop2")

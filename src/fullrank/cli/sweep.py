@@ -14,7 +14,6 @@ from fullrank.cli.output import Output, seconds
 
 if TYPE_CHECKING:
     from fullrank.sweeps.records import Outcome
-    from fullrank.sweeps.sweep import Rung
 
 Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
 Stores = Annotated[
@@ -75,8 +74,8 @@ def sweep(
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
-    from fullrank.sweeps.records import summarise_seeds
-    from fullrank.sweeps.sweep import Rung, ladder_rows, run_ladder, run_sweep, summarise_rungs
+    from fullrank.sweeps.records import history_of, summarise_seeds
+    from fullrank.sweeps.sweep import Rung, history_of_rungs, ladder_rows, run_ladder, run_sweep, summarise_rungs
 
     output = Output(as_json)
     found = Grid.read(grid)
@@ -87,11 +86,12 @@ def sweep(
     how["engine"] = Local(device)
     if len(stores) == 1:
         outcome = run_sweep(found, stores[0], out, **how)
-        rungs, summary = [Rung(stores[0], outcome)], summarise_seeds(outcome.newest)
+        rungs = [Rung(stores[0], outcome)]
+        summary, history = summarise_seeds(outcome.newest), history_of(outcome.newest)
     else:
         rungs = run_ladder(found, stores, out, **how, on_store=lambda store: output.say(f"on {store.path}"))
-        summary = summarise_rungs(rungs)
-    _table(output, summary, _histories(rungs))
+        summary, history = summarise_rungs(rungs), history_of_rungs(rungs)
+    _table(output, summary, history)
     for rung in rungs:
         _notes(output, rung.outcome, dry_run)
     outcomes = [rung.outcome for rung in rungs]
@@ -174,30 +174,18 @@ def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, An
     return [name, best["trial"], best["score"], trials[0]["score"], chosen]
 
 
-def _histories(rungs: list[Rung]) -> dict[tuple[str, str], str]:
-    """(cell as in the summary, evaluation) -> whether the history was excluded or ranked; empty of ranking models."""
-    from fullrank.metrics.names import history_words
-
-    return {
-        (f"{rung.store.path.name}/{row['cell']}" if len(rungs) > 1 else row["cell"], name): history_words(protocol)
-        for rung in rungs
-        for row in rung.outcome.newest
-        for name, protocol in row.get("protocol", {}).items()
-    }
-
-
-def _table(output: Output, summary: dict[str, Any], histories: dict[tuple[str, str], str]) -> None:
+def _table(output: Output, summary: dict[str, Any], history: dict[str, dict[str, str]]) -> None:
     """Mean and standard deviation over seeds of a few metrics, one row per cell and evaluation."""
     rows = []
     ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
-    columns, history = (RANKING, ()) if ranking else (RETRIEVAL, ("history",))
+    columns, told = (RANKING, ()) if ranking else (RETRIEVAL, ("history",))
     for cell, splits in summary.items():
         for split, metrics in splits.items():
             n = max((entry["n"] for entry in metrics.values()), default=0)
-            told = [histories.get((cell, split), "").removeprefix("history ") for _ in history]
-            rows.append([cell, split, *told, n, *(_spread(metrics.get(name)) for name in columns)])
+            words = [history.get(cell, {}).get(split, "").removeprefix("history ") for _ in told]
+            rows.append([cell, split, *words, n, *(_spread(metrics.get(name)) for name in columns)])
     if rows:
-        output.table(("cell", "split", *history, "seeds", *columns), rows)
+        output.table(("cell", "split", *told, "seeds", *columns), rows)
 
 
 def _spread(entry: dict[str, Any] | None) -> str:

@@ -23,6 +23,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.readers import read_jsonl
 from fullrank.data.manifest import is_count
+from fullrank.metrics.names import history_words
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 
@@ -188,6 +189,16 @@ def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
         cell: {split: {name: _spread(v) for name, v in metrics.items()} for split, metrics in splits.items()}
         for cell, splits in groups.items()
     }
+
+
+def history_of(rows: Iterable[Row]) -> dict[str, dict[str, str]]:
+    """Cell -> evaluation -> `history excluded` or `history ranked`; nothing of ranking models."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        for name, protocol in row.get("protocol", {}).items():
+            if words := history_words(protocol):
+                found.setdefault(row["cell"], {})[name] = words
+    return found
 
 
 def _spread(values: list[float]) -> dict[str, float | int | None]:

@@ -81,7 +81,8 @@ def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]
             code="no-known-items",
         )
     agree = {name: _agree(old, catalog, name, place[known], known) for name in _telling_apart(old, catalog)}
-    shares = {name: float(same.mean()) for name, same in agree.items() if len(same) - same.null_count() >= FEW}
+    pairs = {name: len(same) - same.null_count() for name, same in agree.items()}
+    shares = {name: same.sum() / pairs[name] for name, same in agree.items() if pairs[name] >= FEW}
     if shares and max(shares.values()) < AGREE:
         name = max(shares, key=shares.__getitem__)
         at = int(known[int((~agree[name]).fill_null(False).arg_true()[0])])
