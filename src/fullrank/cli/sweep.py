@@ -74,8 +74,8 @@ def sweep(
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
-    from fullrank.sweeps.records import history_of, summarise_seeds
-    from fullrank.sweeps.sweep import Rung, history_of_rungs, ladder_rows, run_ladder, run_sweep, summarise_rungs
+    from fullrank.sweeps.records import protocols_in_words, summarise_seeds
+    from fullrank.sweeps.sweep import Rung, ladder_rows, protocols_of_rungs, run_ladder, run_sweep, summarise_rungs
 
     output = Output(as_json)
     found = Grid.read(grid)
@@ -87,10 +87,10 @@ def sweep(
     if len(stores) == 1:
         outcome = run_sweep(found, stores[0], out, **how)
         rungs = [Rung(stores[0], outcome)]
-        summary, history = summarise_seeds(outcome.newest), history_of(outcome.newest)
+        summary, history = summarise_seeds(outcome.newest), protocols_in_words(outcome.newest)
     else:
         rungs = run_ladder(found, stores, out, **how, on_store=lambda store: output.say(f"on {store.path}"))
-        summary, history = summarise_rungs(rungs), history_of_rungs(rungs)
+        summary, history = summarise_rungs(rungs), protocols_of_rungs(rungs)
     _table(output, summary, history)
     for rung in rungs:
         _notes(output, rung.outcome, dry_run)

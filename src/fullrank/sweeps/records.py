@@ -191,7 +191,7 @@ def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
     }
 
 
-def history_of(rows: Iterable[Row]) -> dict[str, dict[str, str]]:
+def protocols_in_words(rows: Iterable[Row]) -> dict[str, dict[str, str]]:
     """Cell -> evaluation -> `history excluded` or `history ranked`; nothing of ranking models."""
     found: dict[str, dict[str, str]] = {}
     for row in rows:

@@ -27,7 +27,7 @@ from fullrank.sweeps.records import (
     RowsFile,
     code_version,
     environment,
-    history_of,
+    protocols_in_words,
     results_file,
     summarise_seeds,
     write_results,
@@ -112,7 +112,7 @@ def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | 
         "machine": environment(),
         "code": code_version(),
         "summary": summarise_seeds(outcome.newest),
-        "history": history_of(outcome.newest),
+        "history": protocols_in_words(outcome.newest),
         "failed": [f"{row['cell']}-seed{row['seed']}" for row in outcome.failed],
         "not_run": outcome.not_run,
         "hours_this_call": round(outcome.hours, 4),
@@ -195,12 +195,12 @@ def summarise_rungs(rungs: Sequence[Rung]) -> dict[str, Any]:
     }
 
 
-def history_of_rungs(rungs: Sequence[Rung]) -> dict[str, dict[str, str]]:
-    """`history_of` with a cell's name behind its store's."""
+def protocols_of_rungs(rungs: Sequence[Rung]) -> dict[str, dict[str, str]]:
+    """`protocols_in_words` with a cell's name behind its store's."""
     return {
         f"{rung.store.path.name}/{cell}": names
         for rung in rungs
-        for cell, names in history_of(rung.outcome.newest).items()
+        for cell, names in protocols_in_words(rung.outcome.newest).items()
     }
 
 
@@ -209,5 +209,5 @@ def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str
     same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
     own = ("data", "failed", "not_run", "hours_this_call", "estimate")
     stores = [{key: one[key] for key in own} for one in each]
-    means = {"summary": summarise_rungs(rungs), "history": history_of_rungs(rungs)}
+    means = {"summary": summarise_rungs(rungs), "history": protocols_of_rungs(rungs)}
     return {**same, "command": command, "stores": stores, **means, "rows": ladder_rows(rungs)}
