@@ -22,7 +22,8 @@ the paper's and beta = .01 for .16, which is 16 times the paper's. The paper's o
 Differs: alpha and beta as said; heads and cosine scores as in RPG; positions are rotary (the paper says nothing). The
 difference of the two attentions is not normalised (the paper does not say how; `paper` divides rows by their absolute
 sum). Masked digits are zeros (`model.penalties.0.pad=learned` has the paper's padding vector). CPU size as in
-`recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the paper's.
+`recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the paper's. The history
+is excluded from lists; FAIR builds on RPG's code, which ranks it (``fullrank evaluate RUN --set seen=keep``).
 Cost: 13 minutes of one core of a busy machine on s3rec-beauty. Numbers: `results/fair/`.
 """
 

@@ -10,6 +10,7 @@ from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable
 from fullrank.analysis.report.results import RunResult, not_comparable
 from fullrank.analysis.report.sections import blocks_of_runs, joint_figures, metric_cell
+from fullrank.metrics.names import history_words
 
 COLLAPSED = 0.8
 """Collapse share from which on the page says so in words (the alarm of `analysis.watch.Watch`)."""
@@ -104,9 +105,10 @@ def _summary(results: Sequence[RunResult]) -> SummaryTable:
     )  # fmt: skip
     headers = ("recipe", "layers", "parameters", *accuracies, FAIRNESS, *more, "collapse share", "likeness")
     users = join_words(sorted({f"{one.evaluation.protocol['users']:,}" for one in results}))
-    seen = join_words(sorted({str(one.evaluation.protocol["seen"]) for one in results}))
+    history = join_words(sorted({history_words(one.evaluation.protocol) for one in results}))
     note = (
-        f"Metrics of {users} users over the full catalogue; in brackets their intervals. Items of the history: {seen}. "
+        f"Metrics of {users} users over the full catalogue, {history}; in brackets their intervals. The figures below "
+        "are measured alike, but for the validation scores of training, which are by each run's own settings. "
         f"Collapse and likeness from a sample of {join_words(sorted({_sampled(one) for one in results}))} users."
     )
     others = [one for one in results if one.selected != one.accuracy]

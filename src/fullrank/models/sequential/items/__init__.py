@@ -85,6 +85,10 @@ class ItemsSpec(Spec):
         """
         return catalog
 
+    def add_columns_of_run(self, catalog: Catalog, earlier: Catalog) -> Catalog:
+        """`add_columns` in the terms of a run that training starts from, whose items are `earlier`."""
+        return self.add_columns(catalog)
+
     def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
         """The grown catalogue, whose first `old` items a run knows, with the same of the items behind them."""
         return catalog
