@@ -16,8 +16,8 @@ COLLAPSED = 0.8
 MORE = ("recall@10", "lift@10", "gini@10", "coverage@10")
 """Metrics of the summary beside accuracy and fairness."""
 ORDER = (
-    "pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness", "curves",
-    "step_curve", "oracle_step", "diversity", "attention_share", "ablation", "streams", "latent_attention",
+    "pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness", "shortcut",
+    "curves", "step_curve", "oracle_step", "diversity", "attention_share", "ablation", "streams", "latent_attention",
     "alignment", "norms",
 )  # fmt: skip
 """Order of the sections on the page: these first, then those that are not named here, by name."""

@@ -1,7 +1,8 @@
 """Item-to-item by co-occurrence (Sarwar et al. 2001; the session form of Ludewig & Jannach, arXiv:1803.09587).
 
 Two items are alike by how often both occur within `window` events of one history, over the square root of the product
-of their counts (cosine). A history scores an item by the likeness to its last events, later ones more (`item_links.py`).
+of their counts (cosine). A history scores an item by the likeness to its last events, later ones more
+(`item_links.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Transition graph: what followed the last one or two events of a history, and what is like it; nothing is trained.
 
-After the heuristic of Han et al. 2026 (arXiv:2605.07125), which takes the last one or two items' neighbours in the graph
-of item transitions and ranks them by similarity of features plus log1p(count) / max log1p(count) of the edge. Here
+After the heuristic of Han et al. 2026 (arXiv:2605.07125), which takes what is a few hops from the last one or two items in
+the graph of item transitions, and ranks it by similarity of features plus log1p(count) / max log1p(count) of the edge.
+Here
 
     c(a, b)    = sum_{d=1..window} window_decay^(d-1) (a then b, d events apart) + backward (b then a, likewise)
     link(a, b) = log1p(c(a, b)) / max_b' log1p(c(a, b')) + similarity cos(x_a, x_b)
@@ -38,13 +39,13 @@ class TransitionGraph(BaselineSpec):
     """Last events of a history that are read."""
     decay: float = Field(0.6, gt=0, le=1)
     """Weight of an event relative to the one after it."""
-    window: int = Field(3, ge=1, le=MOST_LENGTH)
+    window: int = Field(5, ge=1, le=MOST_LENGTH)
     """Events behind an event that count as its successors; 1 is the next one alone."""
     window_decay: float = Field(0.5, gt=0, le=1)
     """Weight of a successor relative to the one before it."""
-    backward: float = Field(0.2, ge=0, le=1)
+    backward: float = Field(0.15, ge=0, le=1)
     """Weight of a transition the other way round."""
-    similarity: float = Field(0.5, ge=0, le=MOST_FACTOR)
+    similarity: float = Field(1.0, ge=0, le=MOST_FACTOR)
     """Weight of the similarity of features relative to the most frequent transition; without effect where no column
     of the item table is text."""
     columns: tuple[str, ...] = Field((), max_length=MOST_ENTRIES)
