@@ -22,7 +22,7 @@ from scipy import sparse
 from torch import nn
 
 from fullrank.analysis.activations import Sample, device_of
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.draw import GREY, legend, look, panel
@@ -43,7 +43,7 @@ FEATURE_ITEMS = 200_000
 """Items above which the graph is one of transitions alone: comparing all of them would take too long."""
 LAST = (1, 2)
 """How many of the last events a model may read."""
-WORDS = {"model": "the model", "graph": "graph", "last_2": "last 2 events", "last_1": "last event"}
+WORDS = {"model": "model", "graph": "graph", "last_2": "last 2", "last_1": "last 1"}
 """Labels of the rows of the metric, and their words in the figure."""
 
 
@@ -81,17 +81,17 @@ class Shortcut(Diagnostic):
         there, absent = measured(results, cls.name)
         if not there:
             return Missing(cls.name, title, " ".join(absent))
-        bars = {one.key: [_accuracy(one, label) for label in WORDS] for one in there}
+        bars = {one.key: [_labelled(one.diagnosis, one.accuracy, label) for label in WORDS] for one in there}
 
         def paint(axes: Any) -> None:
             width = 0.8 / len(there)
             for place, one in enumerate(there):
                 at = np.arange(len(WORDS)) + (place - (len(there) - 1) / 2) * width
-                axes.bar(
-                    at, [v or 0.0 for v in bars[one.key]], width, label=one.key, color=look(results.index(one))["color"]
-                )
+                heights = [value or 0.0 for value in bars[one.key]]
+                axes.bar(at, heights, width, label=one.key, color=look(results.index(one))["color"])
             axes.set_xticks(range(len(WORDS)), list(WORDS.values()))
-            axes.axhline(max(v or 0.0 for values in bars.values() for v in values[1:2]), color=GREY, lw=1, ls="--")
+            line = max(values[list(WORDS).index("graph")] or 0.0 for values in bars.values())
+            axes.axhline(line, color=GREY, lw=1, ls="--")  # the graph is one for all runs of a store
             legend(axes)
 
         metrics = list(dict.fromkeys(one.accuracy for one in there))
@@ -100,14 +100,14 @@ class Shortcut(Diagnostic):
             f"{key} " + ", ".join(f"{w} {_shown(v)}" for w, v in zip(WORDS.values(), values, strict=True))
             for key, values in bars.items()
         )
-        verdicts = [f"{sentence(one)} ({one.key})." for one in there if sentence(one)]
+        verdicts = [(one.key, verdict(one.diagnosis)) for one in there]
         caption = " ".join([
             "The graph (the dashed line) counts what followed the last two items in other histories and adds items "
-            "with like words and attributes; nothing of it is trained. To its right, the run itself when it may read the "
-            "last events alone. A model that is hardly above the line has learned little more than the shortcut.",
-            *verdicts,
+            "with like words and attributes; nothing of it is trained. To its right, the run itself when it may read "
+            "the last events alone. A model that is hardly above the line has learned little more than the shortcut.",
+            *(f"Run {key}: {said}." for key, said in verdicts if said is not None),
         ])  # fmt: skip
-        table = tuple((one.label, *bars[one.key], _share(one, "graph")) for one in there)
+        table = tuple((one.label, *bars[one.key], reached_share(one.diagnosis)) for one in there)
         drawn = panel(cls.name, paint, alt, x="what answers", y=word)
         headers = ("run", *WORDS.values(), "graph / model")
         return Figure(cls.name, title, caption, (drawn,), headers, table, absent)
@@ -122,8 +122,9 @@ class Shortcut(Diagnostic):
         ]
         if not named:
             return None
+        said = verdict(result.diagnosis) or "the model finds nothing"
         caption = (
-            f"{sentence(result) or 'The model finds nothing'}. Branching is the effective number of items that follow "
+            f"{said[0].upper()}{said[1:]}. Branching is the effective number of items that follow "
             "an item directly; the similarity is that of words and attributes, of items one after the other in a "
             "history and of random pairs. Few successors, like neighbours and targets among the successors make a "
             "data set easy for a graph."
@@ -131,12 +132,16 @@ class Shortcut(Diagnostic):
         return RunTable(f"Run {result.key}: how easy the data are", caption, ("of the data", "value"), tuple(named))
 
 
-def sentence(result: RunResult) -> str | None:
-    """The verdict about one run; None where the graph was not measured, or the model finds nothing."""
-    share = _share(result, "graph")
-    if share is None:
-        return None
-    return f"A graph of the last two items reaches {share:.0%} of this model's {result.accuracy}"
+def verdict(diagnosis: Diagnosis) -> str | None:
+    """What the graph reaches, in a sentence; None where it was not measured, or the model finds nothing."""
+    share = reached_share(diagnosis)
+    metric = next((one["name"] for one in diagnosis.of(Shortcut.name) if one["label"] == "graph"), None)
+    return None if share is None else f"a graph of the last two items reaches {share:.0%} of this model's {metric}"
+
+
+def reached_share(diagnosis: Diagnosis) -> float | None:
+    """The graph's metric over the model's."""
+    return _labelled(diagnosis, "share_of_model", "graph")
 
 
 class LastEvents(nn.Module):
@@ -198,16 +203,8 @@ def _consecutive(store: Store) -> tuple[np.ndarray, np.ndarray]:
     return items[at], items[at + 1]
 
 
-def _accuracy(result: RunResult, label: str) -> float | None:
-    return _labelled(result, result.accuracy, label)
-
-
-def _share(result: RunResult, label: str) -> float | None:
-    return _labelled(result, "share_of_model", label)
-
-
-def _labelled(result: RunResult, name: str, label: str) -> float | None:
-    return next((one["value"] for one in result.diagnosis.of(Shortcut.name, name) if one["label"] == label), None)
+def _labelled(diagnosis: Diagnosis, name: str, label: str) -> float | None:
+    return next((one["value"] for one in diagnosis.of(Shortcut.name, name) if one["label"] == label), None)
 
 
 def _place(one: Row) -> str:

@@ -21,6 +21,8 @@ from fullrank.semantic_ids.vectors.wording import text_columns
 WORD = r"[\p{L}\p{N}]+"
 _COMMON_SHARE, _COMMON = 20, 1000
 """A feature of more than one item in 20, and of more than 1,000 items, is left out."""
+DIGITS = 9
+"""Of a cosine: items with the same features are equally like another, whatever the order of the sums."""
 _ROWS = 1024
 """Items whose similarities to all others are alive at once."""
 
@@ -73,7 +75,8 @@ def nearest_items(vectors: sparse.csr_matrix, count: int) -> sparse.csr_matrix:
     for low in range(0, vectors.shape[0], _ROWS):
         alike = (vectors[low : low + _ROWS] @ vectors.T).tocoo()
         itself = alike.col == alike.row + low
-        alike = sparse.csr_matrix((np.where(itself, 0.0, alike.data), (alike.row, alike.col)), shape=alike.shape)
+        value = np.where(itself, 0.0, alike.data.round(DIGITS))
+        alike = sparse.csr_matrix((value, (alike.row, alike.col)), shape=alike.shape)
         alike.eliminate_zeros()
         bounds = zip(alike.indptr[:-1], alike.indptr[1:], strict=True)
         least = [  # the value of the last one kept, row by row

@@ -1,8 +1,8 @@
 """Transition graph: what followed the last one or two events of a history, and what is like it; nothing is trained.
 
-After the heuristic of Han et al. 2026 (arXiv:2605.07125), which takes what is a few hops from the last one or two items in
-the graph of item transitions, and ranks it by similarity of features plus log1p(count) / max log1p(count) of the edge.
-Here
+After the heuristic of Han et al. 2026 (arXiv:2605.07125), which takes what is a few hops from the last one or two items
+in the graph of item transitions, and ranks it by similarity of features plus log1p(count) / max log1p(count) of the
+edge. Here
 
     c(a, b)    = sum_{d=1..window} window_decay^(d-1) (a then b, d events apart) + backward (b then a, likewise)
     link(a, b) = log1p(c(a, b)) / max_b' log1p(c(a, b')) + similarity cos(x_a, x_b)
