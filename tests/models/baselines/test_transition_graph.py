@@ -13,7 +13,7 @@ import torch
 
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors, nearest_items
+from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors, most_alike
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, TransitionGraphModel
 from refusals import refused
 from tiny import ITEMS, histories, padded, store
@@ -133,7 +133,7 @@ def test_features_by_hand() -> None:
     first = np.array([(1 + log(2)) * red, once, once])
     wanted = np.array([first[0] / np.linalg.norm(first), 0.0, 0.0])
     np.testing.assert_allclose(cosines(vectors, np.array([0, 0, 2]), np.array([1, 3, 0])), wanted)
-    near = nearest_items(vectors, 2).toarray()
+    near = most_alike(vectors, 2).toarray()
     np.testing.assert_allclose(near[0], [0, wanted[0], 0, 0])
     assert feature_vectors(catalog, ["tags"]).shape == (4, 2)  # type: ignore[union-attr]
 
@@ -141,7 +141,7 @@ def test_features_by_hand() -> None:
 def test_of_equal_neighbours_all_are_kept() -> None:
     vectors = feature_vectors(described(["a b", "a", "a", "a", "c"]))
     assert vectors is not None
-    assert (nearest_items(vectors, 2).toarray()[0] > 0).tolist() == [False, True, True, True, False]
+    assert (most_alike(vectors, 2).toarray()[0] > 0).tolist() == [False, True, True, True, False]
 
 
 def test_a_column_that_is_no_text_is_refused() -> None:

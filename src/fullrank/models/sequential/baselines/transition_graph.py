@@ -27,7 +27,7 @@ from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_LENGTH, MOST_LI
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec
-from fullrank.models.sequential.baselines.item_features import feature_vectors, nearest_items
+from fullrank.models.sequential.baselines.item_features import feature_vectors, most_alike
 from fullrank.models.sequential.baselines.item_links import ItemLinks
 
 
@@ -70,7 +70,7 @@ class TransitionGraphModel(ItemLinks):
         links = relative_log(ahead + spec.backward * ahead.T)
         vectors = feature_vectors(store.catalog, spec.columns) if spec.similarity else None
         if vectors is not None:
-            links = links + spec.similarity * nearest_items(vectors, spec.neighbours)
+            links = links + spec.similarity * most_alike(vectors, spec.neighbours)
         found = links.tocoo()
         self.keep(found.row, found.col, found.data, store.catalog.popularity.astype(np.float64))
 
