@@ -69,7 +69,7 @@ def _features(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     return table.drop_nulls().with_columns(feature=pl.lit(f"{name}: ") + pl.col("feature"))
 
 
-def nearest_items(vectors: sparse.csr_matrix, count: int) -> sparse.csr_matrix:
+def most_alike(vectors: sparse.csr_matrix, count: int) -> sparse.csr_matrix:
     """[V, V] the cosine of each item with those most like it (`count`, and more where the last ones are equal)."""
     blocks = []
     for low in range(0, vectors.shape[0], _ROWS):
