@@ -57,7 +57,7 @@ def test_every_model_has_a_diagnosis(kind: str) -> None:
         assert one["value"] is None or math.isfinite(one["value"]), one
     assert {one["diagnostic"] for one in found.rows} == {
         "about", "spectrum", "layers", "attention_share", "alignment", "bound", "norms", "ablation", "robustness",
-        "focus", "case",
+        "focus", "case", "shortcut",
     }  # fmt: skip
     json.dumps(found.rows, allow_nan=False)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())

@@ -85,6 +85,23 @@ def test_runs_that_were_measured_differently_are_refused(
     refuses("protocols-differ", ["evaluate", shop / "popularity", tmp_path / "kept"], "seen is 'exclude'", "'keep'")
 
 
+def test_tables_say_what_became_of_the_history(call: Call, shop: Path) -> None:
+    assert "history excluded" in call("evaluate", shop / "popularity").out
+    assert "history ranked" in call("evaluate", shop / "popularity", "--set", "seen=keep").out
+    pair = ("evaluate", shop / "popularity", shop / "item_to_item", "--set", "seen=keep")
+    assert "paired, history ranked" in " ".join(call(*pair).out.split())
+    assert "history ranked" in " ".join(call(*pair, "--drop", "0.1").out.split()).lower()
+
+
+def test_out_with_an_evaluation_of_the_other_policy_is_refused_before_anything_runs(
+    call: Call, refuses: Refuses, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("evaluate", shop / "popularity", "--out", tmp_path / "saved")
+    assert call(*words).code == 0
+    monkeypatch.setattr(api, "evaluate", None)
+    refuses("other-evaluation-there", [*words, "--set", "seen=keep"], "history excluded")
+
+
 def test_out_saves_what_can_be_loaded(call: Call, shop: Path, tmp_path: Path) -> None:
     found = call("evaluate", shop / "popularity", "--out", tmp_path / "saved", "--json").json
     assert EvaluationResult.load(tmp_path / "saved").metrics == found["metrics"]

@@ -20,6 +20,7 @@ def test_a_page_of_two_runs(call: Call, shop: Path, tmp_path: Path) -> None:
     assert found["runs"][1]["collapse_share"] == pytest.approx(1)
     text = out.read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>") and 'id="pareto"' in text
+    assert text.count("history excluded") >= 3, "below the table, the scatter and the curves of validation"
 
 
 def test_a_person_reads_what_was_left_out(call: Call, shop: Path, tmp_path: Path) -> None:

@@ -50,6 +50,25 @@ def test_a_save_that_stops_half_way_is_told(
     assert EvaluationResult.load(tmp_path).metrics == new.metrics
 
 
+def test_the_history_ranked_is_not_written_over_the_history_excluded(
+    found: list[EvaluationResult], store: Store, tmp_path: Path
+) -> None:
+    """Both are called evaluation.json, and what reads one (a report, a model's card) would take it for the other."""
+    run = fr.train("popularity", store, tmp_path / "run", progress=False)
+    excluded, ranked = fr.evaluate(run, data=store), fr.evaluate(run, data=store, set=["seen=keep"])
+    assert not (run.path / "evaluation.json").exists(), "evaluating writes nothing"
+    excluded.save(run.path)
+    with refused("other-evaluation-there", run.path, "history excluded", "history ranked"):
+        ranked.save(run.path)
+    assert EvaluationResult.load(run.path).metrics == excluded.metrics
+    ranked.save(tmp_path / "ranked")
+    assert EvaluationResult.load(tmp_path / "ranked").metrics == ranked.metrics != excluded.metrics
+    fr.evaluate(run, "validation", data=store).save(run.path)  # of the same policy: replaced, as ever
+    (run.path / "evaluation.json").write_text("{}")
+    ranked.save(run.path)
+    assert EvaluationResult.load(run.path).protocol["seen"] == "keep", "what is damaged is replaced"
+
+
 def test_one_of_an_earlier_version_is_read(found: list[EvaluationResult], tmp_path: Path) -> None:
     found[0].save(tmp_path)
     tree = json.loads((tmp_path / "evaluation.json").read_text())

@@ -45,7 +45,8 @@ def dry_run(path: Path, rows: list[dict[str, Any]], out: Path) -> list[str]:
 
 def grid_of(rows: list[dict[str, Any]]) -> fr.Grid:
     """A grid of the very runs that these rows are of; a choice among trials has rows of the validation split alone."""
-    splits = sorted(set.intersection(*(set(row["metrics"]) for row in rows)))
+    named = set.intersection(*(set(row["metrics"]) for row in rows))
+    splits = sorted(named & {"validation", "test"})  # the others are further evaluations
     cells: dict[str, dict[str, Any]] = {}
     for row in rows:
         cells.setdefault(row["cell"], grids.cell_of(row) | {"seeds": []})["seeds"].append(row["seed"])
@@ -54,7 +55,7 @@ def grid_of(rows: list[dict[str, Any]]) -> fr.Grid:
 
 def row_of(job: Any, value: str) -> dict[str, Any]:
     """A row as a sweep writes it when a job has ended."""
-    metrics = {split: {job.experiment.evaluation.selection: 0.5} for split in job.splits}
+    metrics = {name: {job.experiment.evaluation.selection: 0.5} for name in job.evaluations}
     ended = {"metrics": metrics, "seconds": {"train": 1.0, "evaluate": 1.0}, "epochs": 1}
     return {"cell": job.cell, "seed": job.seed, "spec_hash": value, **ended}
 

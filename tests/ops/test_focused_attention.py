@@ -21,7 +21,9 @@ from tiny import close
 
 SIZES = [(1, 1, 1, 1, 1), (2, 3, 7, 5, 3), (3, 1, 13, 2, 4), (1, 2, 33, 3, 3)]
 """B, H, T, width of each query, width of values."""
-NORMS: tuple[RowNorm, ...] = (None, "l1", "rms")
+SIGNED: tuple[RowNorm, ...] = (None, "l1", "rms")
+"""Rows that are zero where both maps agree."""
+NORMS: tuple[RowNorm, ...] = (*SIGNED, "softmax", "relu_l1")
 FACTORS = (1.0, 0.7)
 
 
@@ -77,11 +79,12 @@ def test_parity(sizes: tuple[int, ...], norm: RowNorm, causal: bool) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_dropout_is_on_the_difference(norm: RowNorm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One mask for both maps: where they agree nothing is mixed, with dropout as without."""
+    """One mask for both maps: where they agree a signed row mixes nothing, with dropout as without."""
     given = case(2, 2, 9, 3, 4)
     q, k, v = leaves(given)
     same_q, same_k = (torch.cat([x[..., :3], x[..., :3]], -1) for x in (q, k))
-    assert not focused_attention(same_q, same_k, v, (1.0, 1.0), norm=norm, dropout=0.5).any()
+    if norm in SIGNED:
+        assert not focused_attention(same_q, same_k, v, (1.0, 1.0), norm=norm, dropout=0.5).any()
     masks: list[Tensor] = []
 
     def dropped(a: Tensor, p: float) -> Tensor:
@@ -122,7 +125,7 @@ def test_the_fused_path_makes_no_weights(monkeypatch: pytest.MonkeyPatch) -> Non
     given = case(2, 2, 9, 3, 4)
     focused_attention(*leaves(given), FACTORS)  # type: ignore[misc]
     focused_attention_noting(*leaves(given), FACTORS, given["valid"], causal=True)  # type: ignore[misc]
-    for how in ({"norm": "l1"}, {"norm": "rms"}, {"dropout": 0.1}):
+    for how in (*({"norm": norm} for norm in NORMS[1:]), {"dropout": 0.1}):
         with pytest.raises(AssertionError, match="made"):
             focused_attention(*leaves(given), FACTORS, **how)  # type: ignore[misc, arg-type]
 
@@ -139,11 +142,11 @@ def test_half_precision_subtracts_in_full() -> None:
 
 
 def test_rows_near_zero() -> None:
-    """Where both maps agree the row stays zero under every norm, and its gradient is finite."""
+    """Where both maps agree a signed row stays zero, and its gradient is finite."""
     given = case(2, 1, 6, 3, 2)
     q, k, v = leaves(given)
     allowed = allowed_of(given, True)
-    for norm in NORMS:
+    for norm in SIGNED:
         a = focused_weights(torch.cat([q[..., :3]] * 2, -1), torch.cat([k[..., :3]] * 2, -1), (1.0, 1.0), allowed, norm)
         assert not a.any()
         assert all(g.isfinite().all() for g in torch.autograd.grad(a.pow(2).sum(), [q, k]))
@@ -151,3 +154,60 @@ def test_rows_near_zero() -> None:
     assert (sums <= 1).all() and close(sums, torch.ones_like(sums), 1e-3)
     wide = focused_weights(q, k, FACTORS, allowed, "rms").square().sum(-1) / torch.arange(1, 7)
     assert close(wide, torch.ones_like(wide), 1e-2)
+
+
+def agreeing(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose two maps are the same."""
+    q, k, _ = leaves(given)
+    return torch.cat([q[..., :3]] * 2, -1), torch.cat([k[..., :3]] * 2, -1)
+
+
+@pytest.mark.parametrize("norm", ["softmax", "relu_l1"])
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (4.0, 4.0), (0.5, 2.0), (2.0, 0.5)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_rows_that_are_distributions(norm: RowNorm, factors: tuple[float, float], causal: bool) -> None:
+    """Positive rows that sum to one over the keys that may be seen, whatever the factors: Table 4 shows such rows."""
+    given = case(2, 2, 9, 3, 4)
+    q, k, _ = leaves(given)
+    allowed = allowed_of(given, causal)
+    a = focused_weights(q, k, factors, allowed, norm)
+    assert (a >= 0).all() and close(a.sum(-1), torch.ones_like(a[..., 0]), 1e-5)
+    assert not a.masked_select(~allowed).any()
+    if norm == "softmax":
+        least = a.masked_fill(~allowed, torch.inf).amin(-1)
+        assert (a.amax(-1) / least <= torch.tensor(sum(factors)).exp() + 1e-4).all(), "inner maps lie in [0, 1]"
+
+
+def test_softmax_of_equal_maps_is_the_mean() -> None:
+    given = case(2, 1, 6, 3, 2)
+    allowed = allowed_of(given, True)
+    a = focused_weights(*agreeing(given), (1.0, 1.0), allowed, "softmax")
+    assert close(a, (allowed / allowed.sum(-1, keepdim=True)).expand_as(a), 1e-5)
+
+
+def test_relu_keeps_what_the_first_map_prefers() -> None:
+    """The positive part over its sum, as it reads; where the maps agree, the first one."""
+    given = case(2, 1, 6, 3, 2)
+    q, k, _ = leaves(given)
+    allowed = allowed_of(given, True)
+    difference = focused_weights(q, k, FACTORS, allowed)
+    a = focused_weights(q, k, FACTORS, allowed, "relu_l1")
+    some = difference.relu().sum(-1) > 0.05  # far above eps
+    assert some.any() and close(a[some], (difference.relu() / difference.relu().sum(-1, keepdim=True))[some], 1e-3)
+    doubled, twice = agreeing(given)
+    first = focused_weights(doubled, twice, (1.0, 1e-12), allowed)
+    a = focused_weights(doubled, twice, (1.0, 1.0), allowed, "relu_l1")
+    assert close(a, first, 1e-5)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(a.pow(2).sum(), [q, k]))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_gradients_are_differences(norm: RowNorm) -> None:
+    """Finite differences in fp64; the first event's row is constant, and at a kink of relu_l1."""
+    given = case(2, 1, 5, 2, 2)
+    qkv = [x.detach().double().requires_grad_() for x in leaves(given)]
+
+    def weights(q: Tensor, k: Tensor) -> Tensor:
+        return focused_weights(q, k, (2.0, 2.0), allowed_of(given, True), norm)[..., 1:, :]
+
+    assert torch.autograd.gradcheck(weights, tuple(qkv[:2]), eps=1e-7, atol=1e-4)

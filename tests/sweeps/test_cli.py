@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,23 @@ def test_sweep_prints_its_rows_and_a_table(
     assert call(*common) == 0
     shown = capsys.readouterr()
     assert "sasrec" in shown.out and "±" in shown.out and "finished already" in shown.err
+
+
+def test_the_table_says_what_became_of_the_history(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = tmp_path / "grid.yaml"
+    grid.write_text("{cells: [popularity], evaluate_also: [{seen: keep}]}")
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert call("sweep", grid, "--data", store.path, "--out", one, "--results", tmp_path / "r.json") == 0
+    told = {"popularity": {"test": "history excluded", "test_seen_keep": "history ranked"}}
+    assert json.loads((tmp_path / "r.json").read_text())["history"] == told
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "popularity" in line]
+    assert [row[1:4] for row in rows] == [["test", "excluded", "1"], ["test_seen_keep", "ranked", "1"]]
+    shutil.copytree(store.path, tmp_path / "shop2")
+    assert call("sweep", grid, "--data", store.path, "--data", tmp_path / "shop2", "--out", two) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "/popularity" in line]
+    assert [row[1:3] for row in rows] == 2 * [["test", "excluded"], ["test_seen_keep", "ranked"]]
 
 
 def test_a_failed_run_makes_the_exit_code_1_and_a_bad_grid_2(

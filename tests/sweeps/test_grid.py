@@ -102,6 +102,10 @@ MISTAKES = {
     "{cells: [{recipe: sasrec, name: ../up}]}": ("not-a-folder-name", "../up"),
     "{cells: [sasrec], sed: [1]}": ("unknown-setting", "sed", "seeds"),
     "{cells: [sasrec], evaluate: [training]}": ("invalid-setting", "evaluate"),
+    "{cells: [sasrec], evaluate_also: [{}]}": ("repeated-evaluation", "{seen: keep}"),
+    "{cells: [sasrec], evaluate_also: [{seen: keep}, {seen: keep}]}": ("repeated-evaluation",),
+    "{cells: [sasrec], evaluate_also: [{sen: keep}]}": ("unknown-setting", "'sasrec'", "seen"),
+    "{cells: [sasrec], evaluate_also: [{seen: hide}]}": ("invalid-setting", "'sasrec'", "seen"),
     "{cells: [missing.yaml]}": ("file-unreadable", "missing.yaml"),
     "cells: [": ("neither-yaml-nor-json",),
 }
@@ -153,3 +157,25 @@ def test_the_examples_of_the_guide_can_be_run() -> None:
     assert len(Search.from_text(spaces[0]).jobs()) == 8
     zipped = next(block for block in blocks if block not in grids + spaces)
     assert len(Grid.from_text(f"base: sasrec\n{zipped}").jobs()) == 4
+
+
+def test_further_evaluations_have_names_and_change_no_hash() -> None:
+    plain = Grid.from_text("{cells: [sasrec], evaluate: [validation, test]}").jobs()[0]
+    also = "evaluate_also: [{seen: keep}, {drop: 0.2, reasoning: {steps: 1}}, {ks: [5, 50]}]"
+    job = Grid.from_text(f"{{cells: [sasrec], evaluate: [validation, test], {also}}}").jobs()[0]
+    names = ("seen_keep", "drop_0.2_reasoning.steps_1", "ks_5+50")
+    assert list(job.evaluations) == ["validation", "test", *(f"{s}_{n}" for n in names for s in ("validation", "test"))]
+    assert list(plain.evaluations) == ["validation", "test"]
+    assert (job.spec_hash, job.cost_key) == (plain.spec_hash, plain.cost_key)
+    split, found = job.evaluations["test_seen_keep"]
+    assert split == "test" and found.seen == "keep" and job.experiment.evaluation.seen == "exclude"
+    assert job.evaluations["test_drop_0.2_reasoning.steps_1"][1].reasoning.steps == 1
+
+
+def test_a_further_evaluation_may_be_the_first_of_some_cells_but_not_of_all() -> None:
+    """So that one grid may ask both of cells whose recipes rank the history and of those that exclude it."""
+    kept = "{name: kept, recipe: sasrec, set: {evaluation.seen: keep}}"
+    jobs = Grid.from_text(f"{{cells: [sasrec, {kept}], evaluate_also: [{{seen: keep}}]}}").jobs()
+    assert [job.evaluations["test_seen_keep"][1].seen for job in jobs] == ["keep", "keep"]
+    with refused("setting-without-effect", "seen_keep"):
+        Grid.from_text(f"{{cells: [{kept}], evaluate_also: [{{seen: keep}}]}}").jobs()

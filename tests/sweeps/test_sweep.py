@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from fullrank.api import evaluate
 from fullrank.core.locks import folder_lock
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.sweeps import engine, runner
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.records import summarise_seeds
 from fullrank.sweeps.sweep import run_sweep, sweep
 from fullrank.training.fit import fit
 from refusals import refused
@@ -84,6 +86,55 @@ def test_another_split_is_evaluated_without_training_again(store: Store, tiny: T
     row = sweep(tiny("[sasrec]", evaluate=("test", "validation")), store, out, progress=False)[0]
     assert row["metrics"]["test"] == first["metrics"]["test"]
     assert row["metrics"]["validation"]["ndcg@10"] == pytest.approx(row["validation_best"]["value"])
+
+
+BOTH = ({"seen": "keep"},)
+
+
+def test_the_history_is_ranked_beside_the_history_excluded(store: Store, tiny: Tiny, out: Path) -> None:
+    plain = sweep(tiny("[sasrec]"), store, out / "plain", progress=False)[0]
+    row = sweep(tiny("[sasrec]", evaluate_also=BOTH), store, out, progress=False)[0]
+    assert list(row["metrics"]) == ["test", "test_seen_keep"] == list(row["stderr"]) == list(row["protocol"])
+    assert row["metrics"]["test"] == plain["metrics"]["test"] != row["metrics"]["test_seen_keep"]
+    assert [p["seen"] for p in row["protocol"].values()] == ["exclude", "keep"]
+    assert {p["split"] for p in row["protocol"].values()} == {"test"}
+    found = evaluate(out / "cells" / "sasrec-seed0", data=store, set=["seen=keep"])
+    assert row["metrics"]["test_seen_keep"] == pytest.approx(found.metrics)
+    summary = summarise_seeds([row])["sasrec"]
+    assert summary["test_seen_keep"]["ndcg@10"]["mean"] == row["metrics"]["test_seen_keep"]["ndcg@10"]
+
+
+def test_a_further_evaluation_of_a_finished_run_trains_nothing(
+    store: Store, tiny: Tiny, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its row is there and of the same hash, and lacks the figures: the run is evaluated again from its folder."""
+    first = sweep(tiny("[sasrec]"), store, out, progress=False)[0]
+    log = (out / "cells" / "sasrec-seed0" / "metrics.jsonl").read_text()
+    outcome = run_sweep(tiny("[sasrec]", evaluate_also=BOTH), store, out)
+    row = outcome.newest[0]
+    assert outcome.estimate == [{"cell": "sasrec", "seed": 0, "hours": round(1 / 3600, 5)}], "evaluation alone"
+    assert row["spec_hash"] == first["spec_hash"] and row["metrics"]["test"] == first["metrics"]["test"]
+    assert "test_seen_keep" in row["metrics"] and "test_seen_keep ndcg@10 0." in capsys.readouterr().err
+    assert (out / "cells" / "sasrec-seed0" / "metrics.jsonl").read_text() == log
+    again = run_sweep(tiny("[sasrec]", evaluate_also=BOTH), store, out, progress=False)
+    assert again.newest == [row] and again.estimate == [], "and nothing is left to do"
+    assert sweep(tiny("[sasrec]"), store, out, progress=False) == [row], "more than is asked for is finished, too"
+
+
+def test_an_evaluation_that_is_the_first_one_again_is_not_computed_twice(
+    store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, real = [], engine.EVALUATE["retrieval"]
+
+    def counted(model: Any, data: Any, split: str, spec: Any, **named: Any) -> Any:
+        asked.append((split, spec.seen))
+        return real(model, data, split, spec, **named)
+
+    monkeypatch.setitem(engine.EVALUATE, "retrieval", counted)
+    cells = "[popularity, {name: kept, recipe: popularity, set: {evaluation.seen: keep}}]"
+    rows = sweep(tiny(cells, evaluate_also=BOTH), store, out, progress=False)
+    assert asked == [("test", "exclude"), ("test", "keep"), ("test", "keep")]
+    assert rows[1]["metrics"]["test"] == rows[1]["metrics"]["test_seen_keep"] == rows[0]["metrics"]["test_seen_keep"]
 
 
 class Stop:

@@ -72,6 +72,47 @@ def test_strangers_are_refused(run: Run, tmp_path: Path) -> None:
         fr.train("same", data, tmp_path / "b", init_from=run, progress=False)
 
 
+def titled(ids: list[int], titles: list[str | None]) -> pl.DataFrame:
+    return pl.DataFrame({"item_id": ids, "title": titles, "sort": ["a", "b"] * (len(ids) // 2)})
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run on items 1 .. 40 with titles."""
+    place, ids = tmp_path_factory.mktemp("numbered"), list(range(1, 41))
+    data = fr.prepare(events(ids), place / "store", items=titled(ids, [f"Toy {i}" for i in ids]))
+    return fr.train(tiny("training.max_epochs=1"), data, place / "run", progress=False)
+
+
+def test_ids_that_name_other_items_are_refused(numbered: Run, tmp_path: Path) -> None:
+    """Both catalogues are numbered from 1: all ids are known, and no item is."""
+    ids = list(range(1, 31))
+    data = fr.prepare(events(ids), tmp_path / "store", items=titled(ids, [f"Cream {i}" for i in ids]))
+    with refused("ids-of-other-items", 30, "100%", "'title'", "'Toy ", "'Cream "):
+        fr.train("same", data, tmp_path / "on", init_from=numbered, progress=False)
+    assert not (tmp_path / "on").exists()
+
+
+@pytest.mark.parametrize("case", ["some edited", "another case", "mostly missing", "no column", "brands alone", "few"])
+def test_items_whose_titles_changed_are_still_matched(case: str, numbered: Run, tmp_path: Path) -> None:
+    """Few other titles are edits; and where titles say nothing, ids are taken for what they are."""
+    ids = list(range(1, 10)) if case == "few" else list(range(1, 41))
+    titles: dict[str, list[str | None]] = {
+        "some edited": [f"Toy {i}" if i % 3 else f"Toy {i}, new" for i in ids],
+        "another case": [f" TOY {i}" for i in ids],
+        "mostly missing": [None if i > 25 else f"Toy {i}" for i in ids],
+        "brands alone": ["Cream", "Soap"] * 20,
+    }
+    table = titled(ids, titles.get(case, [f"Cream {i}" for i in ids])) if case != "few" else None
+    if table is None:
+        table = pl.DataFrame({"item_id": ids, "title": [f"Cream {i}" for i in ids]})
+    data = fr.prepare(events(ids), tmp_path / "store", items=table.drop("title") if case == "no column" else table)
+    went_on = fr.train("same", data, tmp_path / "on", init_from=numbered, set=FROZEN, progress=False)
+    old, new = weights(numbered), weights(went_on)
+    place = numbered.catalog.lookup(data.catalog.ids)
+    torch.testing.assert_close(new["items.embedding.weight"], old["items.embedding.weight"][place])
+
+
 def test_another_spec_is_refused(run: Run, market: Store, tmp_path: Path) -> None:
     with refused("weights-differ-from-spec"):
         fr.train(tiny("model.dim=32"), market, tmp_path / "on", init_from=run, progress=False)

@@ -36,7 +36,8 @@ IMPRESSIONS = 4096
 ORDER: Mapping[Problem, Sequence[str]] = {
     "retrieval": (
         "spectrum", "layers", "attention_share", "alignment", "bound", "diversity", "streams", "ensemble", "focus",
-        "norms", "ablation", "robustness", "latent_attention", "case", "step_curve", "oracle_step", "gate_gain",
+        "norms", "ablation", "robustness", "shortcut", "latent_attention", "case", "step_curve", "oracle_step",
+        "gate_gain",
     ),
     "ranking": ("token_ranks", "rank_theorems"),
 }  # fmt: skip

@@ -110,6 +110,11 @@ def _print_retrieval(output: Output, found: Diagnosis) -> None:
             output.table(headers, rows)
             output.say(title)
             output.say()
+    from fullrank.analysis.diagnostics.shortcut import verdict
+
+    if said := verdict(found):
+        output.say(f"shortcut: {said}")
+        output.say()
 
 
 def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:

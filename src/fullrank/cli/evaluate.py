@@ -168,6 +168,7 @@ def evaluate(
     if any(studies.values()):
         _study(call, [flag for flag, asked in studies.items() if asked], drop)
     else:
+        _check_out(call)
         EVALUATE[runs[0].spec.problem](call)
 
 
@@ -221,6 +222,17 @@ def _evaluate_ranking(call: Call) -> None:
 
 
 EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_retrieval, "ranking": _evaluate_ranking}
+
+
+def _check_out(call: Call) -> None:
+    """Before minutes are spent on an evaluation that could not be saved there."""
+    from fullrank.evaluation.result import require_same_history
+
+    if call.out is None:
+        return
+    for run, part in zip(call.runs, ("a", "b") if len(call.runs) > 1 else ("",), strict=True):
+        if run.spec.problem == "retrieval":
+            require_same_history(call.out / part, run.spec.lists.override(*call.changes).seen)
 
 
 def _check_problems(runs: list[Run]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import Output, seconds
-from fullrank.metrics.names import PAIRED
+from fullrank.metrics.names import PAIRED, history_words
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def print_pair(
     level = found[0].protocol["bootstrap"]["level"] if problem == "retrieval" else 0.95
     output.table(("metric", "A", "B", "B - A", f"{100 * level:g} % interval", "p"), cells)
     what = "users" if problem == "retrieval" else "impressions"
-    output.say(f"{rows[0].users if rows else 0:,} {what}, paired; in {seconds(spent)}")
+    history = history_words(found[0].protocol)
+    how = f"paired, {history}" if history else "paired"
+    output.say(f"{rows[0].users if rows else 0:,} {what}, {how}; in {seconds(spent)}")
     if any(c.metric.startswith(PAIRED) for c in printed):
         output.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
     output.finish({
@@ -59,7 +61,7 @@ def _print_retrieval(output: Output, run: Run, found: EvaluationResult, spent: f
     protocol = found.protocol
     output.say(
         f"{protocol['users']:,} users of the {protocol['split']} split, {protocol['items']:,} items, "
-        f"candidates {protocol['candidates']}, seen items: {protocol['seen']}; in {seconds(spent)}"
+        f"candidates {protocol['candidates']}, {history_words(protocol)}; in {seconds(spent)}"
     )
     if found.mean_steps is not None:
         output.say(f"{found.mean_steps:.2f} of at most {protocol['reasoning']['steps']} reasoning steps a user")
@@ -125,7 +127,10 @@ def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[dict[str, A
         every = list(rows[0]["metrics"])
         names = ([name for name in every if name.endswith(f"@{SHOWN}")] or every)[:5]
         output.table(("hidden", *names), [[f"{row['drop']:.0%}", *(row["metrics"][n] for n in names)] for row in rows])
-        output.say("Share of each history's events that the model did not see; the same events for every run.")
+        output.say(
+            "Share of each history's events that the model did not see; the same events for every run; "
+            f"{history_words(rows[0]['protocol'])}."
+        )
         return
     output.say(f"A {runs[0].path}\nB {runs[1].path}")
     cells = [
@@ -135,6 +140,7 @@ def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[dict[str, A
         if not c["metric"].startswith(PAIRED)  # a stand-in, printed on request only; the JSON has it
     ]
     output.table(("hidden", "metric", "A", "B", "B - A", "p"), cells)
+    output.say(f"{history_words(rows[0]['protocol'])}.".capitalize())
 
 
 def print_oracle(output: Output, found: Sequence[OracleCeiling]) -> None:

@@ -127,6 +127,8 @@ def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
 
 def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
     from fullrank.analysis.activations import FAIRNESS
+    from fullrank.analysis.report import join_words
+    from fullrank.metrics.names import history_words
 
     rows: list[dict[str, Any]] = [
         {
@@ -144,6 +146,7 @@ def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
     ]
     accuracies = {one.accuracy for one in found.results}
     output.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
+    output.say(join_words(sorted({history_words(one.evaluation.protocol) for one in found.results})))
     return rows
 
 

@@ -74,8 +74,8 @@ def sweep(
     from fullrank.sweeps.engine import Local
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
-    from fullrank.sweeps.records import summarise_seeds
-    from fullrank.sweeps.sweep import Rung, ladder_rows, run_ladder, run_sweep, summarise_rungs
+    from fullrank.sweeps.records import protocols_in_words, summarise_seeds
+    from fullrank.sweeps.sweep import Rung, ladder_rows, protocols_of_rungs, run_ladder, run_sweep, summarise_rungs
 
     output = Output(as_json)
     found = Grid.read(grid)
@@ -86,11 +86,12 @@ def sweep(
     how["engine"] = Local(device)
     if len(stores) == 1:
         outcome = run_sweep(found, stores[0], out, **how)
-        rungs, summary = [Rung(stores[0], outcome)], summarise_seeds(outcome.newest)
+        rungs = [Rung(stores[0], outcome)]
+        summary, history = summarise_seeds(outcome.newest), protocols_in_words(outcome.newest)
     else:
         rungs = run_ladder(found, stores, out, **how, on_store=lambda store: output.say(f"on {store.path}"))
-        summary = summarise_rungs(rungs)
-    _table(output, summary)
+        summary, history = summarise_rungs(rungs), protocols_of_rungs(rungs)
+    _table(output, summary, history)
     for rung in rungs:
         _notes(output, rung.outcome, dry_run)
     outcomes = [rung.outcome for rung in rungs]
@@ -173,17 +174,18 @@ def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, An
     return [name, best["trial"], best["score"], trials[0]["score"], chosen]
 
 
-def _table(output: Output, summary: dict[str, Any]) -> None:
-    """Mean and standard deviation over seeds of a few metrics, one row per cell and split."""
+def _table(output: Output, summary: dict[str, Any], history: dict[str, dict[str, str]]) -> None:
+    """Mean and standard deviation over seeds of a few metrics, one row per cell and evaluation."""
     rows = []
     ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
-    columns = RANKING if ranking else RETRIEVAL
+    columns, told = (RANKING, ()) if ranking else (RETRIEVAL, ("history",))
     for cell, splits in summary.items():
         for split, metrics in splits.items():
             n = max((entry["n"] for entry in metrics.values()), default=0)
-            rows.append([cell, split, n, *(_spread(metrics.get(name)) for name in columns)])
+            words = [history.get(cell, {}).get(split, "").removeprefix("history ") for _ in told]
+            rows.append([cell, split, *words, n, *(_spread(metrics.get(name)) for name in columns)])
     if rows:
-        output.table(("cell", "split", "seeds", *columns), rows)
+        output.table(("cell", "split", *told, "seeds", *columns), rows)
 
 
 def _spread(entry: dict[str, Any] | None) -> str:

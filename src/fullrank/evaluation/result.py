@@ -23,7 +23,7 @@ from fullrank.evaluation.saved import check_row_types, check_tree
 from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
-from fullrank.metrics.names import Name, expand_metrics
+from fullrank.metrics.names import HISTORY, Name, expand_metrics
 from fullrank.problem import Problem
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -194,10 +194,12 @@ class EvaluationResult:
     def save(self, folder: Path | str) -> None:
         """Write the rows as `per_user.parquet` or `per_row.parquet` (see their `table`), and `evaluation.json`.
 
-        Raises `UserError` for a folder that is a store or codes, and where the disk refuses.
+        Raises `UserError` for a folder that is a store or codes, that holds an evaluation of the other seen policy,
+        and where the disk refuses.
         """
         folder = Path(folder)
         require_no_store(folder, "evaluation")
+        require_same_history(folder, self.protocol.get("seen"))
         page = folder / "evaluation.json"
         try:
             with whole_file(page) as part:  # both are on the disk before either takes its place
@@ -223,6 +225,23 @@ class EvaluationResult:
             raise UserError(
                 f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}", code="not-an-evaluation"
             ) from None
+
+
+def require_same_history(folder: Path, seen: str | None) -> None:
+    """Raise `UserError` where the folder holds an evaluation that treats the history otherwise than `seen`.
+
+    The file's name does not say which of the two it is, so the second would pass for the first.
+    """
+    try:
+        there = read_json(folder / "evaluation.json")["protocol"]["seen"]
+    except (UserError, *BROKEN):  # nothing, something damaged, or click probabilities: replaced as ever
+        return
+    if seen in HISTORY and there in HISTORY and there != seen:
+        raise UserError(
+            f"{folder} holds an evaluation with the {HISTORY[there]} and this one has the {HISTORY[seen]}: save it "
+            "in another folder, or delete the evaluation.json that is there",
+            code="other-evaluation-there",
+        )
 
 
 def merge(parts: Sequence[PerUser]) -> EvaluationResult:

@@ -222,9 +222,10 @@ class Predictor:
     ) -> pl.DataFrame:
         """The k items most like each of `items` (an id, or several): item, similar, score, rank, and title if asked.
 
-        The score is the cosine of item vectors; of `item_to_item`, how often both occur together. An item is not like
-        itself. `exclude` and `allow` are lists of item ids, as in `recommend`. Raises `UserError` for an id that the
-        model does not know, and for a model without a similarity of items (popularity, recency).
+        The score is the cosine of item vectors; of `item_to_item`, how often both occur together, and of
+        `transition_graph`, its link to the other item. An item is not like itself. `exclude` and `allow` are lists of
+        item ids, as in `recommend`. Raises `UserError` for an id that the model does not know, and for a model without
+        a similarity of items (popularity, recency).
         """
         check_settings(k, "exclude", "popular")
         check_flag("titles", titles)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -30,6 +31,13 @@ WITHOUT = {"gini": exposure.gini_without, "coverage": exposure.coverage_without}
 DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty")
 PAIRED = "bqs_like"
 """Of two evaluations (`evaluation.compare`), so no metric of one."""
+HISTORY = {"exclude": "history excluded", "keep": "history ranked"}
+"""The seen policy in the words of tables: whether a list may hold items of the user's own history."""
+
+
+def history_words(protocol: Mapping[str, Any]) -> str:
+    """`history excluded` or `history ranked`, by the protocol of an evaluation; empty for click probabilities."""
+    return HISTORY.get(str(protocol.get("seen")), "")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,32 @@
-"""Starting values: N(0, 0.02) for matrices and tables, zero biases (BERT, arXiv:1810.04805; all of our papers)."""
+"""Starting values: N(0, 0.02) for matrices and tables, zero biases (BERT, arXiv:1810.04805; all of our papers).
+
+0.02 belongs to the width of those models, 256 to 512 in our papers. Behind a norm a projection's entries have the
+standard deviation sqrt(d) std, and an attention score, q . k / sqrt(e), has d std^2: .20 at d = 512, .05 at 128.
+Softmax attention hardly notices, it starts as the mean either way; what is made of the difference of two maps, or of
+two streams that open apart by such a vector, starts that much smaller. `start_by_width` has N(0, 0.02 sqrt(512 / d))
+instead: scores, projections and the lengths of vectors are at every width what they are at d = 512.
+
+A parameter is marked when it is started here, so that one pass over a finished model finds every one of them, in
+whichever room. The pass multiplies what was drawn: one seed gives the same draws under both, and without it no bit
+moves. Not marked, because width has no say: HSTU's biases of distance and time, which are added to scores.
+"""
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 STD = 0.02
+WIDTH = 512
+"""The width at which both starts agree: FAIR's."""
+MARK = "_started_small"
+
+
+def small(*shape: int, std: float = STD) -> nn.Parameter:
+    """A parameter that starts small."""
+    parameter = nn.Parameter(torch.randn(*shape) * std)
+    setattr(parameter, MARK, True)
+    return parameter
 
 
 def start_small(module: nn.Module) -> None:
@@ -12,5 +34,19 @@ def start_small(module: nn.Module) -> None:
     for part in module.children():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=STD)
+            setattr(part.weight, MARK, True)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
+
+
+def start_otherwise(parameter: Tensor) -> None:
+    """Take the mark back from a parameter that `start_small` drew and its module then starts in a way of its own."""
+    parameter.__dict__.pop(MARK, None)
+
+
+@torch.no_grad()
+def start_by_width(module: nn.Module, dim: int) -> None:
+    """Scale every parameter below this module that was started small to N(0, 0.02 sqrt(512 / dim)), each once."""
+    for parameter in module.parameters():
+        if parameter.__dict__.pop(MARK, False):
+            parameter.mul_((WIDTH / dim) ** 0.5)

@@ -19,10 +19,11 @@ from torch import Tensor
 from fullrank.ops.column_attention import column_attention
 from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, query_rows
 
-RowNorm = Literal["l1", "rms"] | None
-"""What a row of A is divided by: the sum of its absolute values, the root of their mean square, or nothing."""
+RowNorm = Literal["l1", "rms", "softmax", "relu_l1"] | None
+"""What becomes of a row of l1 A1 - l2 A2: divided by the sum of its absolute values or the root of their mean square,
+softmax, its positive part divided by its sum, or nothing."""
 EPS = 1e-6
-"""Added to the divisor (l1) or to the mean square: a row where both maps agree stays zero."""
+"""Added to the divisor (l1) or to the mean square: a row where both maps agree stays zero, and is A1 under relu_l1."""
 Sums = tuple[Float[Tensor, "B H S"], Float[Tensor, "B H T"]]
 """How much each key received and each query gave."""
 
@@ -111,8 +112,14 @@ def subtracted(
     allowed: Bool[Tensor, "#B 1 #T S"],
     norm: RowNorm,
 ) -> Float[Tensor, "B H T S"]:
-    """A from its two maps. The root mean square is over the keys that a query may see."""
+    """A from its two maps. The root mean square and the softmax are over the keys that a query may see."""
     a = factors[0] * first - factors[1] * second
+    if norm == "softmax":
+        return a.masked_fill(~allowed, float("-inf")).softmax(-1)
+    if norm == "relu_l1":
+        # EPS parts of A1 beside the positive part: rows sum to one even where that is empty, as at a first event
+        kept = a.relu()
+        return (kept + EPS * first) / (kept.sum(-1, keepdim=True) + EPS)
     if norm == "l1":
         return a / (a.abs().sum(-1, keepdim=True) + EPS)
     if norm == "rms":

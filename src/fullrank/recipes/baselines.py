@@ -1,9 +1,10 @@
 """Recommenders without training, at their defaults: what every trained model has to beat.
 
-Sources: item_to_item is that of Sarwar et al. 2001 in its session form (Ludewig & Jannach, arXiv:1803.09587).
+Sources: item_to_item is that of Sarwar et al. 2001 in its session form (Ludewig & Jannach, arXiv:1803.09587),
+transition_graph is after Han et al. 2026 (arXiv:2605.07125).
 
-Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` (or `recency`, `item_to_item`).
-Cost: seconds. Numbers: `results/sequence/`.
+Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` (or `recency`, `item_to_item`,
+`transition_graph`). Cost: seconds. Numbers: `results/sequence/`, `results/shortcut/`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity, Recency
+from fullrank.models.sequential.baselines.transition_graph import TransitionGraph
 from fullrank.recipes import RecipeSpec
 
 
@@ -41,3 +43,12 @@ class ItemToItemRecipe(RecipeSpec):
 
     def build(self) -> Experiment:
         return Experiment(recipe="item_to_item", model=ItemToItem())
+
+
+class TransitionGraphRecipe(RecipeSpec):
+    """Transition graph: successors of the last two items, and items like them (after arXiv:2605.07125); no training."""
+
+    kind: Literal["transition_graph"] = "transition_graph"
+
+    def build(self) -> Experiment:
+        return Experiment(recipe="transition_graph", model=TransitionGraph())

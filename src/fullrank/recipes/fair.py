@@ -10,13 +10,20 @@ Commands::
     fullrank train fair --data data/s3rec-beauty --set model.items.codes=data/s3rec-beauty-codes --out runs/fair
 
 or any function below as ``fullrank train fullrank.recipes.fair:no_noise ...``: `plain` .. `focus_noise` are Table 3
-from its first row to its third, `no_focus`, `no_noise`, `no_information` leave one part out. Code length, width and
-sensitivity (Figures 3 to 9) are settings. `paper` has the paper's size and wants a GPU.
+from its first row to its third, `no_focus`, `no_noise`, `no_information` leave one part out; `softmax_norm` and
+`relu_norm` are `fair` under the two norms whose rows look like Table 4's. Code length, width and sensitivity
+(Figures 3 to 9) are settings. `paper` has the paper's size and wants a GPU.
 
-Differs: heads and cosine scores as in RPG; positions are rotary (the paper says nothing). The difference of the two
-attentions is not normalised (the paper does not say how; `paper` divides rows by their absolute sum). The loss is the
-mean over levels where the paper has the sum, so alpha and beta weigh K times as much; `paper` has the sum. CPU size as
-in `recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the paper's.
+alpha and beta: Eq. 17 adds alpha = 1 and beta = .01 to the sum over the K levels (Eq. 1). Here the loss is the mean of
+the levels, the sum over K, so a weight here counts K times as much: with K = 16 codes alpha = .1 stands for 1.6 of
+the paper's and beta = .01 for .16, which is 16 times the paper's. The paper's own would be 1/16 and .01/16 here.
+`paper` has the sum.
+
+Differs: alpha and beta as said; heads and cosine scores as in RPG; positions are rotary (the paper says nothing). The
+difference of the two attentions is not normalised (the paper does not say how; `paper` divides rows by their absolute
+sum). Masked digits are zeros (`model.penalties.0.pad=learned` has the paper's padding vector). CPU size as in
+`recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the paper's. The history
+is excluded from lists; FAIR builds on RPG's code, which ranks it (``fullrank evaluate RUN --set seen=keep``).
 Cost: 13 minutes of one core of a busy machine on s3rec-beauty. Numbers: `results/fair/`.
 """
 
@@ -39,9 +46,9 @@ from fullrank.recipes.rpg import EVALUATION, TRAINING
 
 SCORING = Scoring(similarity="cosine", temperature=0.03)
 NOISE = NoiseRobustness(weight=0.1)
-"""alpha under the mean of the levels."""
+"""alpha under the mean of the levels: on the sum of K levels it would be K times that."""
 INFORMATION = MutualInformation(weight=0.01)
-"""beta under the mean of the levels."""
+"""beta under the mean of the levels: .16 on the sum of 16, where the paper has .01."""
 
 
 class FAIRRecipe(RecipeSpec):
@@ -83,6 +90,16 @@ def no_information() -> Experiment:
     return _small("no_information", information=False)
 
 
+def softmax_norm() -> Experiment:
+    """`fair` with A = softmax(A1 - A2): positive rows that sum to one, which start as the mean of the history."""
+    return _small("softmax_norm", norm="softmax")
+
+
+def relu_norm() -> Experiment:
+    """`fair` with A = relu(A1 - A2) over its sum: such rows without a limit to how much one event may stand out."""
+    return _small("relu_norm", norm="relu_l1")
+
+
 def paper() -> Experiment:
     """The paper's size: width 512, inner width 1024, 32 codes, 200 epochs of 256 rows, the sum of the levels."""
     model = Recommender(
@@ -102,10 +119,12 @@ def _encoder(inner: int, *, focus: bool = True, norm: Norm = "none", scale_input
     )  # fmt: skip
 
 
-def _small(name: str, *, focus: bool = True, noise: bool = True, information: bool = True) -> Experiment:
+def _small(
+    name: str, *, focus: bool = True, noise: bool = True, information: bool = True, norm: Norm = "none"
+) -> Experiment:
     penalties = ((NOISE,) if noise else ()) + ((INFORMATION,) if information else ())
     model = Recommender(
-        dim=128, max_length=50, items=Semantic(), encoder=_encoder(256, focus=focus, scale_input=True),
+        dim=128, max_length=50, items=Semantic(), encoder=_encoder(256, focus=focus, norm=norm, scale_input=True),
         task=SemanticTokens(), scoring=SCORING, penalties=penalties,
     )  # fmt: skip
     training = TRAINING.model_copy(update={"lr": 3e-3})

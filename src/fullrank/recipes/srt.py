@@ -12,7 +12,9 @@ columns `title` and `attributes` (whose first is the brand); other columns: ``--
 
 Differs: every prefix is a query of its history's row, not a row of its own, so a batch holds whole histories; weight
 decay is decoupled. At CPU size the width is 64, the learning rate 3.2e-3, the blocks' dropout 0.2 and there are 20
-epochs; the warm-up is the released one, by cosine (the paper says linear). Brands are read from `attributes`.
+epochs; the warm-up is the released one, by cosine (the paper says linear). Brands are read from `attributes`. The
+history is excluded from lists; RecBole, on which the authors' code is built, ranks it (``fullrank evaluate RUN --set
+seen=keep``).
 Cost on s3rec-beauty: 3 to 15 minutes of one core of a busy machine. Numbers: `results/scaling/` (of the functions;
 `srt` itself was not run in full).
 """

@@ -46,7 +46,7 @@ class JobCost:
     """A validation pass in training."""
     validations: int
     evaluation: float
-    """One split's evaluation at the end."""
+    """One evaluation of one split at the end."""
     evaluations: int
 
     @property
@@ -118,10 +118,10 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
         fit = time.perf_counter() - begun
     model = model.to(place)
     full = not job.selection_only
-    once = time_evaluation(model, data, seconds / 2, all_metrics=full) if job.splits else 0.0
+    once = time_evaluation(model, data, seconds / 2, all_metrics=full) if job.evaluations else 0.0
     often = math.ceil(epochs / training.evaluate_every)
     again = time_evaluation(model, data, seconds / 2, all_metrics=False) if often else 0.0
-    return JobCost(fit, step, steps, epochs, again, often, once, len(job.splits))
+    return JobCost(fit, step, steps, epochs, again, often, once, len(set(job.evaluations.values())))
 
 
 def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_metrics: bool) -> float:

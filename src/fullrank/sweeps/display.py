@@ -135,15 +135,15 @@ class Display:
     def table(self) -> Table:
         """The table as it stands; called by the live display from its own thread."""
         table = Table(title=f"{clock(3600 * self.outcome.hours)} spent", title_justify="left")
-        splits = list(dict.fromkeys(split for job in self.jobs for split in job.splits))
-        for name in ("cell", "seed", "state", "epoch", "best", *splits, "time"):
+        columns = list(dict.fromkeys(name for job in self.jobs for name in job.evaluations))
+        for name in ("cell", "seed", "state", "epoch", "best", *columns, "time"):
             table.add_column(name, justify="left" if name in ("cell", "state") else "right", no_wrap=name == "cell")
         for job in self._near():
             line = self.shown[job.folder]
             row = line.row
             if row is None and line.state == "running":
                 *figures, spent = self._running(job, line)
-                table.add_row(job.cell, str(job.seed), *figures, *("" for _ in splits), spent, style="bold")
+                table.add_row(job.cell, str(job.seed), *figures, *("" for _ in columns), spent, style="bold")
             elif row is None:
                 table.add_row(job.cell, str(job.seed), line.state)
             else:
@@ -152,7 +152,7 @@ class Display:
                 style = "red" if row.get("error") else None
                 table.add_row(
                     job.cell, str(job.seed), line.state, str(row.get("epochs") or ""), shown,
-                    *(_value(row, job, split) for split in splits), clock(_spent(row)), style=style,
+                    *(_value(row, job, name) for name in columns), clock(_spent(row)), style=style,
                 )  # fmt: skip
         return table
 
@@ -173,16 +173,16 @@ class Display:
 
 
 def selection_scores(row: Row, job: Job) -> str:
-    """The selection metric on each split evaluated: `test ndcg@10 0.0541`."""
+    """The selection metric of each evaluation: `test ndcg@10 0.0541  test_seen_keep ndcg@10 0.0402`."""
     if row.get("error"):
         return "error"
-    name = job.experiment.evaluation.selection
-    return "  ".join(f"{split} {name} {value}" for split in job.splits if (value := _value(row, job, split)))
+    metric = job.experiment.evaluation.selection
+    return "  ".join(f"{name} {metric} {value}" for name in job.evaluations if (value := _value(row, job, name)))
 
 
-def _value(row: Row, job: Job, split: str) -> str:
-    """The selection metric, where it was computed."""
-    value = row["metrics"].get(split, {}).get(job.experiment.evaluation.selection)
+def _value(row: Row, job: Job, name: str) -> str:
+    """The selection metric of an evaluation, where it was computed."""
+    value = row["metrics"].get(name, {}).get(job.experiment.evaluation.selection)
     return "" if value is None else f"{value:.4f}"
 
 

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
@@ -53,17 +55,14 @@ def run_job(
     begun = time.perf_counter()
     run = fit(job.experiment, store, folder, resume=resume, overwrite=not resume, device=device, progress=progress)
     trained = time.perf_counter()
-    spec = job.experiment.evaluation
-    spec = spec.for_selection() if job.selection_only else spec
     place = resolve_device(device)
     model: Any = run.model().to(place)
-    evaluate = EVALUATE[job.experiment.problem]
-    found = {split: evaluate(model, store, split, spec, device=place).dump() for split in job.splits}
+    found = _evaluated(job, model, store, place)
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     return {
         **job_fields(job, store),
-        "metrics": {split: result["metrics"] for split, result in found.items()},
-        "stderr": {split: result["stderr"] for split, result in found.items()},
+        "metrics": {name: result["metrics"] for name, result in found.items()},
+        "stderr": {name: result["stderr"] for name, result in found.items()},
         **_beside(found),
         **training_figures(run, job),
         "parameters": run.manifest["parameters"],
@@ -71,9 +70,18 @@ def run_job(
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "estimated_seconds": None if cost is None else round(cost.total, 2),
         "resumed_at_step": first if resume else None,
-        "protocol": {split: result["protocol"] for split, result in found.items()},
+        "protocol": {name: result["protocol"] for name, result in found.items()},
         **_stamp(),
     }
+
+
+def _evaluated(job: Job, model: Any, store: AnyStore, place: torch.device) -> dict[str, dict[str, Any]]:
+    """The results of the job's evaluations by name; two that are the same evaluation are computed once."""
+    evaluate, made = EVALUATE[job.experiment.problem], dict[Any, dict[str, Any]]()
+    for split, spec in job.evaluations.values():
+        if (split, spec) not in made:
+            made[split, spec] = evaluate(model, store, split, spec, device=place).dump()
+    return {name: made[asked] for name, asked in job.evaluations.items()}
 
 
 def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> Row:
@@ -113,7 +121,7 @@ def training_figures(run: Run, job: Job) -> Row:
 
 def _beside(found: Mapping[Any, dict[str, Any]]) -> Row:
     """Metrics among sampled negatives beside the full ones, and their gaps, where they were asked for."""
-    some = {split: result["sampled"] for split, result in found.items() if "sampled" in result}
+    some = {name: result["sampled"] for name, result in found.items() if "sampled" in result}
     return {"sampled": some} if some else {}
 
 
@@ -153,6 +161,11 @@ def steps_done(folder: Path) -> int:
         return 0
     digits = str(read_json(pointer).get("folder", "")).removeprefix("step-")
     return int(digits) if digits.isdigit() else 0
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether a run folder holds a run whose training has ended: evaluating is all that may be left of its job."""
+    return (folder / "manifest.json").is_file() and read_json(folder / "manifest.json").get("finished") is True
 
 
 def logged_seconds(folder: Path) -> float:

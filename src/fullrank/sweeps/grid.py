@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import (
@@ -23,6 +23,7 @@ from fullrank.sweeps.jobs import (
     check_distinct_folders,
     check_name,
     check_seeds,
+    evaluation_name,
     make_jobs,
     recipe_label,
 )
@@ -51,6 +52,9 @@ class Grid(Spec):
     """All seeds of a cell before the next cell, or one seed of all cells before the next seed."""
     evaluate: tuple[Split, ...] = ("test",)
     """Splits evaluated at the end of each run."""
+    evaluate_also: tuple[dict[str, Any], ...] = Field((), max_length=MOST_ENTRIES)
+    """Further evaluations of each run on those splits: settings of `evaluation.*`, such as {seen: keep}, whose figures
+    stand under `test_seen_keep`."""
 
     @classmethod
     def read(cls, path: str | Path) -> Grid:
@@ -66,6 +70,13 @@ class Grid(Spec):
         check_seeds(self.seeds)
         if len(set(self.evaluate)) < len(self.evaluate):
             raise UserError(f"evaluate: each split once, given {list(self.evaluate)}", code="repeated-split")
+        names = [evaluation_name(settings) for settings in self.evaluate_also]
+        if len(set(names)) < len(names) or "" in names:
+            raise UserError(
+                f"evaluate_also: each evaluation once, and each with a setting, such as {{seen: keep}}; given "
+                f"{brief(list(self.evaluate_also))}",
+                code="repeated-evaluation",
+            )
         if not self.cells and self.base is None:
             raise UserError("a grid needs 'cells', or a 'base' recipe with 'axes'", code="no-cells")
         if self.axes and self.base is None:
@@ -96,13 +107,19 @@ class Grid(Spec):
     def jobs(self) -> list[Job]:
         """One job per cell and seed. Every experiment is built here, so that a bad setting is found before any runs."""
         cells = self.expand()
-        made = [make_jobs(cell, self.seeds, self.evaluate) for cell in cells]
+        made = [make_jobs(cell, self.seeds, self.evaluate, also=self.evaluate_also) for cell in cells]
         if self.order == "cells":
             jobs = [job for some in made for job in some]
         else:
             rounds = itertools.zip_longest(*made)
             jobs = [job for some in rounds for job in some if job is not None]
         check_distinct_folders(jobs)
+        for name in map(evaluation_name, self.evaluate_also):
+            if all(job.also[name] == job.experiment.evaluation for job in jobs):  # of some cells it may be the first
+                raise UserError(
+                    f"evaluate_also: {name!r} is how every run is evaluated anyway: leave it out",
+                    code="setting-without-effect",
+                )
         return jobs
 
     def _axes(self) -> list[list[tuple[str, dict[str, Any]]]]:

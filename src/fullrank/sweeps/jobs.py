@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +18,11 @@ from fullrank.core.errors import UserError, brief
 from fullrank.core.overrides import read_setting
 from fullrank.core.registry import kinds
 from fullrank.core.spec import BEFORE, Spec
+from fullrank.evaluation.spec import Evaluation, RankingEvaluation
 from fullrank.experiment import Experiment, find_experiment
 
 Split = Literal["validation", "test"]
+AnyProtocol = Evaluation | RankingEvaluation
 MOST_JOBS = 5000
 """Runs of a sweep or a search: their experiments are all made before the first starts, in about 15 seconds."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -91,10 +93,20 @@ class Job:
     """Jobs of one group are started together or not at all."""
     selection_only: bool = False
     """Evaluate the metric that training selects by, and nothing else."""
+    also: Mapping[str, AnyProtocol] = field(default_factory=dict)
+    """Further evaluations of the same run: what is changed, as a name (`seen_keep`) -> the settings."""
 
     @property
     def folder(self) -> str:
         return f"{self.cell}-seed{self.seed}"
+
+    @property
+    def evaluations(self) -> dict[str, tuple[Split, AnyProtocol]]:
+        """What is evaluated when training has ended, by its name in rows: `test`, `test_seen_keep`."""
+        own = self.experiment.evaluation
+        first: AnyProtocol = own.for_selection() if self.selection_only else own
+        found = {str(split): (split, first) for split in self.splits}
+        return found | {f"{split}_{name}": (split, spec) for name, spec in self.also.items() for split in self.splits}
 
     @cached_property
     def spec_hash(self) -> str:
@@ -126,14 +138,16 @@ def make_jobs(
     *,
     group: str | None = None,
     selection_only: bool = False,
+    also: Sequence[Mapping[str, Any]] = (),
 ) -> list[Job]:
-    """One job per seed. What needs no seed (a baseline) runs with the first alone.
+    """One job per seed. What needs no seed (a baseline) runs with the first alone. `also`: further evaluations.
 
     Raises `UserError` naming the cell where its recipe is unknown or a setting does not fit.
     """
     settings = parse_exponents(cell.set)
     try:
         experiment = find_experiment(cell.recipe).override(*as_settings(settings))
+        further = {evaluation_name(one): experiment.evaluation.override(*as_settings(one)) for one in also}
     except UserError as error:
         raise UserError(f"cell {cell.name!r}: {error}", code=error.code) from None
     if "seed" in cell.set:
@@ -147,8 +161,22 @@ def make_jobs(
     for seed in chosen:
         whole = experiment.override(f"seed={seed}")
         folder = f"{cell.name}-seed{seed}"
-        made.append(Job(cell.name, cell.recipe, settings, seed, whole, splits, group or folder, selection_only))
+        made.append(
+            Job(cell.name, cell.recipe, settings, seed, whole, splits, group or folder, selection_only, further)
+        )
     return made
+
+
+def evaluation_name(settings: Mapping[str, Any]) -> str:
+    """The settings of a further evaluation as part of a name in rows: `seen_keep`, `drop_0.2`, `reasoning.steps_1`."""
+    return "_".join(part for path, value in settings.items() for part in _named(path, value))
+
+
+def _named(path: str, value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [part for key, inner in value.items() for part in _named(f"{path}.{key}", inner)]
+    text = "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return [path, re.sub(r"[^A-Za-z0-9.+-]", "-", text)]
 
 
 def as_settings(settings: Mapping[str, Any]) -> list[str]:
@@ -223,11 +251,11 @@ def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) ->
     if not isinstance(value, Spec):
         return dumped
     tree = {}
-    for name, field in type(value).model_fields.items():
+    for name, about in type(value).model_fields.items():
         inner, key = _without(getattr(value, name), dumped[name], without), (type(value).kind_of(), name)
         if key in without and inner != without[key]:
             raise LookupError(name)
-        extra = field.json_schema_extra
+        extra = about.json_schema_extra
         at_old_value = isinstance(extra, dict) and BEFORE in extra and dumped[name] == extra[BEFORE]
         if key not in without and not at_old_value:
             tree[name] = inner

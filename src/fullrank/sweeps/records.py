@@ -23,6 +23,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.readers import read_jsonl
 from fullrank.data.manifest import is_count
+from fullrank.metrics.names import history_words
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 
@@ -109,7 +110,7 @@ class RowsFile:
     def finished(self, job: Job, fingerprint: str) -> Row | None:
         """Its newest row, where it holds everything that the job asks for."""
         row = self.last(job, fingerprint)
-        if row is None or row.get("error") or not set(job.splits) <= set(row["metrics"]):
+        if row is None or row.get("error") or not set(job.evaluations) <= set(row["metrics"]):
             return None
         return row
 
@@ -171,7 +172,10 @@ class Outcome:
 
 
 def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
-    """Cell -> split -> metric -> {mean, sd, n} over the seeds that ended well. `sd` (n - 1) is null for one seed."""
+    """Cell -> split or further evaluation (`test`, `test_seen_keep`) -> metric -> {mean, sd, n} over the seeds.
+
+    Of the seeds that ended well; `sd` (n - 1) is null for one seed.
+    """
     groups: dict[str, dict[str, dict[str, list[float]]]] = {}
     for row in rows:
         if row.get("error"):
@@ -185,6 +189,16 @@ def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
         cell: {split: {name: _spread(v) for name, v in metrics.items()} for split, metrics in splits.items()}
         for cell, splits in groups.items()
     }
+
+
+def protocols_in_words(rows: Iterable[Row]) -> dict[str, dict[str, str]]:
+    """Cell -> evaluation -> `history excluded` or `history ranked`; nothing of ranking models."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        for name, protocol in row.get("protocol", {}).items():
+            if words := history_words(protocol):
+                found.setdefault(row["cell"], {})[name] = words
+    return found
 
 
 def _spread(values: list[float]) -> dict[str, float | int | None]:

@@ -15,7 +15,7 @@ from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
-from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_job_folder, steps_done
+from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_job_folder, is_trained, steps_done
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Outcome, RowsFile
 
@@ -151,15 +151,17 @@ def _refuse(group: list[Job], needed: list[float], outcome: Outcome, display: Di
 
 def _seconds(job: Job, outcome: Outcome, out: Path) -> float:
     """What a job will still take at most; another seed that is done tells better than a few steps."""
-    cost = outcome.costs[job.cost_key]
+    cost, folder = outcome.costs[job.cost_key], out / CELLS / job.folder
     if cost is None:
         return 0.0
+    if is_trained(folder):
+        return cost.evaluation * cost.evaluations
     for other in outcome.jobs if outcome.rows.all else ():  # thousands of jobs, and nothing done yet
         row = outcome.rows.finished(other, outcome.fingerprint) if other.cost_key == job.cost_key else None
         if row is not None and row.get("epochs") and row.get("resumed_at_step") is None:
             cost = cost.scaled(row["seconds"]["train"] / row["epochs"])
             break
-    return cost.remaining(steps_done(out / CELLS / job.folder))
+    return cost.remaining(steps_done(folder))
 
 
 def _priced(job: Job, seconds: float) -> dict[str, Any]:

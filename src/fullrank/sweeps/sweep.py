@@ -27,6 +27,7 @@ from fullrank.sweeps.records import (
     RowsFile,
     code_version,
     environment,
+    protocols_in_words,
     results_file,
     summarise_seeds,
     write_results,
@@ -111,6 +112,7 @@ def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | 
         "machine": environment(),
         "code": code_version(),
         "summary": summarise_seeds(outcome.newest),
+        "history": protocols_in_words(outcome.newest),
         "failed": [f"{row['cell']}-seed{row['seed']}" for row in outcome.failed],
         "not_run": outcome.not_run,
         "hours_this_call": round(outcome.hours, 4),
@@ -193,9 +195,19 @@ def summarise_rungs(rungs: Sequence[Rung]) -> dict[str, Any]:
     }
 
 
+def protocols_of_rungs(rungs: Sequence[Rung]) -> dict[str, dict[str, str]]:
+    """`protocols_in_words` with a cell's name behind its store's."""
+    return {
+        f"{rung.store.path.name}/{cell}": names
+        for rung in rungs
+        for cell, names in protocols_in_words(rung.outcome.newest).items()
+    }
+
+
 def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str, Any]:
     each = [sweep_results(grid, rung.store, rung.outcome, None) for rung in rungs]
     same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
     own = ("data", "failed", "not_run", "hours_this_call", "estimate")
     stores = [{key: one[key] for key in own} for one in each]
-    return {**same, "command": command, "stores": stores, "summary": summarise_rungs(rungs), "rows": ladder_rows(rungs)}
+    means = {"summary": summarise_rungs(rungs), "history": protocols_of_rungs(rungs)}
+    return {**same, "command": command, "stores": stores, **means, "rows": ladder_rows(rungs)}

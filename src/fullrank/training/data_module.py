@@ -80,9 +80,9 @@ class DataModule(Protocol):
         ...
 
 
-DATA_MODULES: Mapping[Problem, Callable[[Experiment, Any], DataModule]] = {
+DATA_MODULES: Mapping[Problem, Callable[[Experiment, Any, Run | None], DataModule]] = {
     "retrieval": RetrievalData.of,
-    "ranking": RankingData,
+    "ranking": RankingData.of,
 }
 
 _WRONG_STORE: Mapping[Problem, str] = {
@@ -97,14 +97,17 @@ _WRONG_STORE: Mapping[Problem, str] = {
 }
 
 
-def data_module_of(experiment: Experiment, store: AnyStore) -> DataModule:
-    """The store as this experiment trains on it. Raises `UserError` where it is for another problem."""
+def data_module_of(experiment: Experiment, store: AnyStore, earlier: Run | None = None) -> DataModule:
+    """The store as this experiment trains on it, from the weights of an `earlier` run where one is given.
+
+    Raises `UserError` where it is for another problem.
+    """
     if store.problem != experiment.problem:
         raise UserError(
             _WRONG_STORE[experiment.problem].format(recipe=experiment.recipe, store=store.path),
             code="store-of-other-problem",
         )
-    return DATA_MODULES[experiment.problem](experiment, store)
+    return DATA_MODULES[experiment.problem](experiment, store, earlier)
 
 
 def data_manifest(data: DataModule) -> dict[str, Any]:

@@ -92,7 +92,10 @@ def _fit_locked(
     if launched().rank == 0:  # the others may come when it has begun to write
         check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
     resume = resume and is_run(folder)
-    data = data_module_of(experiment, store)
+    source = initial_run(folder) if resume else init_from
+    # a run that was cut off has what it took over from its source in its own folder
+    earlier = Run.open(folder) if source is not None and resume else source
+    data = data_module_of(experiment, store, earlier)
     if not data.validates:
         _without_validation(experiment.training)
     torch.manual_seed(experiment.seed)
@@ -107,7 +110,6 @@ def _fit_locked(
         if callable(getattr(callback, "check", None)):
             callback.check(model, store)  # type: ignore[attr-defined]
     kept = read_checkpoint(folder) if resume else None
-    source = initial_run(folder) if resume else init_from
     if source is not None and kept is None:
         data.warm_start(model, source)
     loader = data.loader(model, launched().world) if gradient else None

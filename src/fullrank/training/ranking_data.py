@@ -66,6 +66,11 @@ class RankingData:
     experiment: Experiment
     store: ImpressionStore
 
+    @classmethod
+    def of(cls, experiment: Experiment, store: ImpressionStore, earlier: Run | None = None) -> RankingData:
+        """The encoder is the store's own, whichever run training starts from."""
+        return cls(experiment, store)
+
     @property
     def known(self) -> FieldEncoder:
         return self.store.encoder

@@ -30,12 +30,17 @@ class RetrievalData:
     """The store's items, with what the model's items add to them."""
 
     @classmethod
-    def of(cls, experiment: Experiment, store: Store) -> RetrievalData:
-        """Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`)."""
+    def of(cls, experiment: Experiment, store: Store, earlier: Run | None = None) -> RetrievalData:
+        """`earlier` is the run that training starts from, or this very run where it goes on.
+
+        Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`).
+        """
         items = getattr(experiment.model, "items", None)
-        return cls(
-            experiment, store, items.add_columns(store.catalog) if isinstance(items, ItemsSpec) else store.catalog
-        )
+        if not isinstance(items, ItemsSpec):
+            return cls(experiment, store, store.catalog)
+        if earlier is None:
+            return cls(experiment, store, items.add_columns(store.catalog))
+        return cls(experiment, store, items.add_columns_of_run(store.catalog, earlier.catalog))
 
     @property
     def validates(self) -> bool:

@@ -22,7 +22,8 @@ from fullrank.run import Run
 from refusals import refused
 from tests.analysis.report.conftest import HOSTILE, Page, make
 
-JOINT = ["pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness", "curves"]
+JOINT = ["pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness"]
+JOINT += ["shortcut", "curves"]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ def test_hostile_titles_are_text(whole: Report) -> None:
 def test_one_baseline_alone_has_a_page(runs: dict[str, Run], tmp_path: Path) -> None:
     made = fr.report(runs["popularity"], tmp_path / "deep" / "page.html", users=20)
     assert (tmp_path / "deep" / "page.html").read_text(encoding="utf-8") == made.html
-    assert {figure.name for figure in drawn(made)} == {"bands", "spectrum", "robustness"}
+    assert {figure.name for figure in drawn(made)} == {"bands", "spectrum", "robustness", "shortcut"}
     text = Page(made.html).said()
     assert "it compares runs, and the report has one" in text and "has collapsed: one pattern is 100%" in text
 

@@ -38,3 +38,18 @@ def test_half_life() -> None:
 def test_recency_needs_times() -> None:
     with refused("missing-times", "recency"):
         scores(Recency())
+
+
+def test_the_last_days() -> None:
+    """Newest training event at day 20: 1 day holds it alone, 6 days that of day 15, 10 days not yet those of day 10."""
+    times = [[0, 10 * DAY, 20 * DAY, 90 * DAY, 99 * DAY], [15 * DAY, 5 * DAY, 50 * DAY, 60 * DAY]]
+    assert scores(Popularity(days=1), times) == [0, 1, 0, 0, 0]
+    found = scores(Popularity(days=6), times)
+    assert sum(found) == 2
+    assert sum(scores(Popularity(days=10), times)) == 2 and sum(scores(Popularity(days=10.5), times)) == 3
+    assert scores(Popularity(days=1e9), times) == scores(Popularity())
+
+
+def test_the_last_days_need_times() -> None:
+    with refused("missing-times", "popularity of the last days"):
+        scores(Popularity(days=7))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,10 @@ def test_noise_falls_on_digits(parts: str) -> None:
     vectors = items.table[digits + items.offsets] * kept[..., None]
     wanted = vectors.flatten(2) if parts == "concat" else vectors.sum(2) / (3 if parts == "mean" else 1)
     assert close(items.perturbed(ids, noise), wanted)
+    pad = torch.linspace(-1, 1, items.part_width())
+    vectors = torch.where(kept[..., None], items.table[digits + items.offsets], pad)
+    wanted = vectors.flatten(2) if parts == "concat" else vectors.sum(2) / (3 if parts == "mean" else 1)
+    assert close(items.perturbed(ids, replace(noise, pad=pad)), wanted)
     assert close(items.perturbed(ids, Noise(0.0, 0.0, torch.arange(4))), items.embed(ids))
 
 

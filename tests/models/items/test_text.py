@@ -28,6 +28,8 @@ from tiny import ITEMS, catalog, close, histories, shaken, store
 COLOURS = ("red", "green", "blue")
 FIELDS: Any = ({"column": "title", "tokens": 6}, {"column": "tags", "first": True, "tokens": 2, "empty": "unknown"})
 
+FIELDS_READ = [TextField.parse(field) for field in FIELDS]
+
 
 def worded(size: int = ITEMS, first: int = 0) -> Catalog:
     """Titles in three colours; a list of tags whose first is the brand; the last item has neither."""
@@ -168,6 +170,87 @@ def test_a_tokeniser_that_knows_no_token_of_any_item_is_refused(tmp_path: Path) 
             known(spec(tokeniser=str(tmp_path)), Catalog(frame))
     found = known(spec(tokeniser=str(tmp_path)), Catalog(own)).frame["title_tokens"]
     assert (found.list.len() > 1).arg_true().to_list() == [7], "one item that is known is enough"
+
+
+def renamed(size: int = 30) -> Catalog:
+    """Another catalogue: no id of `worded`, or all of them for other items; some of its words, and two of its own."""
+    frame = worded(size).frame
+    return Catalog(frame.with_columns(
+        title=pl.Series([f"{COLOURS[i % 2]} soap, no. {i % 7}" for i in range(size)]),
+        item_id=frame["item_id"].reverse(),
+    ))  # fmt: skip
+
+
+def test_another_catalogue_is_read_by_the_runs_tokeniser(tmp_path: Path) -> None:
+    """`soap` is put together from letters that the run's titles have; what none of them has is left out."""
+    items, before = spec(), known()
+    found = items.add_columns_of_run(renamed(), before)
+    own = TextTokeniser.of(before)
+    assert TextTokeniser.of(found).model == own.model and items.add_columns_of_run(found, before) is found
+    seen = set(before.frame["title_tokens"].explode().drop_nulls())
+    whole = own.tokens(text_of(FIELDS_READ[0], renamed()), FIELDS_READ[0].tokens)
+    assert found.frame["title_tokens"].to_list() == [[t for t in row if t in seen] for row in whole.to_list()]
+    assert found.frame["title_tokens"].to_list() != whole.to_list()
+    assert items.add_columns_of_run(renamed(), worded()).frame.equals(items.add_columns(renamed()).frame), "no such run"
+    before.write(tmp_path / "items.parquet")
+    same = spec(tokeniser=str(tmp_path))
+    assert same.add_columns_of_run(renamed(), before).frame.equals(found.frame), "the run's own, named"
+    assert same.add_columns(renamed()).frame["title_tokens"].to_list() == whole.to_list()
+    known(spec(vocabulary=30)).write(tmp_path / "items.parquet")
+    assert TextTokeniser.of(same.add_columns_of_run(renamed(), before)).model != own.model, "another one is taken"
+    foreign = renamed().frame.with_columns(title=pl.lit("赤い"), tags=pl.lit(["日本"], dtype=pl.List(pl.String)))
+    with refused("tokeniser-knows-nothing", 30, "title, tags"):
+        items.add_columns_of_run(Catalog(foreign), before)
+
+
+def test_a_run_starts_from_another_catalogue(tmp_path: Path) -> None:
+    """No id is asked for and none is matched: equal text has an equal vector, and counts are those of the new store."""
+    run, data = trained(tmp_path)
+    new = store(histories([5, 6, 7, 6, 5, 6], seed=3))
+    new.catalog = Catalog(
+        new.catalog.frame.select("item", "item_id", "train_count").with_columns(
+            renamed(ITEMS).frame["title"], worded().frame["tags"], item_id=pl.Series([f"n{i}" for i in range(ITEMS)])
+        )
+    )
+    assert not set(new.catalog.ids) & set(data.catalog.ids)
+    spec_of = run.spec.override("training.lr=1e-30")
+    on = fit(spec_of, new, tmp_path / "on", init_from=run, progress=False)
+    old, now = run.tensors(), on.tensors()
+    learned = [name for name in old if name != "items.popularity"]
+    assert set(old) == set(now) and all(close(now[name], old[name]) for name in learned)
+    assert now["items.popularity"].tolist() == new.catalog.popularity.tolist()
+    found = run.spec.model.items.add_columns_of_run(new.catalog, run.catalog)  # type: ignore[attr-defined]
+    assert on.catalog.frame.equals(found.frame)
+    numbered = Catalog(new.catalog.frame.with_columns(item_id=data.catalog.ids))  # every id is known, of another item
+    new.catalog = numbered
+    again: Any = fit(spec_of, new, tmp_path / "numbered", init_from=run, progress=False).model()
+    assert close(again.items.all(), on.model().items.all())
+
+
+def test_a_run_from_another_catalogue_is_resumed(tmp_path: Path) -> None:
+    """It reads its items as its folder has them, whatever has become of the run that it was started from."""
+    run, data = trained(tmp_path)
+    data.catalog = Catalog(data.catalog.frame.with_columns(renamed(ITEMS).frame["title"]))
+    longer = run.spec.override("training.max_epochs=3", "training.checkpoint_minutes=0")
+
+    class Cut:
+        """Cuts training off at the end of its second epoch, behind a checkpoint."""
+
+        epochs = 0
+
+        def on_epoch(self, state: Any) -> dict[str, Any]:
+            self.epochs += 1
+            if self.epochs == 2:
+                raise KeyboardInterrupt
+            return {}
+
+    whole = fit(longer, data, tmp_path / "whole", init_from=run, progress=False)
+    with pytest.raises(BaseException):  # noqa: B017 (Lightning makes an exit of an interrupt)
+        fit(longer, data, tmp_path / "cut", init_from=run, callbacks=(Cut(),), progress=False)
+    fit(run.spec.override("model.items.vocabulary=30"), data, run.path, overwrite=True, progress=False)
+    resumed = fit(longer, data, tmp_path / "cut", resume=True, progress=False)
+    assert all(torch.equal(value, resumed.tensors()[name]) for name, value in whole.tensors().items())
+    assert resumed.catalog.frame.equals(whole.catalog.frame)
 
 
 def test_a_run_goes_on_by_the_text_of_its_tokens(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise, perturb_reference
 from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
+from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
@@ -57,7 +58,8 @@ def noisy_by_hand(items: Any, ids: Tensor, noise: Noise) -> Tensor:
             for digit in range(codes.shape[2]):
                 c = found[row, place, digit]
                 vector = items.table[items.offsets[digit] + c] if isinstance(items, SemanticItems) else items.embed(c)
-                parts.append(vector if kept[row, place, digit] else 0 * vector)
+                pad = 0 * vector if noise.pad is None else noise.pad
+                parts.append(vector if kept[row, place, digit] else pad)
             out.append(torch.stack(parts).mean(0))
     return torch.stack(out).view(*ids.shape, -1)
 
@@ -70,7 +72,12 @@ def test_what_is_noisy(kind: str) -> None:
     found = items.perturbed(ids, noise)
     assert close(found, noisy_by_hand(items, ids, noise)) and not close(found, items.embed(ids))
     assert close(items.perturbed(ids, replace(noise, mask=0.0, substitute=0.0)), items.embed(ids))
-    assert not items.perturbed(ids, replace(noise, mask=1.0, substitute=0.0)).any()
+    nothing = replace(noise, mask=1.0, substitute=0.0)
+    assert not items.perturbed(ids, nothing).any()
+    padded_by = torch.linspace(-1, 1, items.part_width())
+    filled = replace(noise, pad=padded_by)
+    assert close(items.perturbed(ids, filled), noisy_by_hand(items, ids, filled))
+    assert close(items.perturbed(ids, replace(nothing, pad=padded_by)), padded_by.expand(*ids.shape, -1))
 
 
 @pytest.mark.parametrize("task", [NextItem(), LastItem(), Cloze()])
@@ -97,6 +104,38 @@ def test_noise_robustness_by_hand(task: Any, kind: str) -> None:
     assert not close(clean, noisy)
     found = model.penalties["noise_robustness"](step)
     assert close(found, 2.0 * in_batch_triplet_reference(clean, noisy, 0.2), 1e-4)
+
+
+def test_a_learned_padding_vector() -> None:
+    """It learns from this term alone, and changes the noisy reading as a vector of its own; zeros have no parameter."""
+    assert not list(build(NoiseRobustness()).penalties.parameters())
+    model = build(NoiseRobustness(mask=0.5, substitute=0.0, pad="learned"))
+    pad = model.penalties["noise_robustness"].pad
+    assert isinstance(pad, torch.nn.Parameter) and "penalties.noise_robustness.pad" in model.state_dict()
+    terms = model(padded(ROWS))
+    assert torch.autograd.grad(terms["ahead_1"], pad, retain_graph=True, allow_unused=True) == (None,)
+    (gradient,) = torch.autograd.grad(terms["noise_robustness"], pad, retain_graph=True)
+    assert gradient.any() and gradient.isfinite().all()
+    before = value(model)
+    with torch.no_grad():
+        pad.zero_()
+    emptied = value(model)
+    assert before != emptied
+    zeros = build(NoiseRobustness(mask=0.5, substitute=0.0))
+    zeros.load_state_dict(model.state_dict(), strict=False)
+    assert torch.equal(emptied, value(zeros)), "zeros is the learned vector at 0"
+
+
+@pytest.mark.parametrize(("items", "width"), [(Table(), 6), (Semantic(), 6), (Semantic(parts="concat"), 2)])
+def test_the_padding_vector_starts_as_a_digit_does(items: Any, width: int) -> None:
+    """N(0, 0.02) of a digit's width, and by the width of the model where that is asked for."""
+    pads = []
+    for initial in ("fixed", "width"):
+        torch.manual_seed(0)
+        spec = Recommender(dim=6, items=items, penalties=(NoiseRobustness(pad="learned"),), initial=initial)  # type: ignore[arg-type]
+        pads.append(spec.build(catalog()).penalties["noise_robustness"].pad.detach())  # type: ignore[operator, union-attr]
+    assert pads[0].shape == (width,) and 0 < float(pads[0].abs().max()) < 0.1
+    assert close(pads[1], pads[0] * (512 / 6) ** 0.5)
 
 
 def test_noise_changes_with_the_step_and_is_repeated_at_its_place() -> None:

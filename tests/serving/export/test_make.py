@@ -51,6 +51,14 @@ def test_every_recipe_answers_from_its_graph_as_it_does_itself(recipe: str, to: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("norm", ["softmax", "relu_l1"])
+def test_a_graph_of_rows_that_sum_to_one(norm: str, tmp_path: Path) -> None:
+    run = made_run("fair", tmp_path / "run", f"model.encoder.attention.norm={norm}", "model.penalties.0.pad=learned")
+    made = fr.export(run, tmp_path / "out", k=5)
+    assert made.parity["largest_difference"] <= parity.TOLERANCE and made.parity["same_places"] > 0.9
+
+
+@pytest.mark.slow
 def test_the_guide_uses_a_graph_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made_run("sasrec", tmp_path / "run")
     fr.export(run, tmp_path / "exports" / "sasrec", k=6)

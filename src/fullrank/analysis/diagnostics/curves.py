@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, join_words
 from fullrank.analysis.report.draw import integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult
+from fullrank.metrics.names import HISTORY
 
 COLLAPSE = {"watch/collapse_share": "collapse share"}
 RANKS = {
@@ -24,7 +25,8 @@ class RetrievalCurves(Section):
 
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
-        return training_curves(results, COLLAPSE)
+        seen = sorted({HISTORY[one.run.spec.lists.seen] for one in results if one.epochs})
+        return training_curves(results, COLLAPSE, f" Validation is with the {join_words(seen)}.")
 
 
 class RankingCurves(Section):
@@ -38,8 +40,11 @@ class RankingCurves(Section):
         return training_curves(results, RANKS)
 
 
-def training_curves(results: Sequence[RunResult], watched: Mapping[str, str]) -> Figure | Missing:
-    """One panel for each figure that any run has; `watched` are those that `--watch` adds, with their words."""
+def training_curves(results: Sequence[RunResult], watched: Mapping[str, str], note: str = "") -> Figure | Missing:
+    """One panel for each figure that any run has; `watched` are those that `--watch` adds, with their words.
+
+    `note` is a sentence on how validation was measured.
+    """
     name, title = "curves", "How training went"
     there = [one for one in results if one.epochs]
     absent = tuple(
@@ -74,7 +79,7 @@ def training_curves(results: Sequence[RunResult], watched: Mapping[str, str]) ->
     caption = (
         "Each run after every pass over the data. The weights of the epoch with the best validation metric are the "
         "ones that a run keeps. Losses of different kinds cannot be compared."
-    )
+    ) + note
     if not set(watched) & set(kept):
         caption += f" No run was watched: train with --watch to see the {next(iter(watched.values()))} here."
     rows = tuple(

@@ -14,6 +14,7 @@ from fullrank.analysis.report import Figure, Missing, join_words
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult, not_comparable
 from fullrank.metrics.exposure import exposures
+from fullrank.metrics.names import history_words
 
 PLACES = 10
 """Places of each list that are looked at."""
@@ -50,7 +51,8 @@ class Pareto(Section):
         caption = (
             f"Each point is a run: further up finds more of what people chose next ({accuracy}), further right shows "
             f"more niche items in first place ({FAIRNESS}: share of first recommendations from the least popular 80 % "
-            f"of items). Bars are intervals over users. No run beats {keys} in both{line}."
+            f"of items). Bars are intervals over users; {history_words(results[0].evaluation.protocol)}. No run beats "
+            f"{keys} in both{line}."
         )
         alt = f"Scatter of {accuracy} against {FAIRNESS} for {len(results)} runs; the best trade-offs are {keys}."
         rows = [

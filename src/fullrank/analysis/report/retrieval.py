@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fullrank.analysis.activations import FAIRNESS
+from fullrank.analysis.diagnostics.shortcut import reached_share, verdict
 from fullrank.analysis.report import join_words, plural
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable
 from fullrank.analysis.report.results import RunResult, not_comparable
 from fullrank.analysis.report.sections import blocks_of_runs, joint_figures, metric_cell
+from fullrank.metrics.names import history_words
 
 COLLAPSED = 0.8
 """Collapse share from which on the page says so in words (the alarm of `analysis.watch.Watch`)."""
+SOLVED = 0.9
+"""Share of a model's accuracy that a graph reaches, from which on the page says so in words."""
 MORE = ("recall@10", "lift@10", "gini@10", "coverage@10")
 """Metrics of the summary beside accuracy and fairness."""
 ORDER = (
-    "pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness", "curves",
-    "step_curve", "oracle_step", "diversity", "attention_share", "ablation", "streams", "latent_attention",
+    "pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness", "shortcut",
+    "curves", "step_curve", "oracle_step", "diversity", "attention_share", "ablation", "streams", "latent_attention",
     "alignment", "norms",
 )  # fmt: skip
 """Order of the sections on the page: these first, then those that are not named here, by name."""
@@ -83,6 +87,9 @@ def _sentences(results: Sequence[RunResult]) -> Iterator[str]:
         if share is not None and share >= COLLAPSED:
             alike = "" if likeness is None else f"; its likeness to popularity is {likeness:.2f}"
             yield f"{one.key} ({one.name}) has collapsed: one pattern is {share:.0%} of all its scores{alike}."
+        reached, said = reached_share(one.diagnosis), verdict(one.diagnosis)
+        if reached is not None and reached >= SOLVED:
+            yield f"{one.key} ({one.name}): {said}."
     shares = {one.key: one.diagnosis.value("spectrum", "collapse_share") for one in results}
     measured = {key: share for key, share in shares.items() if share is not None}
     if measured and max(measured.values()) < COLLAPSED:
@@ -104,9 +111,10 @@ def _summary(results: Sequence[RunResult]) -> SummaryTable:
     )  # fmt: skip
     headers = ("recipe", "layers", "parameters", *accuracies, FAIRNESS, *more, "collapse share", "likeness")
     users = join_words(sorted({f"{one.evaluation.protocol['users']:,}" for one in results}))
-    seen = join_words(sorted({str(one.evaluation.protocol["seen"]) for one in results}))
+    history = join_words(sorted({history_words(one.evaluation.protocol) for one in results}))
     note = (
-        f"Metrics of {users} users over the full catalogue; in brackets their intervals. Items of the history: {seen}. "
+        f"Metrics of {users} users over the full catalogue, {history}; in brackets their intervals. The figures below "
+        "are measured alike, but for the validation scores of training, which are by each run's own settings. "
         f"Collapse and likeness from a sample of {join_words(sorted({_sampled(one) for one in results}))} users."
     )
     others = [one for one in results if one.selected != one.accuracy]

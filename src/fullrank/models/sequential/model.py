@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LENGTH, MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.initial import start_by_width
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
@@ -65,6 +66,8 @@ class Recommender(Spec):
     """One factor per query; null counts all the same."""
     penalties: tuple[Annotated[PenaltySpec, Room("regularizers")], ...] = Field((), max_length=MOST_PARTS)
     """Terms added to the loss."""
+    initial: Literal["fixed", "width"] = later("fixed")
+    """Standard deviation of what starts as N(0, s^2) (projections, tables, triggers): 0.02, or 0.02 sqrt(512 / dim)."""
 
     @model_validator(mode="after")
     def _penalties_differ(self) -> Recommender:
@@ -89,6 +92,8 @@ class RecommenderModel(nn.Module):
             self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)
         self.reads_times = self.encoder.reads_times
         self.task = spec.task.build(spec.dim, spec.max_length, self.items)
+        if spec.initial == "width":
+            start_by_width(self, spec.dim)  # before penalties read the matrices
         self.loss = spec.loss.build()
         self.weighting = spec.weighting.build() if spec.weighting else None
         penalties = {p.kind_of(): p.build() for p in spec.penalties}
@@ -118,6 +123,8 @@ class RecommenderModel(nn.Module):
             )
         for penalty in self._penalties:
             penalty.attach(self)
+        if spec.initial == "width":
+            start_by_width(self.penalties, spec.dim)  # what they have made meanwhile
         self._needs = reduce(Needs.__or__, (penalty.needs for penalty in self._penalties), Needs())
         self._first_view_only = self._needs.loss_of == "first_view"
 

@@ -71,6 +71,8 @@ class Attention(nn.Module, ABC):
     """It needs `Batch.times`: the loader and `recommend` then provide them."""
     rows_sum_to_one: bool = False
     """Each row of weights is a distribution over all keys that its query may see."""
+    sparse: bool = False
+    """A distribution that may give some of these keys no weight at all."""
     linear: bool = True
     """The output is linear in the values: nothing but weights and biases stands between the two projections."""
     captures_after_dropout: bool = True

@@ -12,11 +12,18 @@ it blows a small random difference up to full size, which drowns small inputs. `
 itself, by the sum of its absolute values or by its root mean square over the keys that may be seen. Why `none`:
 docs/decisions/0007-focused-attention-without-norm.md.
 
-Differs: dropout falls on A behind Norm; on A1 and A2 apart it would break what cancels. The first event of a row sees
-itself alone in both maps, so with l1 = l2 its output is exactly 0 and the block's residual carries it. The factor
-1 - lambda_init of the Differential Transformer is left out.
+Rows of these four are signed, and with l1 = l2 they sum to 0: they cannot pass the mean of a history. The weights that
+the paper prints (Table 4) are positive in rows that sum to 1, and two readings of Norm give such rows. `softmax`:
+A = softmax(l1 A1 - l2 A2) over the keys that may be seen. The inner maps lie in [0, 1], so that two weights of a row
+differ by a factor of at most exp(l1 + l2), e^2 at l1 = l2 = 1, and long rows stay near the mean: their entries are
+about 1/n. Larger factors sharpen it. `relu_l1`: A = (D + eps A1) / (sum of D + eps) with D = relu(l1 A1 - l2 A2), which
+sees no key that the second map prefers and is A1 where no key is left.
 
-SPRINT's columns: where the weights are made anyway (`row_l1`, `row_rms`), the sums of |A|; else those of l1 A1 + l2 A2,
+Differs: dropout falls on A behind Norm; on A1 and A2 apart it would break what cancels. The first event of a row sees
+itself alone in both maps, so with l1 = l2 and signed rows its output is exactly 0 and the block's residual carries it;
+`softmax` and `relu_l1` give it weight 1. The factor 1 - lambda_init of the Differential Transformer is left out.
+
+SPRINT's columns: where the weights are made anyway (all but `none` and `head_rms`), sums of |A|; else of l1 A1 + l2 A2,
 since |l1 A1 - l2 A2| <= l1 A1 + l2 A2 everywhere and |A|_2 <= sqrt(|A|_1 |A|_inf) holds for it. Its rows sum to
 l1 + l2, which `exact_bound` counts. RMSNorm of `head_rms` is outside of what the penalty bounds, as HSTU's gate is.
 Sums behind dropout would need one mask for two kernels and are refused.
@@ -56,9 +63,9 @@ from fullrank.ops.focused_attention import (
 )  # fmt: skip
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 
-Norm = Literal["none", "head_rms", "row_l1", "row_rms"]
-ROW_NORMS: dict[str, RowNorm] = {"row_l1": "l1", "row_rms": "rms"}
-"""What rows of weights are divided by; the other norms leave them."""
+Norm = Literal["none", "head_rms", "row_l1", "row_rms", "softmax", "relu_l1"]
+ROW_NORMS: dict[str, RowNorm] = {"row_l1": "l1", "row_rms": "rms", "softmax": "softmax", "relu_l1": "relu_l1"}
+"""What becomes of the rows of weights; the other norms leave them."""
 
 
 class Focused(AttentionSpec):
@@ -66,9 +73,10 @@ class Focused(AttentionSpec):
 
     kind: Literal["focused"] = "focused"
     norm: Norm = "none"
-    """Nothing, RMSNorm of each head's output, or rows of the weights over their absolute sum or root mean square."""
+    """Nothing, RMSNorm of each head's output, rows of the weights over their absolute sum or root mean square, softmax
+    of the rows, or their positive part over its sum."""
     lambda_1: float = Field(1.0, gt=0, le=MOST_FACTOR)
-    """Factor of the first map."""
+    """Factor of the first map; under `softmax` both factors together say how far weights of a row can differ."""
     lambda_2: float = Field(1.0, gt=0, le=MOST_FACTOR)
     """Factor of the second, which is subtracted."""
     qk_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
@@ -95,6 +103,7 @@ class FocusedAttention(Attention):
         self.rope, self.weight_dropout = spec.rope, spec.dropout
         self.factors = spec.lambda_1, spec.lambda_2
         self.rows = ROW_NORMS.get(spec.norm)
+        self.rows_sum_to_one, self.sparse = self.rows in ("softmax", "relu_l1"), self.rows == "relu_l1"
         self.width = spec.qk_width or dim // spec.heads
         self.sizes = [2 * spec.heads * self.width, 2 * spec.heads * self.width, dim]
         self.qkv = nn.Linear(dim, sum(self.sizes), bias=False)
@@ -104,7 +113,7 @@ class FocusedAttention(Attention):
         start_small(self)
 
     def mix(self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"]) -> Float[Tensor, "B H T S"]:
-        """A, signed: behind its row norm, or l1 A1 - l2 A2 where the norm is the head's or none."""
+        """A behind its row norm, or l1 A1 - l2 A2, signed, where the norm is the head's or none."""
         return focused_weights(q, k, self.factors, allowed, self.rows)
 
     def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,7 +141,7 @@ class FocusedAttention(Attention):
         y, (columns, rows) = focused_attention_noting(
             q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self._dropped()
         )
-        return self.close(y, q), ColumnSums(self, columns, batch.valid, rows)
+        return self.close(y, q), ColumnSums(self, columns, batch.valid, None if self.rows_sum_to_one else rows)
 
     def attend_latent(
         self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
@@ -162,7 +171,7 @@ class FocusedAttention(Attention):
         return self.mix(q, k, mask(batch, causal=self.causal)).to(x.dtype)
 
     def column_weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
-        """|A| behind a row norm, else l1 A1 + l2 A2, which is more."""
+        """|A| behind a row norm, else l1 A1 + l2 A2, which is no less."""
         q, k, _ = self.project(x, batch.positions(from_end=False))
         return noted_weights(q, k, self.factors, mask(batch, causal=self.causal), self.rows).to(x.dtype)
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, ColumnSums
-from fullrank.models.initial import STD, start_small
+from fullrank.models.initial import STD, start_otherwise, start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
@@ -111,6 +111,7 @@ class HSTUAttention(Attention):
         self.output = nn.Linear(spec.heads * value, dim, bias=spec.bias)
         start_small(self)
         nn.init.xavier_uniform_(self.output.weight)
+        start_otherwise(self.output.weight)
         self.norm: nn.Module | None = None
         if spec.gate and spec.norm == "rms":
             self.norm = nn.RMSNorm(spec.heads * value, eps=1e-6)

@@ -1,5 +1,8 @@
 """Popularity: the same items for everybody, by their training events, counted alike or the recent ones more.
 
+`popularity` with `days` counts the events of the last days before the newest training event alone, whenever a list is
+asked for: no event that was held out is counted. Under leave-one-out others' training events may be newer than a test
+event (the store's manifest says how many); with a split by time they are not.
 `recency` counts each event half as much for every `half_life_days` between it and the last training event.
 """
 
@@ -9,9 +12,11 @@ from typing import Literal
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from pydantic import Field
 
 from fullrank.core.errors import UserError
+from fullrank.core.spec import later
 from fullrank.data.batch import Batch, DenseScorer
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
@@ -22,19 +27,34 @@ class Popularity(BaselineSpec):
     """Ranks items by their number of training events."""
 
     kind: Literal["popularity"] = "popularity"
+    days: float | None = later(None, gt=0, le=1e9)
+    """Days before the newest training event whose events count; None counts all."""
 
     def build(self, catalog: Catalog) -> PopularityModel:
-        return PopularityModel(catalog.size)
+        return PopularityModel(catalog.size, self.days)
 
 
 class PopularityModel(Baseline):
-    def __init__(self, num_items: int):
+    def __init__(self, num_items: int, days: float | None = None):
         super().__init__()
-        self.num_items = num_items
+        self.num_items, self.days = num_items, days
         self.register_buffer("counts", torch.zeros(num_items))
 
     def fit(self, store: Store) -> None:
-        self.counts = torch.as_tensor(store.catalog.popularity, dtype=torch.float32)
+        counts = store.catalog.popularity if self.days is None else self._recent(store, self.days)
+        self.counts = torch.as_tensor(counts, dtype=torch.float32)
+
+    def _recent(self, store: Store, days: float) -> Int[np.ndarray, "V"]:
+        """Training events in (newest - days, newest]."""
+        _, items, times = store.trained()
+        if times is None:
+            raise UserError(
+                "popularity of the last days needs event times; this store was prepared without a time column: leave "
+                "days out, or prepare it with one",
+                code="missing-times",
+            )
+        recent = times.max() - times < days * 86_400
+        return np.bincount(items[recent], minlength=self.num_items)
 
     def answer(self, batch: Batch) -> DenseScorer:
         one = torch.ones(len(batch.items), 1, device=self.counts.device)

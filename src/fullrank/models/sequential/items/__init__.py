@@ -44,13 +44,17 @@ class Items(nn.Module, ABC):
         """The vectors of all items, in the order of their ids."""
 
     def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
-        """`embed` of items that are masked, to a vector of zeros, or replaced by another item.
+        """`embed` of items that are masked, to the padding vector (`Noise.pad`), or replaced by another item.
 
-        Of items made of parts each part is masked or replaced by itself. A masked part is a vector of zeros and still
+        Of items made of parts each part is masked or replaced by itself. A masked part is the padding vector and still
         counts: of K parts with one masked, the mean divides by K.
         """
         others, kept = perturb(ids[..., None], (self.size,), noise)
-        return self.embed(others[..., 0]) * kept
+        return noise.masked(self.embed(others[..., 0]), kept[..., 0])
+
+    def part_width(self) -> int:
+        """The width of a padding vector: of one part where items are made of parts, else of an item's vector."""
+        return self.embed(torch.zeros(1, dtype=torch.long, device=self.popularity.device)).shape[-1]
 
     def for_one_step(self) -> Items:
         """The items as one step (or one answer) reads them: each vector is computed once where that costs something."""
@@ -80,6 +84,10 @@ class ItemsSpec(Spec):
         Raises `UserError` where it cannot be had.
         """
         return catalog
+
+    def add_columns_of_run(self, catalog: Catalog, earlier: Catalog) -> Catalog:
+        """`add_columns` in the terms of a run that training starts from, whose items are `earlier`."""
+        return self.add_columns(catalog)
 
     def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
         """The grown catalogue, whose first `old` items a run knows, with the same of the items behind them."""

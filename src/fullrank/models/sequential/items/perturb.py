@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.core.random import uniform_draws
@@ -31,12 +31,19 @@ class Noise:
     """Row ids."""
     seed: int = 0
     step: int = 0
+    pad: Float[Tensor, "e"] | None = None
+    """The vector of a masked digit (of items without codes: of a masked item); None is zeros."""
 
     @staticmethod
-    def on(batch: Batch, mask: float, substitute: float) -> Noise:
+    def on(batch: Batch, mask: float, substitute: float, pad: Float[Tensor, "e"] | None = None) -> Noise:
         """Noise at the place of a batch."""
         rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
-        return Noise(mask, substitute, rows, batch.seed + APART, batch.step)
+        return Noise(mask, substitute, rows, batch.seed + APART, batch.step, pad)
+
+    def masked(self, vectors: Float[Tensor, "*n e"], kept: Bool[Tensor, "*n"]) -> Float[Tensor, "*n e"]:
+        """The vectors that are kept, and the padding vector in place of the others."""
+        left = vectors * kept[..., None]
+        return left if self.pad is None else left + ~kept[..., None] * self.pad
 
 
 def perturb(

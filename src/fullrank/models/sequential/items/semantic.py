@@ -18,11 +18,11 @@ import polars as pl
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.initial import STD
+from fullrank.models.initial import small
 from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.code_scores import code_scores
@@ -97,7 +97,7 @@ class SemanticItems(Items):
         self.register_buffer("codes", codes)
         self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
         self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
-        self.table = nn.Parameter(torch.randn(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim) * STD)
+        self.table = small(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim)
 
     def flops(self, count: int) -> int:
         return 0
@@ -109,22 +109,25 @@ class SemanticItems(Items):
         return self._joined(self.codes + self.offsets)
 
     def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
-        """`embed` with noise on the digits; a masked one is a vector of zeros and is counted in the mean."""
+        """`embed` with noise on the digits; a masked one is the padding vector and is counted in the mean."""
         digits, kept = perturb(self.codes[ids], self.sizes, noise)
-        return self._joined(digits + self.offsets, kept)
-
-    def _joined(self, rows: Int[Tensor, "*n K"], kept: Tensor | None = None) -> Float[Tensor, "*n D"]:
+        rows = digits + self.offsets
         if self.parts == "concat":
-            vectors = self.table[rows]
-            return (vectors if kept is None else vectors * kept[..., None]).flatten(-2)
-        flat = rows.reshape(-1, rows.shape[-1])
-        if kept is None:
-            mode = "mean" if self.parts == "mean" else "sum"
-            return F.embedding_bag(flat, self.table, mode=mode).view(*rows.shape[:-1], self.table.shape[1])
-        share = 1 / rows.shape[-1] if self.parts == "mean" else 1.0  # weights are for mode=sum alone
-        weights = kept.reshape(flat.shape).to(self.table.dtype) * share
-        joined = F.embedding_bag(flat, self.table, mode="sum", per_sample_weights=weights)
-        return joined.view(*rows.shape[:-1], self.table.shape[1])
+            return noise.masked(self.table[rows], kept).flatten(-2)
+        flat, share = rows.flatten(0, 1), 1 / rows.shape[-1] if self.parts == "mean" else 1.0
+        weights = kept.flatten(0, 1).to(self.table.dtype) * share
+        # weights are for mode=sum alone
+        joined = F.embedding_bag(flat, self.table, mode="sum", per_sample_weights=weights).view(*ids.shape, -1)
+        return joined if noise.pad is None else joined + (~kept).sum(-1, keepdim=True) * share * noise.pad
+
+    def part_width(self) -> int:
+        return self.table.shape[1]
+
+    def _joined(self, rows: Int[Tensor, "*n K"]) -> Float[Tensor, "*n D"]:
+        if self.parts == "concat":
+            return self.table[rows].flatten(-2)
+        flat, mode = rows.reshape(-1, rows.shape[-1]), "mean" if self.parts == "mean" else "sum"
+        return F.embedding_bag(flat, self.table, mode=mode).view(*rows.shape[:-1], self.table.shape[1])
 
 
 class CodeLevel:

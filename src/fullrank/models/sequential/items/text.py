@@ -181,34 +181,34 @@ class Text(ItemsSpec):
 
     def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with each item's tokens, and the tokeniser. Raises `UserError` where there is no text."""
-        columns = catalog.frame.columns
-        own = [TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields)]
-        if set(own) <= set(columns) and catalog.frame[TOKENISER].dtype == pl.Binary:
+        if self._has_tokens(catalog):
             return catalog
-        for name in own:
-            if name in columns:
-                raise UserError(
-                    f"the items have a column {name!r}, a name that text items use themselves; rename it",
-                    code="column-name-taken",
-                )
-        texts = {field: text_of(field, catalog) for field in self.fields}
-        if self.tokeniser is not None:
-            tokeniser = TextTokeniser.open(self.tokeniser)
-        else:
+        texts = self._texts(catalog)
+        if self.tokeniser is None:
             tokeniser = TextTokeniser(train_tokeniser(self._lines(texts), self.vocabulary))
-        tokens = {field.kept: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
-        told = (tokeniser.tell(tokens[field.kept]).filter(own_words(field, t)).any() for field, t in texts.items())
-        if self.tokeniser is not None and not any(told):
-            raise UserError(
-                f"the tokeniser {self.tokeniser!r} knows no token of any of {catalog.size:,} items (columns "
-                f"{', '.join(field.column for field in self.fields)}), so all would be alike: leave "
-                "model.items.tokeniser out to train one on these items, or name one that was trained on such text",
-                code="tokeniser-knows-nothing",
-            )
-        rest = pl.repeat(None, catalog.size - 1, dtype=pl.Binary, eager=True)
-        model = pl.concat([pl.Series([tokeniser.model], dtype=pl.Binary), rest])
-        size = pl.repeat(tokeniser.size, catalog.size, dtype=pl.Int32, eager=True)
-        return Catalog(catalog.frame.with_columns(**tokens, **{TOKENISER: model, TOKENISER_SIZE: size}))
+            tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
+        else:
+            tokeniser = TextTokeniser.open(self.tokeniser)
+            tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
+            _require_known(tokeniser, texts, tokens, f"the tokeniser {self.tokeniser!r} knows")
+        return _with_tokens(catalog, tokeniser, tokens)
+
+    def add_columns_of_run(self, catalog: Catalog, earlier: Catalog) -> Catalog:
+        """The catalogue with tokens of the run's tokeniser, unless another one is named; no item needs to be known.
+
+        A token that no item of the run has in a field is left out, since its vector was never trained (the authors'
+        code of SRT puts 0 in its place when it goes on from pre-training). Where the run's items are no such text the
+        columns are those of a fresh model.
+        """
+        if self._has_tokens(catalog) or not self._has_tokens(earlier):
+            return self.add_columns(catalog)
+        tokeniser = TextTokeniser.of(earlier)
+        if self.tokeniser is not None and TextTokeniser.open(self.tokeniser).model != tokeniser.model:
+            return self.add_columns(catalog)
+        texts = self._texts(catalog)
+        tokens = {field: _known_tokens(tokeniser, field, text, earlier.frame) for field, text in texts.items()}
+        _require_known(tokeniser, texts, tokens, "the run that training starts from has learned")
+        return _with_tokens(catalog, tokeniser, tokens)
 
     def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
         """The grown catalogue with the tokens of new items; a token that no old item has in a field is left out."""
@@ -221,12 +221,9 @@ class Text(ItemsSpec):
                 f"the new items have no text: give them the columns that this run reads ({names})", code="no-text"
             )
         for field in self.fields:
-            before = frame[field.kept][:old]
-            seen = np.zeros(tokeniser.size, dtype=bool)
-            seen[packed(before, tokeniser.size, field.kept).flat.numpy()] = True
-            fresh = tokeniser.tokens(text_of(field, new, may_be_empty=True), field.tokens)
-            kept = fresh.list.eval(pl.element().filter(pl.element().is_in(np.flatnonzero(seen).tolist())))
-            grown[field.kept] = pl.concat([before, kept])
+            text = text_of(field, new, may_be_empty=True)
+            kept = _known_tokens(tokeniser, field, text, frame[:old])
+            grown[field.kept] = pl.concat([frame[field.kept][:old], kept])
         return Catalog(frame.with_columns(**grown))
 
     def build(self, dim: int, catalog: Catalog) -> TextItems:
@@ -247,9 +244,55 @@ class Text(ItemsSpec):
         popularity = torch.as_tensor(catalog.popularity, dtype=torch.float32)
         return TextItems(dim, size, tokens, popularity, self)
 
+    def _has_tokens(self, catalog: Catalog) -> bool:
+        """Whether these are the items of a run with such items."""
+        own = {TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields)}
+        return own <= set(catalog.frame.columns) and catalog.frame[TOKENISER].dtype == pl.Binary
+
+    def _texts(self, catalog: Catalog) -> dict[TextField, pl.Series]:
+        """Words of each field of each item. Raises `UserError` for names that are taken, and where there is no text."""
+        for name in (TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields)):
+            if name in catalog.frame.columns:
+                raise UserError(
+                    f"the items have a column {name!r}, a name that text items use themselves; rename it",
+                    code="column-name-taken",
+                )
+        return {field: text_of(field, catalog) for field in self.fields}
+
     def _lines(self, texts: Mapping[TextField, pl.Series]) -> Iterator[str]:
         for text in texts.values():
             yield from text[:: -(-len(text) // LINES)]
+
+
+def _known_tokens(tokeniser: TextTokeniser, field: TextField, text: pl.Series, before: pl.DataFrame) -> pl.Series:
+    """Tokens of a field's words, without those that no item of `before` has in it: their vectors were never trained."""
+    seen = np.zeros(tokeniser.size, dtype=bool)
+    seen[packed(before[field.kept], tokeniser.size, field.kept).flat.numpy()] = True
+    found = tokeniser.tokens(text, field.tokens)
+    return found.list.eval(pl.element().filter(pl.element().is_in(np.flatnonzero(seen).tolist())))
+
+
+def _require_known(
+    tokeniser: TextTokeniser, texts: Mapping[TextField, pl.Series], tokens: Mapping[TextField, pl.Series], who: str
+) -> None:
+    """Raise `UserError` where nothing of any item's own words is known."""
+    if any(tokeniser.tell(tokens[field]).filter(own_words(field, text)).any() for field, text in texts.items()):
+        return
+    raise UserError(
+        f"{who} no token of any of {len(next(iter(texts.values()))):,} items (columns "
+        f"{', '.join(field.column for field in texts)}), so all would be alike: train a tokeniser on these items "
+        "(model.items.tokeniser left out, and no earlier run), or take one that was trained on such text",
+        code="tokeniser-knows-nothing",
+    )
+
+
+def _with_tokens(catalog: Catalog, tokeniser: TextTokeniser, tokens: Mapping[TextField, pl.Series]) -> Catalog:
+    """The catalogue as a run keeps it."""
+    rest = pl.repeat(None, catalog.size - 1, dtype=pl.Binary, eager=True)
+    columns = {field.kept: some for field, some in tokens.items()}
+    columns[TOKENISER] = pl.concat([pl.Series([tokeniser.model], dtype=pl.Binary), rest])
+    columns[TOKENISER_SIZE] = pl.repeat(tokeniser.size, catalog.size, dtype=pl.Int32, eager=True)
+    return Catalog(catalog.frame.with_columns(**columns))
 
 
 class TextItems(Items):

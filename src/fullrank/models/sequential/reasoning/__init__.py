@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, ReasoningStates, States, last
-from fullrank.models.initial import STD
+from fullrank.models.initial import small
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 
@@ -73,7 +73,7 @@ class Reasoner(nn.Module, ABC):
         self.encoder = encoder
         self.causal, self.reads_times = encoder.causal, encoder.reads_times
         self.steps, self.streams, self.residual = steps, streams, residual
-        self.step_vectors = nn.Parameter(torch.randn(steps, dim) * STD)
+        self.step_vectors = small(steps, dim)
         self.input_noise = 0.0
         """Standard deviation of what a second view's tokens get in training; set by the penalty that reads it."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.batch import ReasoningStates
-from fullrank.models.initial import STD, start_small
+from fullrank.models.initial import STD, small, start_small
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 
 
@@ -63,7 +62,7 @@ class PLRReasoner(Reasoner):
     def __init__(self, encoder: nn.Module, dim: int, spec: PLR):
         super().__init__(encoder, dim, steps=spec.steps, streams=spec.streams, residual=spec.residual)
         # not 0: streams that start equal get equal gradients and never part
-        self.triggers = nn.Parameter(torch.randn(spec.streams, dim) * spec.trigger_std)
+        self.triggers = small(spec.streams, dim, std=spec.trigger_std)
         learned = spec.streams > 1 and spec.gate != "uniform"
         self.gate = nn.Linear(dim, spec.streams) if learned else None
         start_small(self)

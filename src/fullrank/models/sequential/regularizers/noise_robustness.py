@@ -4,8 +4,11 @@ Every digit of every item in the history is masked or replaced by another of its
 the history is read again. With h and h~ the last states of the clean and of the noisy pass and d one minus the cosine,
 the term is the mean over ordered pairs of rows of max(0, d(h_i, h~_i) - d(h_i, h_j) + margin).
 
-Differs: items that are no codes are masked or replaced whole. A masked digit is a zero vector in its item's mean, which
-still divides by all K; an item without digits left keeps its place. Targets stay clean and the task's loss reads the
+A masked digit becomes a padding vector in its item's mean, which still divides by all K; an item without digits left
+keeps its place. `pad: learned` is RPG's and FAIR's: row 0 of their code table, [PAD], is a vector like every other, one
+for all levels, and learns from this term alone. `pad: zero` (default) takes the digit away, with no parameter.
+
+Differs: items that are no codes are masked or replaced whole. Targets stay clean and the task's loss reads the
 clean pass alone; gradients flow through both (the paper says nothing of either). A row with the same target is a
 negative like any other. With a reasoner h is its trained answer; of two views the first is read. Negatives are those of
 this process's micro-batch: nothing is gathered, so shards give the mean of their own terms. With one row the term is 0.
@@ -18,11 +21,13 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
+from fullrank.core.spec import later
 from fullrank.data.batch import Batch, States, Step, last
+from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
@@ -41,6 +46,8 @@ class NoiseRobustness(PenaltySpec):
     """Chance that a digit (of items without codes: an item) is masked."""
     substitute: float = Field(0.1, ge=0, le=1)
     """Chance that it is replaced by another."""
+    pad: Literal["zero", "learned"] = later("zero")
+    """What stands for a masked digit: zeros, or one learned vector."""
 
     @model_validator(mode="after")
     def _some_noise(self) -> NoiseRobustness:
@@ -62,14 +69,18 @@ class NoiseRobustnessPenalty(Penalty):
     def __init__(self, spec: NoiseRobustness):
         super().__init__()
         self.spec = spec
+        self.pad: nn.Parameter | None = None
+
+    def attach(self, model: Any) -> None:
+        if self.spec.pad == "learned":
+            self.pad = small(model.items.part_width())
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         model: Any = step.model
         rows = len(step.batch.items) // step.batch.views
         batch = step.batch if step.batch.views == 1 else step.batch.select(_first(rows, step.batch))
-        x, inputs = model.task.training_inputs(
-            Noisy(model.items, Noise.on(batch, self.spec.mask, self.spec.substitute)), batch
-        )
+        noise = Noise.on(batch, self.spec.mask, self.spec.substitute, self.pad)
+        x, inputs = model.task.training_inputs(Noisy(model.items, noise), batch)
         clean = _state(step.states, _inputs(step))[:rows]
         return self.spec.weight * in_batch_triplet(clean, _state(model.encoder(x, inputs), inputs), self.spec.margin)
 

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
-from fullrank.models.initial import STD
+from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 
@@ -42,7 +42,7 @@ class ClozeTask(Task):
     def __init__(self, dim: int, max_length: int, spec: Cloze):
         super().__init__()
         self.max_length, self.share, self.last_share = max_length, spec.share, spec.last
-        self.cover = nn.Parameter(torch.randn(dim) * STD)
+        self.cover = small(dim)
 
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
         users = np.flatnonzero(lengths >= 2)

@@ -1,0 +1,85 @@
+"""Links from item to item: each item's best other items, read off for the last events of a history.
+
+A history scores an item by the sum of its links to the last events, later ones more: s(b) = sum_g decay^g link(a_g, b),
+with a_0 the last event. Items that no link leads to come after all others, by popularity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fullrank.data.batch import Batch
+from fullrank.models.sequential.baselines import Baseline
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Scores (above 0) given by pairs of (row, item); all other items score `rest` (below 0)."""
+
+    ids: Int[Tensor, "B P"]
+    values: Float[Tensor, "B P"]
+    rest: Float[Tensor, "V"]
+
+    @property
+    def size(self) -> int:
+        return len(self.rest)
+
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        out = torch.zeros(len(self.ids), high - low, device=self.ids.device)
+        inside = (self.ids >= low) & (self.ids < high)
+        out.scatter_add_(1, torch.where(inside, self.ids - low, 0), self.values * inside)
+        return torch.where(out > 0, out, self.rest[low:high])
+
+
+class ItemLinks(Baseline):
+    """What scores by links; `fit` of a baseline fills them with `keep`."""
+
+    ids: Tensor
+    """[V, n] the best links of each item; 0 in empty places."""
+    likeness: Tensor
+    """[V, n] their values; 0 in empty places."""
+    counts: Tensor
+    """[V] training events of each item."""
+
+    def __init__(self, num_items: int, *, history: int, decay: float, neighbours: int):
+        super().__init__()
+        self.num_items, self.max_length, self.decay = num_items, history, decay
+        self.register_buffer("ids", torch.zeros(num_items, neighbours, dtype=torch.long))
+        self.register_buffer("likeness", torch.zeros(num_items, neighbours))
+        self.register_buffer("counts", torch.zeros(num_items))
+
+    def keep(
+        self,
+        left: Int[np.ndarray, "p"],
+        right: Int[np.ndarray, "p"],
+        value: Float[np.ndarray, "p"],
+        counts: Float[np.ndarray, "V"],
+    ) -> None:
+        """Keep the best links left -> right of each item: by value, of equal ones the smaller id."""
+        order = np.lexsort((right, -value, left))
+        left, right, value = left[order], right[order], value[order]
+        first = np.searchsorted(left, np.arange(self.num_items))
+        place = np.arange(len(left)) - first[left]
+        kept = place < self.ids.shape[1]
+        ids, likeness = np.zeros(self.ids.shape, np.int64), np.zeros(self.ids.shape, np.float32)
+        ids[left[kept], place[kept]], likeness[left[kept], place[kept]] = right[kept], value[kept]
+        self.ids, self.likeness = torch.from_numpy(ids), torch.from_numpy(likeness)
+        self.counts = torch.from_numpy(counts.astype(np.float32))
+
+    def answer(self, batch: Batch) -> Sparse:
+        age = batch.lengths[:, None] - 1 - torch.arange(batch.items.shape[1], device=batch.items.device)
+        weight = torch.where(batch.valid, self.decay ** age.clamp_min(0).float(), 0.0)
+        values = self.likeness[batch.items] * weight[..., None]
+        # Rises with the count, is below every link, and single precision tells counts of millions apart.
+        rest = -1 / (1 + self.counts)
+        return Sparse(self.ids[batch.items].flatten(1), values.flatten(1), rest)
+
+    def similar(self, items: Int[Tensor, "B"], index: None = None) -> Sparse:
+        """The links of each of these items; -inf where there is none."""
+        never = torch.full_like(self.counts, -torch.inf)
+        return Sparse(self.ids[items], self.likeness[items], never)

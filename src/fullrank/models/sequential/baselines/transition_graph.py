@@ -1,0 +1,96 @@
+"""Transition graph: what followed the last one or two events of a history, and what is like it; nothing is trained.
+
+After the heuristic of Han et al. 2026 (arXiv:2605.07125), which takes what is a few hops from the last one or two items
+in the graph of item transitions, and ranks it by similarity of features plus log1p(count) / max log1p(count) of the
+edge. Here
+
+    c(a, b)    = sum_{d=1..window} window_decay^(d-1) (a then b, d events apart) + backward (b then a, likewise)
+    link(a, b) = log1p(c(a, b)) / max_b' log1p(c(a, b')) + similarity cos(x_a, x_b)
+    s(b)       = sum_g decay^g link(a_g, b),   a_0 the last event, a_1 the one before
+
+with the counts of training events and x the TF-IDF vectors of words and attributes (`item_features.py`).
+
+Differs: every item is scored, where the paper fills fixed shares of a list from each ring of hops; the second hop is
+left out and the items most like a_g join its successors instead; x are words, not a language model's embeddings.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import Field
+from scipy import sparse
+
+from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_LENGTH, MOST_LIST
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.models.sequential.baselines import BaselineSpec
+from fullrank.models.sequential.baselines.item_features import feature_vectors, most_alike
+from fullrank.models.sequential.baselines.item_links import ItemLinks
+
+
+class TransitionGraph(BaselineSpec):
+    """Ranks by transitions from the last events and by similarity of features to them."""
+
+    kind: Literal["transition_graph"] = "transition_graph"
+    history: int = Field(2, ge=1, le=MOST_LENGTH)
+    """Last events of a history that are read."""
+    decay: float = Field(0.6, gt=0, le=1)
+    """Weight of an event relative to the one after it."""
+    window: int = Field(5, ge=1, le=MOST_LENGTH)
+    """Events behind an event that count as its successors; 1 is the next one alone."""
+    window_decay: float = Field(0.5, gt=0, le=1)
+    """Weight of a successor relative to the one before it."""
+    backward: float = Field(0.15, ge=0, le=1)
+    """Weight of a transition the other way round."""
+    similarity: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    """Weight of the similarity of features relative to the most frequent transition; without effect where no column
+    of the item table is text."""
+    columns: tuple[str, ...] = Field((), max_length=MOST_ENTRIES)
+    """Columns of the item table with the features; empty: every column of text or of lists of text."""
+    neighbours: int = Field(100, ge=1, le=MOST_LIST)
+    """Best links kept per item."""
+
+    def build(self, catalog: Catalog) -> TransitionGraphModel:
+        return TransitionGraphModel(catalog.size, self)
+
+
+class TransitionGraphModel(ItemLinks):
+    """Links by transitions and features."""
+
+    def __init__(self, num_items: int, spec: TransitionGraph):
+        super().__init__(num_items, history=spec.history, decay=spec.decay, neighbours=spec.neighbours)
+        self.spec = spec
+
+    def fit(self, store: Store) -> None:
+        spec = self.spec
+        ahead = transitions(store, spec.window, spec.window_decay)
+        links = relative_log(ahead + spec.backward * ahead.T)
+        vectors = feature_vectors(store.catalog, spec.columns) if spec.similarity else None
+        if vectors is not None:
+            links = links + spec.similarity * most_alike(vectors, spec.neighbours)
+        found = links.tocoo()
+        self.keep(found.row, found.col, found.data, store.catalog.popularity.astype(np.float64))
+
+
+def transitions(store: Store, window: int = 1, window_decay: float = 1.0) -> sparse.csr_matrix:
+    """[V, V] how often the training histories go from an item to another, successors further away counting less."""
+    user, items, _ = store.trained()
+    size = (store.num_items, store.num_items)
+    counts = sparse.csr_matrix(size)
+    for gap in range(1, min(window, len(items) - 1) + 1):
+        one = (user[gap:] == user[:-gap]) & (items[gap:] != items[:-gap])
+        if not one.any():  # histories of one user lie together: none is longer than this
+            break
+        weight = np.full(int(one.sum()), window_decay ** (gap - 1))
+        counts = counts + sparse.csr_matrix((weight, (items[:-gap][one], items[gap:][one])), shape=size)
+    return counts
+
+
+def relative_log(counts: sparse.csr_matrix) -> sparse.csr_matrix:
+    """[V, V] log1p(c) / max log1p(c) of each row: 1 for the most frequent transition of an item."""
+    logs = counts.log1p().tocsr()
+    most: Float[np.ndarray, "V"] = logs.max(axis=1).toarray().ravel()
+    return sparse.diags(1 / np.where(most > 0, most, 1.0)) @ logs
