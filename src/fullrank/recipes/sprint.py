@@ -55,7 +55,9 @@ def plain() -> Experiment:
 
 def sprint() -> Experiment:
     """SPRINT; its weights are the best of four pairs on amazon-beauty's validation split (`results/sprint/`)."""
-    return _small("sprint", penalties=(Sprint(outer="log", layer_reduction="sum", attention=0.633, feed_forward=0.161),))
+    return _small(
+        "sprint", penalties=(Sprint(outer="log", layer_reduction="sum", attention=0.633, feed_forward=0.161),)
+    )
 
 
 def dros() -> Experiment:
@@ -90,7 +92,11 @@ def hstu_plain() -> Experiment:
 
 def hstu_sprint() -> Experiment:
     """The same with SPRINT. At t = 1 the column sums of |A| hardly count: see above."""
-    return _small("hstu_sprint", HSTUPlusRecipe(), penalties=(Sprint(outer="log", layer_reduction="sum", attention=1.0, feed_forward=0.1),))
+    return _small(
+        "hstu_sprint",
+        HSTUPlusRecipe(),
+        penalties=(Sprint(outer="log", layer_reduction="sum", attention=1.0, feed_forward=0.1),),
+    )
 
 
 def beauty() -> Experiment:

@@ -160,7 +160,7 @@ def test_residual_form_covers_all_three_terms_under_either_weight(projections: s
 
 def test_hinge_penalises_above_its_bound_alone() -> None:
     _, model, step = term(Sprint(), heads=2)
-    (attention, feed), table = factors(model, step)[0], table_norm(model)
+    (attention, _), table = factors(model, step)[0], table_norm(model)
     bound = 0.5 * attention.item()
     settings = {"outer": "hinge", "bound": bound, "table_bound": 2 * table.item(), "attention": 1.0, "embedding": 1.0}
     found, model, step = term(Sprint(**settings, feed_forward=3.0), heads=2)
@@ -217,9 +217,9 @@ def test_final_gain_closes_the_free_direction() -> None:
         torch.testing.assert_close(states, same, rtol=1e-2, atol=1e-3)
         assert torch.isclose(plain, scaled, atol=1e-3) == final_gain
     with refused("nothing-to-regularise", "final_gain"):
-        Recommender(encoder=GRU(), penalties=(Sprint(attention=0, feed_forward=0, embedding=1, final_gain=True),)).build(
-            catalog()
-        )
+        Recommender(
+            encoder=GRU(), penalties=(Sprint(attention=0, feed_forward=0, embedding=1, final_gain=True),)
+        ).build(catalog())
 
 
 def test_the_residual_form_lets_go_of_a_block_that_is_off() -> None:

@@ -7,7 +7,7 @@ most 1 + C (A.45, A.57). The penalty is the sum of three terms, each a function 
 - feed-forward, per layer: f(sigma(W_up) sigma(W_down)) (Eq. 4.4);
 - embedding: f(sigma(E)) of the item table that the queries search.
 
-`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code, which takes the mean over
+- attention, per layer: f(sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)), n_h being the smoothed largest column sum of head
 layers: a factor that is small already is hardly pulled. log is what Eq. 4.5 prints, for blocks without residual: its
 pull on a matrix does not fall as that shrinks, so with it the objective has no lower bound and attention that is
 not defended by the loss is switched off. hinge is ours: max(0, log(C / bound)), since a bound asks no more than C <=
