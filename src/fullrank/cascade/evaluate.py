@@ -27,7 +27,7 @@ from fullrank.data.manifest import require_no_store
 from fullrank.data.values import with_date
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
-from fullrank.evaluation.retrieval import longest_list, ranked, rows_of_lists, users_and_protocol, visible_model
+from fullrank.evaluation.retrieval import evaluated_model, longest_list, ranked, rows_of_lists, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.metrics import match
 
@@ -104,7 +104,7 @@ def evaluate_cascade(
     facts, doubt = leakage(store, split, reranker.ranker.trained_until)
     names = store.user_ids
     reranker.require_some(names[everybody.users])
-    model = visible_model(retriever.model, spec)
+    model = evaluated_model(retriever.model, store, spec)
     before: list[PerUser] = []
     after: list[PerUser] = []
     recall = without_candidates = 0.0

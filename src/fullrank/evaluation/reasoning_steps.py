@@ -126,7 +126,7 @@ def accuracy_by_steps(
     most = _most_steps(model, spec)
     light = spec.for_selection().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
     settings = [_at_step(light, step) for step in range(most + 1)]
-    if spec.drop == 0 and spec.protocol == "full" and most:
+    if spec.drop == 0 and not spec.popularity_discount and spec.protocol == "full" and most:
         settings.append(light.model_copy(update={"reasoning": _adaptive(spec.reasoning, most)}))
     best, found = [float("inf")] * len(settings), [None] * len(settings)
     for turn in range(rounds):

@@ -20,6 +20,7 @@ from fullrank.core.progress import Progress
 from fullrank.data.batch import Model
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.event_dropout import EventDropout
+from fullrank.evaluation.popularity_discount import PopularityDiscount
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.sampled import sampled_hits, shared_negative_metrics, shared_negative_protocol
 from fullrank.evaluation.slices import slice_codes
@@ -95,7 +96,7 @@ def measure(
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
     users = everybody.take(slice(shard[0], None, shard[1]))
-    model, longest = visible_model(model, spec), longest_list(spec)
+    model, longest = evaluated_model(model, store, spec), longest_list(spec)
     require_memory(
         PLACE_BYTES * len(users) * longest,
         f"the metrics of {len(users):,} users with lists of {longest:,} items",
@@ -132,9 +133,14 @@ def users_and_protocol(model: Model, store: EvalStore, split: str, spec: Evaluat
     return users, protocol
 
 
-def visible_model(model: Model, spec: Evaluation) -> Model:
-    """The model, which reads each history without some of its events where the spec says so (`drop`)."""
-    return EventDropout(model, spec.drop, spec.seed) if spec.drop else model
+def evaluated_model(model: Model, store: EvalStore, spec: Evaluation) -> Model:
+    """The model, which reads each history without some of its events (`drop`) and whose scores are lowered by
+    popularity (`popularity_discount`) where the spec says so."""
+    if spec.drop:
+        model = EventDropout(model, spec.drop, spec.seed)
+    if spec.popularity_discount:
+        model = PopularityDiscount(model, store.catalog.popularity, spec.popularity_discount)
+    return model
 
 
 def longest_list(spec: Evaluation) -> int:
@@ -216,7 +222,7 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
 
 
 def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
-    """Budget, decoding and dropped events, where they are not the defaults: other results keep their keys."""
+    """Budget, decoding, dropped events and discount, where they are not the defaults: other results keep their keys."""
     found: dict[str, Any] = {}
     budget = described(model, spec.reasoning)
     if budget is not None:
@@ -225,6 +231,8 @@ def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
         found["decoding"] = spec.decoding.described()
     if spec.drop:
         found["dropped"] = {"share": spec.drop, "seed": spec.seed}
+    if spec.popularity_discount:
+        found["popularity_discount"] = spec.popularity_discount
     return found
 
 

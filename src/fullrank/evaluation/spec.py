@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_ENTRIES, MOST_LIST, MOST_SEED
+from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_ENTRIES, MOST_FACTOR, MOST_LIST, MOST_SEED
 from fullrank.core.errors import UserError, brief
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
 from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand_metrics, parse_metric
@@ -53,6 +53,8 @@ class Evaluation(Spec):
     """The search among semantic ids; anything but exact is an error for a model that does not generate them."""
     drop: float = Field(default=0.0, ge=0, lt=1)
     """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
+    popularity_discount: float = later(0.0, ge=0, le=MOST_FACTOR)
+    """w of score - w log(1 + training events of the item): lists re-ranked against popularity; 0 leaves scores alone."""
     slices: bool = True
     """Report per-user metrics by kind of user, history length and popularity of the target as well."""
     bootstrap: int = Field(default=200, ge=0, le=MOST_BINS)
@@ -100,6 +102,13 @@ class Evaluation(Spec):
                 "reasoning.adaptive stops by lists of the whole catalogue and of whole histories: leave it out, or use "
                 "protocol 'full' and drop=0",
                 code="adaptive-needs-full-lists",
+            )
+        scores_all = self.protocol == "full" and self.sampled is None and self.decoding.kind == "exact"
+        if self.popularity_discount and not (scores_all and self.reasoning.adaptive is None):
+            raise UserError(
+                "popularity_discount needs the score of every item: use it with protocol 'full' and without sampled, "
+                "decoding and reasoning.adaptive",
+                code="discount-needs-all-scores",
             )
         if self.sampled is not None and self.metrics is not None:
             if not any(n.base in ACCURACY for n in expand_metrics(self.metrics, self.ks)):
