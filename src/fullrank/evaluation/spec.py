@@ -54,7 +54,7 @@ class Evaluation(Spec):
     drop: float = Field(default=0.0, ge=0, lt=1)
     """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
     popularity_discount: float = later(0.0, ge=0, le=MOST_FACTOR)
-    """w of score - w log(1 + training events of the item): lists re-ranked against popularity; 0 leaves scores alone."""
+    """w of score - w log(1 + training events of the item): lists re-ranked against popularity; 0 changes nothing."""
     slices: bool = True
     """Report per-user metrics by kind of user, history length and popularity of the target as well."""
     bootstrap: int = Field(default=200, ge=0, le=MOST_BINS)

@@ -157,7 +157,7 @@ class SprintPenalty(Penalty):
             self._check_columns(module)
         if self.spec.projections != "attention" and len(mixers) != len(feeds):
             raise UserError(
-                f"sprint: projections={self.spec.projections} needs a feed-forward beside each attention, and {encoder} "
+                f"sprint: projections={self.spec.projections} needs a feed-forward beside each attention; {encoder} "
                 f"has {len(feeds)} for {len(mixers)}; use projections=attention",
                 code="nothing-to-regularise",
             )
