@@ -1,7 +1,7 @@
 """The run-time type checker that pytest puts on every function of fullrank (see addopts in pyproject.toml).
 
-The checks of jaxtyping's own decorator at a fraction of its cost, which was a quarter of the suite's: that one binds the
-arguments of each call to name them in a message, and checks them before the call and again behind it. Here beartype
+The checks of jaxtyping's own decorator at a fraction of its cost, which was a quarter of the suite's: that one binds
+the arguments of each call to name them in a message, and checks them before the call and again behind it. Here beartype
 wraps the function itself, and letters of shapes are remembered where a signature has arrays. What this cannot wrap (a
 generator, a shape that reads an argument) goes to jaxtyping's.
 """
