@@ -8,9 +8,10 @@ import torch
 
 from fullrank.analysis.activations import SampleStore, sample_protocol, sample_users
 from fullrank.analysis.diagnosis import LEFT_OUT
-from fullrank.analysis.diagnostics.ablation import Ablation, parts_of, silenced
+from fullrank.analysis.diagnostics.ablation import Ablation, parts_of, self_attending, silenced
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.inference.attention import blocks_of
+from fullrank.models.sequential.attention.focused import Focused
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.transformer import Transformer
 from tests.analysis.conftest import context_of, everyone, model_of, recommender, shop, values
@@ -52,9 +53,29 @@ def test_parts_are_each_block_and_all_of_a_kind() -> None:
     store = shop()
     found = [(part.label, part.layer, len(part.modules)) for part in parts_of(model_of(recommender(), store))]
     kinds = [("attention", 0, 1), ("attention", 1, 1), ("attention", None, 2)]
-    assert found == kinds + [("feed_forward", layer, many) for _, layer, many in kinds]
+    fed = [("feed_forward", layer, many) for _, layer, many in kinds]
+    assert found == [*kinds, *fed, ("mixing", None, 2)]
     bare = recommender(Transformer(layers=1, feed_forward="none"))
-    assert [(part.label, part.layer) for part in parts_of(model_of(bare, store))] == [("attention", 0)]
+    assert [(part.label, part.layer) for part in parts_of(model_of(bare, store))] == [
+        ("attention", 0),
+        ("mixing", None),
+    ]
+    signed = recommender(Transformer(layers=1, attention=Focused(heads=1), feed_forward="none"))
+    assert [part.label for part in parts_of(model_of(signed, store))] == ["attention"], "rows do not sum to one"
+
+
+@pytest.mark.parametrize("settings", [(), ("task=last_item", "reasoner={kind: rearec, steps: 1}")])
+def test_an_event_that_attends_to_itself_is_answered_as_if_it_were_alone(settings: tuple[str, ...]) -> None:
+    model = model_of(recommender(Transformer(layers=2, positions="none"), *settings), shop())
+    long, last = padded(histories((6, 3), items=30)), padded([h[-1:] for h in histories((6, 3), items=30)])
+    mixers = parts_of(model)[-1].modules
+    with torch.no_grad():
+        whole = model.answer(long).vectors
+        with self_attending(mixers):
+            found, alone = model.answer(long).vectors, model.answer(last).vectors
+        assert torch.equal(whole, model.answer(long).vectors), "nothing stays behind"
+    torch.testing.assert_close(found, alone)
+    assert not torch.allclose(found, whole)
 
 
 @pytest.mark.parametrize("settings", [(), ("scoring.similarity=cosine", "scoring.temperature=0.1")])
@@ -68,7 +89,7 @@ def test_the_whole_model_is_measured_as_an_evaluation_does(spec: Evaluation, set
     assert set(found.metrics) == {spec.selection, "fair0.8@1"}
     for name, value in found.metrics.items():
         assert values(rows, name, label="whole") == [value]
-    assert len(values(rows, "collapse_share")) == 7
+    assert len(values(rows, "collapse_share")) == 8
     with torch.no_grad(), silenced((model.encoder.blocks[1].feed_forward,)):
         again = evaluate(model, SampleStore(store, some.users), "test", sample_protocol(spec))
     assert values(rows, "fair0.8@1", label="feed_forward", layer=1) == [again.metrics["fair0.8@1"]]

@@ -176,7 +176,8 @@ def _norms(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
 
 
 def _ablation(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
-    title = "What the scores, accuracy and fairness become without a block; nothing is trained again."
+    title = "What the scores, accuracy and fairness become without a block, or where every "
+    title += "event attends to itself alone (A = I); nothing is trained again."
     names = list(dict.fromkeys(one["name"] for one in found.of("ablation")))
     places = dict.fromkeys((one["label"], one["layer"]) for one in found.of("ablation"))
     rows = []
@@ -185,7 +186,8 @@ def _ablation(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
             one["name"]: one["value"] for one in found.of("ablation") if (one["label"], one["layer"]) == (label, layer)
         }
         kind = str(label).replace("_", "-")
-        what = "nothing" if label == "whole" else f"every {kind}" if layer is None else f"{kind} {layer + 1}"
+        what = {"whole": "nothing", "mixing": "mixing (A = I)"}.get(str(label))
+        what = what or (f"every {kind}" if layer is None else f"{kind} {layer + 1}")
         rows.append([what, *(values.get(name) for name in names)])
     return title, ("without", *(name.replace("_", " ") for name in names)), rows
 

@@ -95,7 +95,7 @@ def test_rows_of_single_runs(found: list[RunResult]) -> None:
     made = figure(Ablation.figure_of(found[1]))
     assert [row[0] for row in made.rows] == [
         "whole model", "no attention 1", "no attention 2", "no attention",
-        "no feed-forward 1", "no feed-forward 2", "no feed-forward",
+        "no feed-forward 1", "no feed-forward 2", "no feed-forward", "every event alone",
     ]  # fmt: skip
     assert len(made.panels) == 3
     ratios = figure(AttentionShare.figure_of(found[1]))

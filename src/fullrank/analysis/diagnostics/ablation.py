@@ -2,7 +2,8 @@
 
 Claim (SPRINT, KDD 2026, Figure 6): without attention blocks, or without feed-forward blocks, the score matrix collapses
 less. A sublayer's output becomes zero, so that its residual passes the input on. Rows without a layer leave out all
-attentions, or all feed-forwards, at once; the row `whole` is the model as it is.
+attentions, or all feed-forwards, at once; the row `whole` is the model as it is. In the row `mixing` (ours) every event
+attends to itself alone, A = I, and projections go on: what is lost is what events learn from each other.
 
 Differs: in post-norm blocks the norm behind the residual stays. Nothing is trained again.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +50,7 @@ class Ablation(Diagnostic):
             return [not_measured(self.name, "it has no blocks to leave out")]
         found: list[Row] = []
         for place, part in enumerate([Part("whole", None, ()), *parts]):
-            with silenced(part.modules):
+            with self_attending(part.modules) if part.label == "mixing" else silenced(part.modules):
                 figures = self._figures(self.context.sample.first(USERS))
             found += [
                 row(self.name, name, value, layer=part.layer, label=part.label) for name, value in figures.items()
@@ -108,9 +110,10 @@ class Ablation(Diagnostic):
             shape = 1.3 + 0.24 * len(found)
             panels.append(panel(f"{name}-{len(panels)}", paint, alt, x=label, y="", height=shape))
         caption = (
-            "One part at a time is switched off, so that it passes its input on, and everything is measured again on a "
-            "sample of users; nothing is trained anew. A part without which the collapse share falls and fairness "
-            "rises is one that amplifies popularity. The dashed line is the whole model."
+            "One part at a time is switched off, so that it passes its input on, or every event attends to itself "
+            "alone, and everything is measured again on a sample of users; nothing is trained anew. A part without "
+            "which the collapse share falls and fairness rises is one that amplifies popularity. The dashed line is "
+            "the whole model."
         )
         table = tuple((words[place], *(found[place].get(name) for name in _names(found))) for place in found)
         headers = ("", *(name.replace("_", " ") for name in _names(found)))
@@ -138,6 +141,9 @@ def parts_of(model: Model) -> list[Part]:
         found += of_kind
         if len(of_kind) > 1:
             found.append(Part(label, None, tuple(module for part in of_kind for module in part.modules)))
+    mixers = [m for block in blocks_of(model) if isinstance(m := attention_of(block), Attention)]
+    if mixers and all(m.rows_sum_to_one for m in mixers):  # else the identity is no weights of theirs
+        found.append(Part("mixing", None, tuple(mixers)))
     return found
 
 
@@ -155,6 +161,30 @@ def silenced(modules: tuple[nn.Module, ...]) -> Iterator[None]:
                 vars(module)["attend_latent"] = _zeros_of(module.attend_latent)
                 stack.callback(delattr, module, "attend_latent")
         yield
+
+
+@contextmanager
+def self_attending(modules: tuple[nn.Module, ...]) -> Iterator[None]:
+    """While this lasts, every event, and every latent token of a reasoner, attends to itself alone."""
+    with ExitStack() as stack:
+        for module in modules:
+            assert isinstance(module, Attention)
+            for name, function in (("forward", _own_value), ("attend_latent", _own_latent_value)):
+                vars(module)[name] = partial(function, module)
+                stack.callback(delattr, module, name)
+        yield
+
+
+def _own_value(module: Attention, x: Tensor, batch: Batch) -> Tensor:
+    rows, length = x.shape[:2]
+    identity = torch.eye(length, dtype=x.dtype, device=x.device).expand(rows, module.heads, -1, -1)
+    if batch.captures is not None and batch.captures.memory is not None:
+        batch.captures.memory[module] = module.project(x, batch.positions(from_end=False))[1:]
+    return module.apply_weights(identity, x)
+
+
+def _own_latent_value(module: Attention, q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
+    return module.close(own[1][:, :, :, -1], q)
 
 
 def _zeros_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -181,9 +211,11 @@ def _names(found: dict[tuple[str, int | None], dict[str, float]]) -> list[str]:
 
 
 def _word(label: str, layer: int | None) -> str:
+    if label == "mixing":
+        return "every event alone"
     kind = label.replace("_", "-")
     return "whole model" if label == "whole" else f"no {kind}" if layer is None else f"no {kind} {layer + 1}"
 
 
 def _colour(label: str) -> str:
-    return {"whole": GREY, "attention": COLOURS[0]}.get(label, COLOURS[1])
+    return {"whole": GREY, "attention": COLOURS[0], "mixing": COLOURS[0]}.get(label, COLOURS[1])
