@@ -11,8 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fullrank.core.jagged import Jagged
-from fullrank.metrics import MetricInputs
-from fullrank.metrics.exposure import arp, coverage, exposures, fair, gini, history_popularity, lift, niche, novelty
+from fullrank.metrics import MetricInputs, match
+from fullrank.metrics.exposure import (
+    arp,
+    coverage,
+    exposures,
+    fair,
+    gini,
+    history_popularity,
+    lift,
+    niche,
+    novelty,
+    repeat,
+)
 
 Lists = list[list[int]]
 
@@ -105,3 +116,10 @@ def test_an_item_never_seen_has_finite_novelty() -> None:
 def test_planted_fault_gini_that_forgets_unseen_items() -> None:
     counts = [0, 0, 3, 1]
     assert float(gini(np.array([counts])[:, 2:])[0]) != pytest.approx(loop_gini(counts))
+
+
+def test_repeat_is_the_share_of_places_with_items_of_the_own_history() -> None:
+    lists, histories = np.array([[3, 1, 2], [0, 4, -1], [2, 2, 5]]), Jagged.from_lists([[1, 3, 3], [], [5]])
+    rows = replace(table(lists.tolist(), [1] * 6, 3), repeats=match(lists, histories))
+    assert repeat(rows, 1).tolist() == [1, 0, 0]
+    assert repeat(rows, 3).tolist() == pytest.approx([2 / 3, 0, 1 / 3])

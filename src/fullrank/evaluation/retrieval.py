@@ -178,7 +178,8 @@ def rows_of_lists(
     chosen = None
     if any(n.needs_histories for n in spec.names()):
         chosen = history_popularity(users.histories.items, counts)
-    table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen)
+    repeats = match(lists, users.histories.items) if any(n.needs_repeats for n in spec.names()) else None
+    table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen, repeats)
     return _rows(users, protocol, store, spec, table, steps)
 
 

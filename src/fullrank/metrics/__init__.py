@@ -44,6 +44,8 @@ class MetricInputs:
     """Events per item, from the source that the protocol names (training events by default)."""
     history: Float[np.ndarray, "U"] | None = None
     """Mean popularity of the events in each user's history; 0 for an empty one."""
+    repeats: Bool[np.ndarray, "U k"] | None = None
+    """Whether the item at this place is in the user's own history."""
 
 
 @runtime_checkable

@@ -48,6 +48,16 @@ def lift(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     return np.where(known, arp(table, k) / np.where(known, table.history, 1.0), 1.0)
 
 
+def repeat(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """Share of the k places that hold an item of the user's own history: 0 where the history is excluded.
+
+    Where it is ranked, a list that gives back what was chosen is as unpopular as the choices were: read `fair` and
+    `arp` beside it.
+    """
+    assert table.repeats is not None, "this metric reads histories"
+    return table.repeats[:, :k].sum(1) / k
+
+
 def history_popularity(
     histories: Jagged, popularity: Int[np.ndarray, "V"], chunk: int = 1 << 16
 ) -> Float[np.ndarray, "U"]:

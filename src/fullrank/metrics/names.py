@@ -22,7 +22,12 @@ ACCURACY: dict[str, Metric] = {
     "map": accuracy.average_precision,
 }
 """Larger is better; computed from places alone."""
-EXPOSURE: dict[str, Metric] = {"arp": exposure.arp, "lift": exposure.lift, "novelty": exposure.novelty}
+EXPOSURE: dict[str, Metric] = {
+    "arp": exposure.arp,
+    "lift": exposure.lift,
+    "novelty": exposure.novelty,
+    "repeat": exposure.repeat,
+}
 """Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
 PER_LIST = {"gini": exposure.gini, "coverage": exposure.coverage}
 """One number for all lists together, from the exposure of every item."""
@@ -64,6 +69,11 @@ class Name:
     def needs_histories(self) -> bool:
         """Whether it reads `MetricInputs.history`."""
         return self.base == "lift"
+
+    @property
+    def needs_repeats(self) -> bool:
+        """Whether it reads `MetricInputs.repeats`."""
+        return self.base == "repeat"
 
     def __call__(self, table: MetricInputs) -> Float[np.ndarray, "U"]:
         """One value per user."""

@@ -8,12 +8,13 @@ Commands: ``fullrank train sprint --data data/beauty --out runs/sprint``, or any
 64, 50 epochs. `beauty`, `toys` and `ml1m` fix the paper's size and training, `ml20m_xxs` to `ml20m_xxl` its ladder
 (Table 5); they want a GPU and have not been run. Grids and numbers: ``results/sprint/`` (`paper.yaml`: the paper's).
 
-What to expect: `sprint` has the residual form of the proof and of the authors' code, `printed` Eq. 4.5's logarithm. That
-one has no least value, so a large weight drives the projections towards zero until attention does nothing; it is also
-the more accurate one here, because at this size the plain model gains no accuracy from what events tell each other in
-the first place (`docs/guide/popularity_bias.md`, `docs/log.md`). Weights do not carry over between sizes and data. On
-HSTU with t = 1 the column sums are so small that n_h is the logarithm of the number of keys, and the projections alone
-are bounded.
+What to expect: `sprint` has the residual form of the proof and of the authors' code, `printed` Eq. 4.5's logarithm,
+which has no least value, so that a large weight drives the projections towards zero until attention does nothing. It is
+also the more accurate one here, because at this size the plain model gains no accuracy from what events tell each other
+in the first place. With the history ranked, as in the paper, much of `fair0.8@1` is items of the user's own history:
+read `repeat@1` beside it (`docs/guide/popularity_bias.md`, `docs/log.md`). Weights do not carry over between sizes and
+data. On HSTU with t = 1 the column sums are so small that n_h is the logarithm of the number of keys, and the
+projections alone are bounded.
 
 Differs: batches hold 4,096 events (about 450 rows of Amazon) at CPU size for 512 rows; rows train on their last
 `max_length` events; training stops after 10 evaluations without a gain at the paper's size. The history is ranked like
