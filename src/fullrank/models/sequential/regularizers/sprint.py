@@ -101,7 +101,7 @@ class Sprint(PenaltySpec):
             idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
             if idle:
                 raise UserError(
-                    f"sprint: no effect with attention=0 have {', '.join(idle)}; remove them",
+                    f"sprint: attention=0 leaves {', '.join(idle)} without effect; remove them",
                     code="setting-without-effect",
                 )
         if self.outer != "hinge" and (self.bound, self.table_bound) != (1.0, None):
