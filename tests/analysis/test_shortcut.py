@@ -76,3 +76,5 @@ def test_a_graph_reaches_all_of_a_graph() -> None:
     assert reached_share(found) == 1.0
     assert verdict(found) == "a graph of the last two items reaches 100% of this model's ndcg@10"
     assert verdict(Diagnosis(())) is None
+    doubled = [{**one, "value": 2 * one["value"]} if one["name"] == "share_of_model" else one for one in rows]
+    assert verdict(Diagnosis(tuple(doubled))) == "a graph of the last two items reaches 2.0 times this model's ndcg@10"

@@ -7,6 +7,7 @@ import pytest
 
 from fakes import Kept, Whole, listed
 from fullrank.evaluation import Evaluation, evaluate
+from fullrank.evaluation.compare import compare
 from refusals import refused
 
 STORE = Kept.random(80, 40, longest=20)
@@ -27,6 +28,14 @@ def test_lists_are_those_of_the_discounted_scores(weight: float, block: int | No
     assert (found.per_user.lists != plain.per_user.lists).any()
     assert counts[found.per_user.lists].mean() < counts[plain.per_user.lists].mean()
     assert found.protocol["popularity_discount"] == weight and "popularity_discount" not in plain.protocol
+
+
+def test_lists_with_and_without_it_are_compared() -> None:
+    """Among the ways to answer, as a budget of reasoning is: the same users, the same candidates."""
+    model = Whole(40, max_length=4)
+    plain, discounted = (evaluate(model, STORE, "test", SMALL.override(f"popularity_discount={w}")) for w in (0, 5))
+    found = compare(plain, discounted, "arp@5")
+    assert found.difference < 0
 
 
 @pytest.mark.parametrize(

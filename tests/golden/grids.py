@@ -74,23 +74,27 @@ def still_run(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def in_grids(folder: Path, rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Run folder -> the grid beside the rows that asks for this very run, of those rows that one asks for."""
-    asked = {
-        (name, value): label(path)
-        for path in sorted(folder.glob("*.yaml"))
-        for name, today in hashes(path).items()
-        for value in (today, *earlier(path)[name])
-    }
+def in_grids(folder: Path, rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Run folder -> the grids beside the rows that ask for this very run, of those rows that one asks for."""
+    asked: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        for name, today in hashes(path).items():
+            for value in {today, *earlier(path)[name]}:
+                asked.setdefault((name, value), []).append(label(path))
     keys = [(f"{row['cell']}-seed{row['seed']}", row["spec_hash"]) for row in rows]
     return {key[0]: asked[key] for key in keys if key in asked}
+
+
+def last_of(found: dict[str, list[str]]) -> dict[str, str]:
+    """One grid for each run folder: that a later grid asks for the same run is no change."""
+    return {name: some[-1] for name, some in found.items()}
 
 
 def main() -> None:
     found: dict[str, Any] = {"jobs": {label(path): hashes(path) for path in GRIDS}, "run": {}, "asked for": {}}
     for path, rows in committed():
         found["run"] |= {label(path): some for some in [still_run(rows)] if some}
-        found["asked for"] |= {label(path): some for some in [in_grids(path.parent, rows)] if some}
+        found["asked for"] |= {label(path): some for some in [last_of(in_grids(path.parent, rows))] if some}
     RECORDED.write_text(json.dumps(found, indent=1) + "\n")
     count = sum(len(rows) for _, rows in committed())
     print(f"{sum(map(len, found['run'].values()))} of {count} committed rows count as run")

@@ -100,7 +100,7 @@ def test_committed_rows_still_count_as_run(name: str, tmp_path: Path) -> None:
 def test_the_grid_beside_the_rows_still_asks_for_them(name: str) -> None:
     wanted = RECORDED["asked for"][name]
     found = grids.in_grids((grids.RESULTS / name).parent, COMMITTED[name])
-    assert {key: found.get(key) for key in wanted} == wanted
+    assert {key: grid for key, grid in wanted.items() if grid not in found.get(key, ())} == {}
 
 
 def test_another_default_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

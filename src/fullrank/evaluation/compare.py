@@ -34,9 +34,9 @@ from fullrank.evaluation.statistics import (
 from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 from fullrank.problem import Problem
 
-MAY_DIFFER = ("bootstrap", "metrics", "ks", "reasoning", "decoding")
+MAY_DIFFER = ("bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount")
 """Parts of a protocol of retrieval that may differ: what else was computed, how intervals were drawn, how many steps a
-model reasoned or how it searched."""
+model reasoned, how it searched, and whether its lists were re-ranked against popularity."""
 MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out")
 """The same of ranking."""
 MAX_RESAMPLES = 1000

@@ -77,6 +77,17 @@ class Grid(Spec):
                 f"{brief(list(self.evaluate_also))}",
                 code="repeated-evaluation",
             )
+        if self.evaluate_also and not self.evaluate:
+            raise UserError(
+                "evaluate_also is of the splits of 'evaluate', which is empty: name a split there, or leave both out",
+                code="setting-without-effect",
+            )
+        prefixed = [path for one in self.evaluate_also for path in one if path.split(".")[0] == "evaluation"]
+        if prefixed:
+            raise UserError(
+                f"evaluate_also: {prefixed[0]!r}: settings stand there without 'evaluation', such as {{seen: keep}}",
+                code="unknown-setting",
+            )
         if not self.cells and self.base is None:
             raise UserError("a grid needs 'cells', or a 'base' recipe with 'axes'", code="no-cells")
         if self.axes and self.base is None:

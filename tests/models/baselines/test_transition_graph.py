@@ -149,3 +149,8 @@ def test_a_column_that_is_no_text_is_refused() -> None:
         feature_vectors(described(["a"]), ["colour"])
     with refused("unknown-column", "prepare the store with --items"):
         feature_vectors(Catalog(described(["a"]).frame.drop("title")), ["title"])
+
+
+def test_columns_that_are_not_read_are_refused() -> None:
+    with refused("setting-without-effect", "columns", "similarity"):
+        TransitionGraph().override("columns=[title]", "similarity=0")

@@ -198,6 +198,8 @@ def test_another_catalogue_is_read_by_the_runs_tokeniser(tmp_path: Path) -> None
     assert same.add_columns(renamed()).frame["title_tokens"].to_list() == whole.to_list()
     known(spec(vocabulary=30)).write(tmp_path / "items.parquet")
     assert TextTokeniser.of(same.add_columns_of_run(renamed(), before)).model != own.model, "another one is taken"
+    with refused("setting-without-effect", "vocabulary=30"):
+        spec(vocabulary=30).add_columns_of_run(renamed(), before)
     foreign = renamed().frame.with_columns(title=pl.lit("赤い"), tags=pl.lit(["日本"], dtype=pl.List(pl.String)))
     with refused("tokeniser-knows-nothing", 30, "title, tags"):
         items.add_columns_of_run(Catalog(foreign), before)

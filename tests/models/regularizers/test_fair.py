@@ -241,5 +241,7 @@ def test_what_is_refused() -> None:
     for mask, substitute in ((0.0, 0.0), (0.7, 0.4)):
         with refused("share-out-of-range", f"{mask + substitute:g}"):
             NoiseRobustness.parse({"kind": "noise_robustness", "mask": mask, "substitute": substitute})
+    with refused("setting-without-effect", "pad=learned", "mask"):
+        NoiseRobustness.parse({"kind": "noise_robustness", "mask": 0.0, "pad": "learned"})
     with refused("invalid-setting", "temperature"):
         MutualInformation.parse({"kind": "mutual_information", "temperature": 0.01})

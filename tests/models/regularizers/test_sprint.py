@@ -309,6 +309,8 @@ def test_idle_settings_are_refused() -> None:
         ("attention=0 temperature=2", "setting-without-effect", "temperature"),
         ("attention=0 column_mean=true", "setting-without-effect", "column_mean"),
         ("bound=2", "setting-without-effect", "outer=log1p"),
+        ("outer=hinge table_bound=2 embedding=0", "setting-without-effect", "table_bound"),
+        ("final_gain=true value_norms=none feed_forward=0", "setting-without-effect", "final_gain"),
         ("projections=feed_forward feed_forward=0 embedding=1", "setting-without-effect", "projections=feed_forward"),
         ("projections=output_apart value_norms=none", "setting-without-effect", "value_norms=squared"),
     ):

@@ -136,7 +136,10 @@ def verdict(diagnosis: Diagnosis) -> str | None:
     """What the graph reaches, in a sentence; None where it was not measured, or the model finds nothing."""
     share = reached_share(diagnosis)
     metric = next((one["name"] for one in diagnosis.of(Shortcut.name) if one["label"] == "graph"), None)
-    return None if share is None else f"a graph of the last two items reaches {share:.0%} of this model's {metric}"
+    if share is None:
+        return None
+    reached = f"{share:.0%} of" if share < 2 else f"{share:.1f} times"
+    return f"a graph of the last two items reaches {reached} this model's {metric}"
 
 
 def reached_share(diagnosis: Diagnosis) -> float | None:

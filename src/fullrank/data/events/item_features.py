@@ -67,16 +67,19 @@ class NumericFeatures:
         return np.concatenate([self.values, self.missing], axis=1)
 
 
-def coded(column: pl.Series, base: int) -> CategoricalFeature:
-    """Codes of a column of strings, categories, whole numbers or booleans. Raises `UserError` for other types."""
+def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalFeature:
+    """Codes of a column of strings, categories, whole numbers or booleans. Raises `UserError` for other types.
+
+    `listed`: these are the values of a column of lists, which cannot be a numeric feature instead.
+    """
     dtype = column.dtype
     if isinstance(dtype, (pl.Categorical, pl.Enum)) or dtype == pl.Boolean:
         column = column.cast(pl.String)
     elif not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
-        hint = "; use it as a numeric feature" if dtype.is_numeric() else ""
+        kind, hint = ("lists of", "") if listed else ("type", "; use it as a numeric feature")
         raise UserError(
-            f"column {column.name!r} of the items is of type {dtype}; categories are strings, whole numbers or booleans"
-            + hint,
+            f"column {column.name!r} of the items is of {kind} {dtype}; categories are strings, whole numbers or "
+            f"booleans{hint if dtype.is_numeric() else ''}",
             code="wrong-column-type",
         )
     known = column[:base].drop_nulls().unique().sort()
@@ -96,7 +99,7 @@ def coded_lists(column: pl.Series, base: int) -> CategoryLists:
     whole = column.cast(pl.List(column.dtype.inner))  # type: ignore[attr-defined]  # of arrays, too
     flat = pl.DataFrame({"item": np.arange(len(column)), "value": whole}).explode("value").drop_nulls()
     flat = flat.unique(maintain_order=True)
-    found = coded(flat["value"].alias(column.name), int((flat["item"] < base).sum()))
+    found = coded(flat["value"].alias(column.name), int((flat["item"] < base).sum()), listed=True)
     kept = found.codes > 0
     items, known = flat["item"].to_numpy()[kept], found.codes[kept]
     lengths = np.bincount(items, minlength=len(column))

@@ -28,7 +28,7 @@ class Popularity(BaselineSpec):
 
     kind: Literal["popularity"] = "popularity"
     days: float | None = later(None, gt=0, le=1e9)
-    """Days before the newest training event whose events count; None counts all."""
+    """Days before the newest training event whose events count; null counts all."""
 
     def build(self, catalog: Catalog) -> PopularityModel:
         return PopularityModel(catalog.size, self.days)

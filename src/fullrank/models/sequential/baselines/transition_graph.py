@@ -20,10 +20,11 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from scipy import sparse
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_LENGTH, MOST_LIST
+from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec
@@ -52,6 +53,16 @@ class TransitionGraph(BaselineSpec):
     """Columns of the item table with the features; empty: every column of text or of lists of text."""
     neighbours: int = Field(100, ge=1, le=MOST_LIST)
     """Best links kept per item."""
+
+    @model_validator(mode="after")
+    def _columns_are_read(self) -> TransitionGraph:
+        if self.columns and not self.similarity:
+            raise UserError(
+                "transition_graph: columns has no effect with similarity=0, which reads no features; remove it or set "
+                "similarity above 0",
+                code="setting-without-effect",
+            )
+        return self
 
     def build(self, catalog: Catalog) -> TransitionGraphModel:
         return TransitionGraphModel(catalog.size, self)

@@ -205,6 +205,13 @@ class Text(ItemsSpec):
         tokeniser = TextTokeniser.of(earlier)
         if self.tokeniser is not None and TextTokeniser.open(self.tokeniser).model != tokeniser.model:
             return self.add_columns(catalog)
+        if self.tokeniser is None and tokeniser.size > self.vocabulary:
+            raise UserError(
+                f"model.items.vocabulary={self.vocabulary} has no effect where training starts from a run, whose "
+                f"tokeniser of {tokeniser.size:,} tokens is taken: leave it as it is in that run, or name another "
+                "model.items.tokeniser",
+                code="setting-without-effect",
+            )
         texts = self._texts(catalog)
         tokens = {field: _known_tokens(tokeniser, field, text, earlier.frame) for field, text in texts.items()}
         _require_known(tokeniser, texts, tokens, "the run that training starts from has learned")

@@ -41,7 +41,8 @@ class PLR(ReasonerSpec):
     """Weights of the streams, made of h_0 or all the same; default learned, and without a choice for one stream."""
     trigger_std: float = later(STD, gt=0, le=MOST_FACTOR)
     """Standard deviation with which the triggers tau_m start; the paper names none. The numbers of a state behind a
-    norm are of size 1: 0.02 opens two streams 3 % of a state's length apart, 1 further than a state is long."""
+    norm are of size 1: 0.02 opens two streams 3 % of a state's length apart, 1 further than a state is long. Under
+    `model.initial=width` it is multiplied by sqrt(512 / dim), as every start is."""
     residual: bool = later(False)
     """Add h_(t-1,m) to what the encoder makes of it (Eq. 4), so that where streams differ survives every step."""
 

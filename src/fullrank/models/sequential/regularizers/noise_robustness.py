@@ -57,6 +57,12 @@ class NoiseRobustness(PenaltySpec):
                 "above 0, for without noise the second pass has no effect",
                 code="share-out-of-range",
             )
+        if self.pad == "learned" and not self.mask:
+            raise UserError(
+                "noise_robustness: pad=learned has no effect with mask=0, where no digit is masked; remove it or set "
+                "mask above 0",
+                code="setting-without-effect",
+            )
         return self
 
     def build(self) -> NoiseRobustnessPenalty:

@@ -7,9 +7,9 @@ most 1 + C (A.45, A.57). The penalty is the sum of three terms, each a function 
 - feed-forward, per layer: f(sigma(W_up) sigma(W_down)) (Eq. 4.4);
 - embedding: f(sigma(E)) of the item table that the queries search.
 
-- attention, per layer: f(sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)), n_h being the smoothed largest column sum of head
-layers: a factor that is small already is hardly pulled. log is what Eq. 4.5 prints, for blocks without residual: its
-pull on a matrix does not fall as that shrinks, so with it the objective has no lower bound and attention that is
+`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code, which takes the mean
+over layers: a factor that is small already is hardly pulled. log is what Eq. 4.5 prints, for blocks without residual:
+its pull on a matrix does not fall as that shrinks, so with it the objective has no lower bound and attention that is
 not defended by the loss is switched off. hinge is ours: max(0, log(C / bound)), since a bound asks no more than C <=
 bound.
 
@@ -101,12 +101,23 @@ class Sprint(PenaltySpec):
             idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
             if idle:
                 raise UserError(
-                    f"sprint: {', '.join(idle)} have no effect with attention=0; remove them",
+                    f"sprint: attention=0 leaves {', '.join(idle)} without effect; remove them",
                     code="setting-without-effect",
                 )
         if self.outer != "hinge" and (self.bound, self.table_bound) != (1.0, None):
             raise UserError(
                 f"sprint: bound and table_bound have no effect with outer={self.outer}; remove them",
+                code="setting-without-effect",
+            )
+        if self.table_bound is not None and not self.item_table:
+            raise UserError(
+                "sprint: table_bound has no effect without the embedding term; set embedding above 0 or remove it",
+                code="setting-without-effect",
+            )
+        if self.final_gain and self.value_norms == "none" and not (self.feed_forward or self.item_table):
+            raise UserError(
+                "sprint: final_gain has no effect where columns alone are penalised (value_norms=none, feed_forward=0 "
+                "and no embedding term); remove it",
                 code="setting-without-effect",
             )
         if self.projections != "attention" and (self.value_norms != "squared" or not self.feed_forward):
