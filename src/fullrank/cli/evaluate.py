@@ -110,7 +110,8 @@ def evaluate(
 ) -> None:
     """Measure a run, two of them, or logged answers.
 
-    Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20; by name also repeat.
+    Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20;
+    by name also repeat.
     --set changes how they are computed; what it changes is named in the protocol. Of two runs it prints the difference
     on the same users, its interval and p (at k = 10, or those of --metric); runs that were measured differently are
     refused. --metric bqs_like@10 weighs the difference alike for head, mid and tail targets (a stand-in for the
