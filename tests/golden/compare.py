@@ -34,7 +34,8 @@ def differences(old: Any, new: Any, path: str = "", *, may_gain: bool = False) -
         for key in old:
             inside = f"{path} / {key}" if path else str(key)
             if key in new:
-                yield from differences(old[key], new[key], inside, may_gain=may_gain or key in MAY_GAIN)
+                now = known(old[key], new[key]) if key == "diagnosis" else new[key]
+                yield from differences(old[key], now, inside, may_gain=may_gain or key in MAY_GAIN)
             else:
                 yield f"{inside}: {brief(old[key])} is gone"
         if not may_gain:
@@ -46,6 +47,16 @@ def differences(old: Any, new: Any, path: str = "", *, may_gain: bool = False) -
             yield f"{path}: {len(old)} entries are now {len(new)}"
     elif type(old) is not type(new) or old != new:
         yield f"{path}: {brief(old)} is now {brief(new)}"
+
+
+def known(old: list[Mapping[str, Any]], new: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those rows of a diagnosis that measure what the old one does: a diagnostic may join later, or a row of one."""
+
+    def place(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+        return tuple((key, value) for key, value in row.items() if key != "value")
+
+    places = {place(row) for row in old}
+    return [row for row in new if place(row) in places]
 
 
 def brief(value: Any) -> str:

@@ -16,6 +16,8 @@ CLICKS = ("training.max_epochs=5", "training.batch_size=140", "training.patience
 CODED = (*BLOCKS, "model.items.codes=codes")
 REASONING = (*BLOCKS, "training.batch_size=280")
 """Each prefix is a row of its own, of which there are more."""
+PRINTED = "model.penalties=[{kind: sprint, outer: log, layer_reduction: sum, attention: 0.633, feed_forward: 0.161}]"
+"""The recipe `sprint` of the baseline; today's has other weights and another form."""
 TEXT = ("model.items.fields=[{column: title}]", "model.items.vocabulary=60")
 
 
@@ -36,7 +38,7 @@ RETRIEVAL: dict[str, Family] = {
     "sasrec": Family("sasrec", BLOCKS, evaluations=((), ("seen=keep",), ("sampled=20",)), diagnose=True),
     "sasrec_2018": Family("sasrec_2018", (*NARROW, "model.encoder.inner=16")),
     "sasrec_plus": Family("sasrec_plus", BLOCKS),
-    "sprint": Family("sprint", BLOCKS, diagnose=True),
+    "sprint": Family("sprint", (*BLOCKS, PRINTED), diagnose=True),
     "sprint:dros": Family("fullrank.recipes.sprint:dros", BLOCKS),
     "sprint:logdet": Family("fullrank.recipes.sprint:logdet", BLOCKS),
     "sprint:resn": Family("fullrank.recipes.sprint:resn", BLOCKS),

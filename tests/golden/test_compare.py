@@ -86,6 +86,14 @@ def test_a_spec_and_a_row_may_gain_keys() -> None:
     assert compare.report(RECORD, changed("families", "sasrec", "rows", 0, "figure", to="0x1p+0"))[1]
 
 
+def test_a_diagnosis_may_gain_rows_but_not_lose_or_change_them() -> None:
+    rows = [{"diagnostic": "ablation", "label": label, "value": 1.0} for label in ("whole", "attention")]
+    more = [rows[0], {"diagnostic": "ablation", "label": "mixing", "value": 2.0}, rows[1]]
+    assert not list(compare.differences({"diagnosis": rows}, {"diagnosis": more}))
+    assert list(compare.differences({"diagnosis": rows}, {"diagnosis": more[:2]}))
+    assert list(compare.differences({"diagnosis": rows}, {"diagnosis": [*more[:2], rows[1] | {"value": 3.0}]}))
+
+
 def test_a_bit_of_a_weight_changes_the_digest() -> None:
     weights = {"a": torch.ones(3), "b": torch.zeros(2)}
     near = {"a": torch.nextafter(weights["a"], torch.full((3,), 2.0)), "b": weights["b"]}
