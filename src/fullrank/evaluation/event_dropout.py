@@ -17,43 +17,34 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch, Model, Scorer
-from fullrank.inference.batches import index_of, scorer_of
+from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.sequential.reasoning.budget import Budget
 
 STEP = 0x0D12
 """Where in the sequence of random numbers these are: apart from training steps at the same seed."""
 
 
-class EventDropout(nn.Module):
-    """A model that reads each history without some of its events (satisfies `batch.Model`)."""
+class EventDropout(WrappedModel):
+    """A model that reads each history without some of its events."""
 
     def __init__(self, model: Model, share: float, seed: int):
-        super().__init__()
+        super().__init__(model, sys.maxsize)  # what is dropped is drawn from whole histories
         if not 0 <= share < 1:
             raise UserError(
                 f"the share of events to drop must be at least 0 and below 1, not {share:g}", code="share-out-of-range"
             )
-        self.model, self.share, self.seed = model, share, seed
-        self.num_items, self.longest = model.num_items, model.max_length
-        self.max_length = sys.maxsize  # what is dropped is drawn from whole histories
-        self.allows_empty: bool = getattr(model, "allows_empty", False)
-        self.reads_times: bool = getattr(model, "reads_times", True)
-        self.reasoner: Any = getattr(model, "reasoner", None)
-        self.train(getattr(model, "training", False))
-
-    def index_items(self) -> Any | None:
-        return index_of(self.model)
+        self.share, self.seed, self.longest = share, seed, model.max_length
 
     def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
         assert batch.rows is not None
         draws = uniform_draws(self.seed, STEP, batch.rows, batch.items.shape[1])
         seen = drop_events(batch, keep_mask(draws, batch.valid, self.share), self.longest)
-        return scorer_of(self.model, seen, index, budget)
+        return super().answer(seen, index=index, budget=budget)
 
 
 def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:

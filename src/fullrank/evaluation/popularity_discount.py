@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.data.batch import Batch, Model, Scorer
-from fullrank.inference.batches import index_of, scorer_of
+from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.sequential.reasoning.budget import Budget
 
 
@@ -35,21 +35,13 @@ class DiscountedScorer:
         return self.inner.block(low, high) - self.discount[low:high]
 
 
-class PopularityDiscount(nn.Module):
-    """A model whose scores are lowered by the popularity of the items (satisfies `batch.Model`)."""
+class PopularityDiscount(WrappedModel):
+    """A model whose scores are lowered by the popularity of the items."""
 
     def __init__(self, model: Model, counts: Shaped[Any, "V"], weight: float):
-        super().__init__()
-        self.model, self.discount = model, weight * torch.as_tensor(counts).float().log1p()
-        self.num_items, self.max_length = model.num_items, model.max_length
-        self.allows_empty: bool = getattr(model, "allows_empty", False)
-        self.reads_times: bool = getattr(model, "reads_times", True)
-        self.reasoner: Any = getattr(model, "reasoner", None)
-        self.train(getattr(model, "training", False))
-
-    def index_items(self) -> Any | None:
-        return index_of(self.model)
+        super().__init__(model)
+        self.discount = weight * torch.as_tensor(counts).float().log1p()
 
     def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
         discount = self.discount.to(batch.items.device)
-        return DiscountedScorer(scorer_of(self.model, batch, index, budget), discount)
+        return DiscountedScorer(super().answer(batch, index=index, budget=budget), discount)

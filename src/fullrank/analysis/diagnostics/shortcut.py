@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from torch import nn
 
 from fullrank.analysis.activations import Sample, device_of
 from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row
@@ -27,13 +26,12 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult, measured
-from fullrank.data.batch import Batch, Model, Scorer
+from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.evaluation import evaluate
-from fullrank.inference.batches import index_of, scorer_of
+from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, transitions
-from fullrank.models.sequential.reasoning.budget import Budget
 
 USERS = 2048
 """Most users measured: the first of the sample."""
@@ -147,22 +145,11 @@ def reached_share(diagnosis: Diagnosis) -> float | None:
     return _labelled(diagnosis, "share_of_model", "graph")
 
 
-class LastEvents(nn.Module):
+class LastEvents(WrappedModel):
     """A model that reads the last events of a history alone; what it may recommend does not change."""
 
     def __init__(self, model: Model, count: int):
-        super().__init__()
-        self.model, self.num_items, self.max_length = model, model.num_items, min(count, model.max_length)
-        self.allows_empty: bool = getattr(model, "allows_empty", False)
-        self.reads_times: bool = getattr(model, "reads_times", True)
-        self.reasoner: Any = getattr(model, "reasoner", None)
-        self.train(getattr(model, "training", False))
-
-    def index_items(self) -> Any | None:
-        return index_of(self.model)
-
-    def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
-        return scorer_of(self.model, batch, index, budget)
+        super().__init__(model, min(count, model.max_length))
 
 
 def data_rows(store: Store, sample: Sample) -> Iterator[Row]:
