@@ -1,4 +1,4 @@
-"""A model around another one: an evaluation or a diagnostic changes what it reads or how it scores, and nothing else."""
+"""A model around another one: an evaluation or a diagnostic changes what it reads or its scores, and nothing else."""
 
 from __future__ import annotations
 
