@@ -250,8 +250,10 @@ def array_shapes(
 
 def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
     """SHA-256 of what a ranker can see: schema, vocabularies and arrays; neither engine nor file format enter."""
-    text = json.dumps(spec_tree(schema), indent=2) + "\n"  # without later settings: a store is what it was before them
-    state = hashlib.sha256(text.encode())
+    fields = (
+        json.dumps(spec_tree(schema), indent=2) + "\n"
+    )  # without later settings: a store is what it was before them
+    state = hashlib.sha256(fields.encode())
     for name in sorted(files):
         if name.endswith(".npy"):
             state.update(f"{name} {files[name]['sha256']}\n".encode())
