@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fullrank.core.random import uniform_of_rows
+from fullrank.core.spec import spec_tree
 from fullrank.data import frames
 from fullrank.data.impressions import prepare as prepare_impressions
 from fullrank.data.impressions.fields import Schema
@@ -181,6 +182,11 @@ def test_a_sequence_that_extends_a_vocabulary(tmp_path: Path, monkeypatch: pytes
     schema = SCHEMA | {"fields": fields}
     store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=schema)
     check(store, given, extends=True)
+    plain = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "plain", schema=SCHEMA)
+    assert plain.fingerprint != store.fingerprint
+    assert "extends" not in str(spec_tree(plain.schema)), (
+        "stores without it keep the fingerprint that they had before it"
+    )
     assert "unseen" in store.vocabulary("item") and store.fields[7].size == store.fields[2].size
 
 
