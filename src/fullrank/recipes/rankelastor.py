@@ -6,20 +6,20 @@ xDeepFM, AutoInt and DNN (Table 2: by about .001 on Criteo and Avazu); each of t
 Commands: ``fullrank train rankelastor --data data/ctr --out runs/rankelastor``, or any function below as ``fullrank
 train fullrank.recipes.rankelastor:ml1m``. `ml1m` and `frappe` are of CPU size. `criteo_x1` and `avazu_x4` fix the
 paper's sizes and training (100 epochs at most, a tenth of the rate at each epoch without gain, stop after two); they
-want a GPU. `equation_4` has the paper's formula where the others have the block of the authors' code, and `deep` 16 blocks
-that start near the identity. `mixing_*` are Table 3: mixing (full or block transpose) times FFN (glu or gelu), all else equal.
-`matched_*` have equally many dense parameters, `ladder_*` are the lowest common rung of the ladders of Figures 7 and 8.
-Cost: an epoch of RankElastor takes about 90 s of one core on ml-1m and 20 s on frappe, of RankMixer 40 s and 9 s.
-Numbers: results/rankelastor/, docs/log.md, of Eq. 4: tuned alike, it is ahead of RankMixer on both and behind DCNv2 on
-ml-1m.
+want a GPU. These have the block of the authors' code, `equation_4` has the paper's formula. `mixing_*` are Table 3:
+mixing (full or block transpose) times FFN (glu or gelu), all else equal. `matched_*` have equally many dense
+parameters, `ladder_*` are the lowest common rung of the ladders of Figures 7 and 8, `deep` has 16 blocks that start
+near the identity. Cost: with Eq. 4 an epoch of RankElastor takes about 90 s of one core on ml-1m and 20 s on frappe,
+of RankMixer 40 s and 9 s. Numbers: results/rankelastor/, docs/log.md, all of Eq. 4: tuned alike, it is ahead of
+RankMixer on both and behind DCNv2 on ml-1m.
 
-Differs: `mixing_*`, `matched_*` and `ladder_*` have Eq. 4 behind a norm (`feed_forward=glu`), for which their counts of
-weights hold and with which they were run. The ablation shares RankElastor's head, and T = 16 tokens of width 32, which block transpose can divide, where
-the paper's shapes (15, 26) and (16, 24) cannot be transposed. With the paper's hidden widths (r = 3 against D) a block
-of RankElastor has (T^2 + 10 T) D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where RankMixer is three
-times as wide. So the pair and the ladders have T = 8 and share a head whose weights hardly count (`flatten`). The
-paper's ladder of width widens the FFNs alone; ours of that name widens the tokens, and the paper's is `hidden`. The
-paper stops by validation loss, the code by AUC (Criteo) or AUC - LogLoss (Avazu): ours is the code's.
+Differs: `mixing_*`, `matched_*` and `ladder_*` have Eq. 4 behind a norm (`feed_forward=glu`), as they were run and as
+their weights are counted. The ablation shares one head, and T = 16 tokens of width 32, which block transpose can
+divide, where the paper's shapes (15, 26) and (16, 24) cannot be transposed. With the paper's hidden widths (r = 3
+against D) a block of RankElastor has (T^2 + 10 T) D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where
+RankMixer is three times as wide. So the pair and the ladders have T = 8 and share a head whose weights hardly count
+(`flatten`). The paper's ladder of width widens the FFNs alone; ours of that name widens the tokens, and the paper's is
+`hidden`. The paper stops by validation loss, the code by AUC (Criteo) or AUC - LogLoss (Avazu): ours is the code's.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ TOKENS = Tokeniser(hidden=64, dropout=0.0)
 NORMED = TOKENS.override("hidden_norm=true")
 """The same with the norm of the code's best configurations, of the recipes `rankelastor` and `rankmixer`."""
 HEAD: Heads = "flatten"
-"""The head of both: one linear layer on all tokens. The code's `mlp`, on both sides too, would hold more weights than the
-blocks (2 T^2 D^2), and another number of them on each side."""
+"""The head of both: one linear layer on all tokens. The code's `mlp` (on both sides too) has 2 T^2 D^2 weights, as many
+as the full mixings of two blocks, and more on RankMixer's side, whose tokens are wider: a table would compare heads."""
 
 
 class RankElastorRecipe(RecipeSpec):
@@ -68,9 +68,9 @@ class RankElastorRecipe(RecipeSpec):
 def equation_4() -> Experiment:
     """The recipe with Eq. 4 to the letter as its FFN.
 
-    In `model.ranker.feed_forward` the switches inner_skip, outer_skip, closing and norm are off, and hidden is empty; the
-    biases, which the paper omits "for clarity", are on. All else is the recipe's. What the tables under results/ call
-    rankelastor up to 2026-11-22 has the norm too (`feed_forward=glu`), the head `mlp`, and no norm in the tokeniser.
+    In `model.ranker.feed_forward` the switches inner_skip, outer_skip, closing and norm are off, and hidden is empty;
+    the biases, which the paper omits "for clarity", are on. All else is the recipe's. What results/ call rankelastor up
+    to 2026-11-22 has the norm too (`feed_forward=glu`), the head `mlp`, and no hidden norm in the tokeniser.
     """
     ranker = RankElastor(tokeniser=NORMED, head=HEAD, feed_forward=Glu(norm=False))
     return _experiment("rankelastor-equation_4", ranker)

@@ -147,8 +147,8 @@ class Blocks(RankerSpec):
     def _head_has_units(self) -> Blocks:
         if self.head != "mlp" and (self.head_dropout or self.head_batch_norm):
             raise UserError(
-                f"head_dropout and head_batch_norm have no effect on head={self.head}, which has no hidden units: leave "
-                "them out, or use head=mlp",
+                f"head_dropout and head_batch_norm have no effect on head={self.head}, which has no hidden units: "
+                "leave them out, or use head=mlp",
                 code="setting-without-effect",
             )
         return self
@@ -168,11 +168,12 @@ class BlocksRanker(Ranker):
     def __init__(self, inputs: int, width: int, spec: Blocks):
         super().__init__()
         self.tokenise = spec.tokeniser.build(inputs, spec.tokens, width)
-        self.mixings = nn.ModuleList(spec.mixing.build(spec.tokens, width) for _ in range(spec.blocks))
-        self.feed_forwards = nn.ModuleList(spec.feed_forward.build(spec.tokens, width) for _ in range(spec.blocks))
+        mixings = [spec.mixing.build(spec.tokens, width) for _ in range(spec.blocks)]
+        feed_forwards = [spec.feed_forward.build(spec.tokens, width) for _ in range(spec.blocks)]
+        self.mixings, self.feed_forwards = nn.ModuleList(mixings), nn.ModuleList(feed_forwards)
         self.head = Head(spec, spec.tokens * width, width)
         if spec.initial == "identity":
-            for mixing, feed_forward in zip(self.mixings, self.feed_forwards, strict=True):
+            for mixing, feed_forward in zip(mixings, feed_forwards, strict=True):
                 mixing.start_near_identity()
                 feed_forward.start_near_identity(spec.blocks)
 

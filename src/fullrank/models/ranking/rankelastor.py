@@ -10,8 +10,8 @@ These are the blocks of the authors' code, which the paper's results come from. 
 (M_t W2)) W3 + M_t W_r (Eq. 4), which has neither of the two skips nor the closing map: `feed_forward=glu` is that.
 
 Differs: the paper's (T, D) are (15, 26) on Criteo and (16, 24) on Avazu; (16, 24) is the default, with the tokeniser
-that projects to it. The code stacks one GLU (Avazu) or two of width 64 (Criteo) in a block: one is the default, as wide as
-the token, which the paper says of the hidden width too, and which a CPU can train. Its norm in the tokeniser is on.
+that projects to it. The code has one GLU a block (Avazu) or two of width 64 (Criteo): one of the token's width is the
+default, which is what the paper says of the hidden width, and what a CPU can train. The tokeniser's hidden norm is on.
 """
 
 from __future__ import annotations

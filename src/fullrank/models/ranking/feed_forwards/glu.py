@@ -4,14 +4,14 @@ Claim: a gate multiplies coordinates, so that a token's network no longer shrink
 
     glu(M)  = (GELU(M W1) * (M W2)) W3 + M W_r,   W1, W2 in R^{D x rD}, W3 in R^{rD x D}, W_r in R^{D x D}      (Eq. 4)
     unit(M) = dropout(glu'(RMSNorm(M)) W_h),  glu'(M) = ((M W_s + GELU(M W1)) * (M W2)) W3 + M W_r
-    Z       = unit_n(...unit_1(M)) W_c + M                                                            (the authors' code)
+    Z       = unit_n(...unit_1(M)) W_c + M                                                          (the authors' code)
 
 The defaults are Eq. 4 with a norm before it. The code's pieces are settings, and `AUTHORS_BLOCK` has them: the linear
 skip W_s inside the gate (`inner_skip`), the closing map W_c (`closing`), the input itself (`outer_skip`), and
 several units one behind the other (`hidden`), with a map W_h where the next one has another width.
 
-Differs: every map but W_r and W_s has a bias (the paper omits biases "for clarity", the code has them on these too), the
-gain of a norm is shared by the tokens, and with `expansion` 1 there is still a W3, which the code then leaves out.
+Differs: every map but W_r and W_s has a bias (the paper omits biases "for clarity", the code has them on these two as
+well), the gain of a norm is shared by the tokens, and W3 is there with `expansion` 1 too, where the code has none.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class GatedUnit(nn.Module):
 
 
 class GluFeedForward(GatedUnit, FeedForward):
-    """The first unit is the module itself, so that its parameters keep the names that they had when it was the only one."""
+    """The first unit is the module itself: its parameters keep the names of weights saved when it was the only one."""
 
     def __init__(self, tokens: int, width: int, spec: Glu, how: How | None = None):
         first, *others = spec.hidden or (width,)
@@ -112,7 +112,7 @@ class GluFeedForward(GatedUnit, FeedForward):
 
     @property
     def units(self) -> tuple[GatedUnit, ...]:
-        return (self, *self.further)  # type: ignore[arg-type]
+        return (self, *self.further)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
         out = x

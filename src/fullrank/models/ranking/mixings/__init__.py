@@ -23,7 +23,7 @@ class Mixing(nn.Module, ABC):
         which goes on."""
 
     def start_near_identity(self) -> None:
-        """Make the starting values of what is added to the tokens small (`Blocks.initial`); without weights, nothing."""
+        """Make what is added to the tokens small at the start (`Blocks.initial`); without weights there is nothing."""
 
 
 class MixingSpec(Spec):
