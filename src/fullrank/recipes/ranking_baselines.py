@@ -25,7 +25,7 @@ from fullrank.models.ranking.perceptron import Deep
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import XDeepFM
 from fullrank.recipes import RecipeSpec
-from fullrank.recipes.rankelastor import SMALL, TOKENS
+from fullrank.recipes.rankelastor import HEAD, NORMED, SMALL
 
 
 class LRRecipe(RecipeSpec):
@@ -83,12 +83,15 @@ class AutoIntRecipe(RecipeSpec):
 
 
 class RankMixerRecipe(RecipeSpec):
-    """RankMixer: block transpose and GELU networks per token, 16 tokens of width 32 (arXiv:2507.15551)."""
+    """RankMixer: block transpose and GELU networks per token, 16 tokens of width 32 (arXiv:2507.15551).
+
+    Tokeniser and head are RankElastor's: the two differ in mixing, FFN and width alone. The paper's head is `mean`.
+    """
 
     kind: Literal["rankmixer"] = "rankmixer"
 
     def build(self) -> Experiment:
-        return _experiment("rankmixer", RankMixer(width=32, tokeniser=TOKENS))
+        return _experiment("rankmixer", RankMixer(width=32, tokeniser=NORMED, head=HEAD))
 
 
 def _experiment(name: str, ranker: RankerSpec) -> Experiment:

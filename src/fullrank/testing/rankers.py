@@ -62,6 +62,8 @@ def extra(base: Spec) -> list[Spec]:
     glu = ("bias=false", "inner_skip=true", "outer_skip=true", "norm=false")
     found += [base.override("feed_forward=glu", f"feed_forward.{one}") for one in glu]
     found += [base.override("feed_forward=gelu", "feed_forward.hidden=[3, 5]")]
+    stacked = ("feed_forward=glu", "feed_forward.closing=true", "feed_forward.hidden=[5, 3]", "feed_forward.bias=false")
+    found += [base.override(*stacked), base.override("head=mlp", "head_dropout=0.3", "head_batch_norm=true")]
     return found + [base.override("mixing=full", f"mixing.{one}") for one in ("norm=post", "factor=2")]
 
 

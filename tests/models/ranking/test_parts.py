@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clicks import FIELDS
+from fullrank.analysis.diagnostics.jacobian import jacobian
 from fullrank.models.ranking import EVERY, FieldTokens
-from fullrank.models.ranking.blocks import Tokeniser
+from fullrank.models.ranking.blocks import Blocks, Tokeniser
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
-from fullrank.models.ranking.feed_forwards.glu import Glu, GluFeedForward
+from fullrank.models.ranking.feed_forwards.glu import AUTHORS_BLOCK, Glu, GluFeedForward
 from fullrank.models.ranking.fm import pairs, pairs_reference
 from fullrank.models.ranking.mixings.block_transpose import transposed, transposed_reference
 from fullrank.models.ranking.mixings.full import Full, kronecker
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import interact, interact_reference
+from fullrank.ops.effective_rank import entropy_rank
 from fullrank.ops.per_token import per_token
 from refusals import refused
 from tiny import close, shaken
@@ -55,6 +59,8 @@ def test_twins() -> None:
         (GluFeedForward, Glu()),
         (GluFeedForward, Glu(inner_skip=True, outer_skip=True, expansion=0.7)),
         (GluFeedForward, Glu(inner_skip=True, bias=False, norm=False)),
+        (GluFeedForward, AUTHORS_BLOCK.override("hidden=[6, 6, 5]")),
+        (GluFeedForward, Glu(hidden=(3, 7), bias=False, closing=True)),
         (ExpertsFeedForward, Experts(experts=3)),
     ],
 )
@@ -82,6 +88,103 @@ def test_glu_is_equation_4() -> None:
     for t in range(3):
         gate = F.gelu(x[:, t] @ ffn.gate[t] + one[t]) * (x[:, t] @ ffn.value[t] + two[t])
         assert close(ffn(x)[0][:, t], gate @ ffn.down[t] + three[t] + x[:, t] @ ffn.residual[t])
+
+
+def test_the_authors_block_unit_by_unit() -> None:
+    """RMSNorm, GLU, a map where the width changes; behind all of them a map to the token's width, and the input."""
+    ffn = shaken(AUTHORS_BLOCK.override("hidden=[5, 5]").build(3, 4))
+    x = random(2, 3, 4)
+
+    def glu(unit: Any, inner: Tensor, t: int) -> Tensor:
+        one, two, three = (b[t, 0] for b in unit.biases)
+        lifted = inner @ unit.skip[t] + F.gelu(inner @ unit.gate[t] + one)
+        return (lifted * (inner @ unit.value[t] + two)) @ unit.down[t] + three + inner @ unit.residual[t]
+
+    (second,) = ffn.further
+    assert second.turn is None and list(ffn.turn[0].shape) == [3, 4, 5] and list(ffn.closing[0].shape) == [3, 5, 4]
+    for t in range(3):
+        state = glu(ffn, ffn.norm(x[:, t]), t) @ ffn.turn[0][t] + ffn.turn[1][t, 0]
+        state = glu(second, second.norm(state), t)
+        assert close(ffn(x)[0][:, t], state @ ffn.closing[0][t] + ffn.closing[1][t, 0] + x[:, t])
+
+
+def test_a_unit_of_the_tokens_width_is_what_no_units_are() -> None:
+    plain, named = (shaken(AUTHORS_BLOCK.override(one).build(3, 4)) for one in ("hidden=[]", "hidden=[4]"))
+    assert torch.equal(plain(random(2, 3, 4))[0], named(random(2, 3, 4))[0])
+    with refused("invalid-width", "leaves a width of 5", "4", "closing=true"):
+        Glu(hidden=(5,)).build(3, 4)
+
+
+def test_weights_saved_before_there_were_units_keep_their_names() -> None:
+    names = ["gate", "value", "down", "residual", "norm.weight", "biases.0", "biases.1", "biases.2"]
+    assert [label for label, _ in Glu().build(3, 4).named_parameters()] == names
+
+
+@pytest.mark.parametrize("spec", [AUTHORS_BLOCK, Gelu(), Gelu(hidden=(6, 5)), Experts()], ids=lambda one: one.kind)
+@pytest.mark.parametrize("how", ["loop", "batched"])
+def test_dropout_drops_in_training_alone(spec: Any, how: Any) -> None:
+    ffn = shaken(spec.override("dropout=0.5").build(3, 4))
+    ffn.how, x = how, random(64, 3, 4)
+    torch.manual_seed(0)
+    one, other = ffn.train()(x)[0], ffn(x)[0]
+    whole = ffn.eval()(x)[0]
+    assert not close(one, other) and torch.equal(whole, ffn(x)[0])
+    assert close(whole, shaken(spec.build(3, 4))(x)[0])
+
+
+def test_the_units_of_the_head_are_dropped_and_normalised() -> None:
+    made = RankElastor(tokens=4, width=6, head="mlp", head_dropout=0.25, head_batch_norm=True).build(FIELDS, 4)
+    kinds = [type(layer).__name__ for layer in made.head.map]
+    assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Dropout", "Linear"] and made.head.map[3].p == 0.25
+    for setting in ("head_dropout=0.25", "head_batch_norm=true"):
+        with refused("setting-without-effect", "head=flatten"):
+            RankElastor(head="flatten").override(setting)
+
+
+def directions(spec: Blocks, seed: int) -> float:
+    """Entropy rank of the Jacobian of all blocks at the start, at a random point."""
+    torch.manual_seed(seed)
+    ranker = spec.build(FIELDS, 16).eval()
+    return float(entropy_rank(torch.linalg.svdvals(jacobian(ranker, torch.randn(spec.tokens, spec.width or 0)))))
+
+
+@pytest.mark.parametrize(
+    ("ranker", "random_start", "identity_start"),
+    [
+        (RankElastor(feed_forward=Glu()), 40, 90),
+        (RankElastor(feed_forward=Glu(norm=False), mixing=Full(norm="post")), 40, 90),
+        (RankElastor(), 40, 70),
+        (RankMixer(), 30, 45),  # of 72: X and its transpose add up to what is symmetric
+    ],
+    ids=["eq4", "letter", "authors", "rankmixer"],
+)
+def test_identity_starts_let_deep_stacks_pass(ranker: Blocks, random_start: float, identity_start: float) -> None:
+    """Of 128 directions; measured at the start of 16 blocks."""
+    sized = ranker.override("tokens=8", "width=16", "blocks=16", "tokeniser.mode=vector")
+    for seed in range(2):
+        assert directions(sized, seed) < random_start
+        assert directions(sized.override("initial=identity"), seed) > identity_start
+
+
+def test_what_an_identity_start_changes() -> None:
+    spec = RankElastor(tokens=4, width=6, blocks=8, tokeniser=Tokeniser(mode="vector"))
+    for one in (spec, spec.override("feed_forward=glu"), spec.override("feed_forward=gelu")):
+        made = []
+        for start in ("xavier", "identity"):
+            torch.manual_seed(0)
+            made.append(dict(one.override(f"initial={start}").build(FIELDS, 4).named_parameters()))
+        before, after = made
+        scaled = {k: 0.1 if k.startswith("mixings") else 0.25 for k in before if not torch.equal(before[k], after[k])}
+        ends = {"glu": "closing.0" if one.feed_forward == AUTHORS_BLOCK else "down", "gelu": "weights.1"}
+        for label, factor in scaled.items():
+            if label.endswith("residual"):
+                assert torch.equal(after[label], torch.eye(6).expand(4, 6, 6))
+            else:
+                assert label.endswith(("linear.weight", ends[one.feed_forward.kind_of()])), label
+                assert close(after[label], before[label] * factor)
+        assert len(scaled) == 8 * (2 if one.feed_forward.kind_of() == "gelu" else 3)
+    with refused("no-identity-path", "outer_skip=true"):
+        spec.override("initial=identity", "feed_forward.outer_skip=false").build(FIELDS, 4)
 
 
 def test_mixing_of_paper_and_of_code() -> None:
