@@ -162,7 +162,7 @@ class FieldEmbedding(nn.Module):
     def _context(self, group: int, batch: Impressions) -> Float[Tensor, "B C E"]:
         """The fields of a group in the order of the schema, perhaps none."""
         if str(group) not in self.contexts:
-            return batch.numeric.new_zeros(len(batch), 0, self.spec.dim)
+            return batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
         return in_order(self.contexts[str(group)](batch), {})
 
     def _linear(self, batch: Impressions) -> Float[Tensor, "B"]:
