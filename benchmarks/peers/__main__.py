@@ -147,9 +147,13 @@ def shown(rows: list[Figures]) -> str:
 def arguments(parser: argparse.ArgumentParser) -> None:
     every = dict.fromkeys((*LIBRARIES, *ranking.LIBRARIES))
     parser.add_argument("--task", choices=("recommend", "ranking"), default="recommend", help="what is compared")
-    parser.add_argument("--data", type=Path, help="recommend: a prepared store (default: amazon-beauty of FULLRANK_DATA)")
+    parser.add_argument(
+        "--data", type=Path, help="recommend: a prepared store (default: amazon-beauty of FULLRANK_DATA)"
+    )
     parser.add_argument("--models", nargs="+", choices=ranking.MODELS, default=ranking.MODELS, help="ranking: models")
-    parser.add_argument("--sets", nargs="+", choices=ranking.SETS, default=list(ranking.SETS), help="ranking: data sets")
+    parser.add_argument(
+        "--sets", nargs="+", choices=ranking.SETS, default=list(ranking.SETS), help="ranking: data sets"
+    )
     parser.add_argument("--only", nargs="+", choices=every, help="libraries to run (default: all of the task)")
     parser.add_argument("--minutes", type=float, default=5.0, help="recommend: wall time of each training (default 5)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all trainings (default 0)")

@@ -55,7 +55,7 @@ def python_of(name: str, say: Say) -> Path:
 
 
 def fetch_models(say: Say) -> None:
-    """Put FuxiCTR's models into `ZOO`, from GitHub or from the checkout in the environment variable FULLRANK_FUXICTR."""
+    """Put FuxiCTR's models into `ZOO`, from GitHub or from the checkout that FULLRANK_FUXICTR names."""
     for name, wanted in MODELS.items():
         file = ZOO / f"{name}.py"
         if file.is_file() and _sha256(file.read_bytes()) == wanted:

@@ -4,8 +4,8 @@ Both train at BARS's settings for frappe (`fullrank.recipes.ranking_baselines`),
 the same batches in size, a tenth of the rate at each epoch without gain in validation AUC, and a stop after two.
 
 To a runner: ``train.parquet``, ``validation.parquet`` and ``test.parquet``, a column of ids per field (of lists padded
-with 0 for a bag), `label` in the first two; and ``settings.json``. From it: ``probabilities.parquet`` (`row`, `probability`)
-and ``timing.json``. Nobody but the scorer sees the labels of the test split.
+with 0 for a bag), `label` in the first two; and ``settings.json``. From it: ``probabilities.parquet`` (`row`,
+`probability`) and ``timing.json``. Nobody but the scorer sees the labels of the test split.
 """
 
 from __future__ import annotations

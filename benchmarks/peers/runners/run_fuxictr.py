@@ -116,7 +116,7 @@ def main() -> None:
     train, validation, test = RankDataLoader(
         columns, stage="both", train_data=str(out / "train.npz"), valid_data=str(out / "validation.npz"),
         test_data=str(out / "test.npz"), batch_size=training["batch_size"], shuffle=True, data_format="npz",
-    ).make_iterator()  # fmt: skip
+    )  # fmt: skip
     begun = time.perf_counter()
     made.fit(
         train, epochs=training["max_epochs"], validation_data=validation, max_gradient_norm=training["clip_norm"]

@@ -12,8 +12,8 @@ The functions `*_frappe` hold the best settings that BARS publishes for frappe_x
 ranking/ctr/MODEL/MODEL_frappe_x1, trained by FuxiCTR): vectors of width 10, their L2 on whole tables, batch norm in
 every perceptron, batches of 4,096, at most 100 epochs, a tenth of the rate at each epoch without gain in validation AUC
 and a stop after two. Each says which test AUC BARS has. Differs: BARS has the seed 2021 and calls a gain what is more
-than 1e-6; its xDeepFM has a bias per feature map, which with one CIN layer is the bias of the logit; its negatives and its
-split may be others than those of a store (`data/sources/frappe.py`).
+than 1e-6; its xDeepFM has a bias per feature map, which with one CIN layer is the bias of the logit; its negatives and
+its split may be others than those of a store (`data/sources/frappe.py`).
 """
 
 from __future__ import annotations

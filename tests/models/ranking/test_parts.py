@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from clicks import FIELDS
 from fullrank.models.ranking import EVERY, FieldTokens
+from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.blocks import Tokeniser
 from fullrank.models.ranking.dcnv2 import DCNv2
-from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
 from fullrank.models.ranking.feed_forwards.glu import Glu, GluFeedForward

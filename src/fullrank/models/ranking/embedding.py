@@ -109,11 +109,13 @@ class FieldEmbedding(nn.Module):
         self.bias = nn.Parameter(torch.zeros(())) if linear else None
         _check_contexts(fields, contexts)
         self.groups = len(contexts)
-        self.contexts = nn.ModuleDict({
-            str(group): FusedTable(fields, set(names), spec.dim, spec.bags, sparse)
-            for group, names in enumerate(contexts)
-            if names
-        })
+        self.contexts = nn.ModuleDict(
+            {
+                str(group): FusedTable(fields, set(names), spec.dim, spec.bags, sparse)
+                for group, names in enumerate(contexts)
+                if names
+            }
+        )
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
 

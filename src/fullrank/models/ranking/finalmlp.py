@@ -148,7 +148,7 @@ class Bilinear(nn.Module):
 def bilinear(
     x: Float[Tensor, "B P"], y: Float[Tensor, "B Q"], weight: Float[Tensor, "H R S"], linear: Float[Tensor, "Q"]
 ) -> Float[Tensor, "B"]:
-    """linear . y + sum_h x_h^T W_h y_h, as (x_h^T W_h + linear_h) . y_h: the linear part is the product's first term."""
+    """linear . y + sum_h x_h^T W_h y_h, as (x_h^T W_h + linear_h) . y_h: the linear part begins the product."""
     heads = len(weight)
     left, right = (one.unflatten(1, (heads, -1)).transpose(0, 1) for one in (x, y))
     return (torch.baddbmm(linear.view(heads, 1, -1), left, weight) * right).sum((0, 2))
