@@ -122,7 +122,7 @@ class Gate(nn.Module):
         """[B, W], or [W] of the learned vector: the same for all impressions, so it is computed once for a batch."""
         if self.learned is None:
             return 2 * torch.sigmoid(self.layers(context.flatten(1)))
-        x = self.learned
+        x: Tensor = self.learned
         for layer in self.layers:
             # a matrix times a vector, which torch does not count among the FLOPs: those are of one impression
             x = layer.weight @ x + layer.bias if isinstance(layer, nn.Linear) else layer(x)
