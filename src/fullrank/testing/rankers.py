@@ -29,6 +29,7 @@ FIELDS = (
 SMALL: dict[str, tuple[str, ...]] = {
     "dnn": ("deep.hidden=[5]",), "dcnv2": ("deep.hidden=[5]", "crosses=2"), "xdeepfm": ("deep.hidden=[5]", "cin=[3,5]"),
     "autoint": ("layers=2", "width=8", "deep.hidden=[5]"),
+    "finalmlp": ("first.hidden=[6]", "second.hidden=[4]", "heads=2", "gate_hidden=[5]", "first_context=[user]"),
     "rankmixer": ("tokens=4", "width=12", "blocks=1", "tokeniser.hidden=5"),
     "rankelastor": ("tokens=4", "width=6", "blocks=1", "tokeniser.hidden=5", "feed_forward.expansion=1.5"),
 }  # fmt: skip
@@ -54,6 +55,9 @@ def extra(base: Spec) -> list[Spec]:
     """Pairs of settings that go together only."""
     if base.kind_of() == "dcnv2":
         return [base.override("rank=3"), base.override("rank=3", "experts=2"), base.override("rank=2", "experts=1")]
+    if base.kind_of() == "finalmlp":
+        contexts = ("first_context=[]", "second_context=[genres, item]", "first_context=[item, user]", "gate_hidden=[]")
+        return [base.override("gates=false", "first_context=[]", "gate_hidden=[64]"), *map(base.override, contexts)]
     if "mixing" not in type(base).model_fields:
         return []
     kinds = ("mixing=full", "mixing=block_transpose", "feed_forward=glu", "feed_forward=gelu", "feed_forward=experts")
@@ -72,7 +76,8 @@ def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: torch.device 
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, len(FIELDS), DIM, generator=draw)
     linear = torch.randn(rows, generator=draw).to(device) if "linear" in spec.reads else None
-    return FieldTokens(x.to(device), linear)
+    contexts = (torch.randn(rows, len(names), DIM, generator=draw).to(device) for names in spec.contexts)
+    return FieldTokens(x.to(device), linear, contexts=tuple(contexts))
 
 
 def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
@@ -80,7 +85,8 @@ def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str =
     x = tokens(spec, device=device)
     whole = ranker(replace(x, wanted=EVERY))
     assert whole.logits.shape == (9,) and whole.logits.isfinite().all()
-    one = replace(x, tokens=x.tokens[4:5], linear=None if x.linear is None else x.linear[4:5], wanted=EVERY)
+    linear, contexts = None if x.linear is None else x.linear[4:5], tuple(part[4:5] for part in x.contexts)
+    one = replace(x, tokens=x.tokens[4:5], linear=linear, contexts=contexts, wanted=EVERY)
     alone = ranker(one)
     assert close(alone.logits, whole.logits[4:5]), "a row's logit depends on the other rows"
     assert all(close(alone.captures[key], value[4:5]) for key, value in whole.captures.items())
@@ -109,12 +115,13 @@ def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device 
     """Every parameter and every input gets a gradient."""
     x = tokens(spec, rows=40, device=device)
     parts = {"tokens": x.tokens} | ({} if x.linear is None else {"linear": x.linear})
-    for part in parts.values():
+    contexts = {f"context {n}": part for n, part in enumerate(x.contexts) if part.shape[1]}
+    for part in [*parts.values(), *contexts.values()]:
         part.requires_grad_()
     out = ranker.train()(x)
     (out.logits.pow(3).sum() + sum(out.aux.values())).backward()
     read = {key: part for key, part in parts.items() if key in spec.reads}
-    for label, parameter in [*ranker.named_parameters(), *read.items()]:
+    for label, parameter in [*ranker.named_parameters(), *read.items(), *contexts.items()]:
         assert parameter.grad is not None and parameter.grad.isfinite().all(), label
         assert parameter.grad.any(), f"{label} does not learn"
     ranker.eval().zero_grad()

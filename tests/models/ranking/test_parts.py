@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from clicks import FIELDS
 from fullrank.analysis.diagnostics.jacobian import jacobian
 from fullrank.models.ranking import EVERY, FieldTokens
+from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.blocks import Blocks, Tokeniser
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
 from fullrank.models.ranking.feed_forwards.glu import AUTHORS_BLOCK, Glu, GluFeedForward
+from fullrank.models.ranking.finalmlp import FinalMLP, bilinear, bilinear_reference
 from fullrank.models.ranking.fm import pairs, pairs_reference
 from fullrank.models.ranking.mixings.block_transpose import transposed, transposed_reference
 from fullrank.models.ranking.mixings.full import Full, kronecker
@@ -43,6 +45,8 @@ def test_twins() -> None:
     x, maps, weight = random(5, 7, 3), random(5, 4, 3), random(6, 28)
     same(pairs(x), pairs_reference(x), x)
     same(interact(x, maps, weight), interact_reference(x, maps, weight), x, maps, weight)
+    one, two, heads, linear = random(5, 6), random(5, 4), random(2, 3, 2), random(4)
+    same(bilinear(one, two, heads, linear), bilinear_reference(one, two, heads, linear), one, two, heads, linear)
     grid = random(3, 5, 15)
     same(transposed(grid), transposed_reference(grid), grid)
     assert torch.equal(transposed(transposed(grid)), grid)
@@ -213,6 +217,70 @@ def test_dcnv2_crosses_are_equation_1() -> None:
     for cross in ranker.crosses:
         state = first * cross.linear(state) + state
     assert close(ranker(FieldTokens(x)).logits, ranker.head(state)[:, 0])
+
+
+TWO = {"first": {"hidden": [6]}, "second": {"hidden": [4]}, "heads": 2, "gate_hidden": [5]}
+
+
+def test_finalmlp_is_the_papers() -> None:
+    ranker = shaken(FinalMLP(**TWO, first_context=("user", "item"), second_context=("genres",)).build(FIELDS, 2))
+    x, contexts = random(3, 7, 2), (random(3, 2, 2), random(3, 1, 2))
+    out = ranker(FieldTokens(x, wanted=EVERY, contexts=contexts))
+    streams = []
+    for number, (gate, deep) in enumerate(zip(ranker.gates, (ranker.first, ranker.second), strict=True)):
+        up, _, down = gate.layers
+        selected = x.flatten(1) * 2 * torch.sigmoid(down(F.relu(up(contexts[number].flatten(1)))))
+        assert close(out.captures[f"selected_{number}"], selected.view(x.shape))
+        streams.append(F.relu(deep.layers[0](selected)))
+    fusion, (one, two) = ranker.fusion, streams
+    logits = fusion.first(one)[:, 0] + fusion.second(two)[:, 0]
+    for head in range(2):
+        mixed = one[:, 3 * head : 3 * head + 3] @ fusion.weight[head]
+        logits = logits + (mixed * two[:, 2 * head : 2 * head + 2]).sum(1)
+    assert close(out.logits, logits)
+
+
+def test_finalmlp_without_gates_reads_the_fields_twice() -> None:
+    ranker = shaken(FinalMLP(first={"hidden": [6]}, second={"hidden": [4]}, heads=1, gates=False).build(FIELDS, 2))
+    x = random(3, 7, 2)
+    one, two = ranker.first(x.flatten(1)), ranker.second(x.flatten(1))
+    assert not len(ranker.gates) and close(ranker(FieldTokens(x)).logits, ranker.fusion(one, two))
+
+
+def test_a_learned_gate_learns_from_its_starting_values() -> None:
+    """From a vector of zeros all but its last bias would stand still, as the module says."""
+    torch.manual_seed(0)
+    ranker = FinalMLP(**TWO).build(FIELDS, 2)
+    x = FieldTokens(random(20, 7, 2), contexts=(torch.zeros(20, 0, 2),) * 2)
+    ranker(x).logits.sum().backward()
+    assert all(p.grad.any() for p in ranker.gates.parameters())
+    with torch.no_grad():
+        ranker.gates[0].learned.zero_()
+    ranker.zero_grad()
+    ranker(x).logits.sum().backward()
+    assert [bool(p.grad.any()) for p in ranker.gates[0].parameters()] == [False] * 4 + [True]
+
+
+def test_what_finalmlp_cannot_fuse_is_refused() -> None:
+    with refused("width-not-divisible", "second.hidden", 4, 3):
+        FinalMLP.parse({"first": {"hidden": [6]}, "second": {"hidden": [4]}, "heads": 3})
+    with refused("no-hidden-layers", "first.hidden"):
+        FinalMLP.parse({"first": {"hidden": []}})
+    for name, value in (("gate_hidden", (3,)), ("first_context", ("user",)), ("second_context", ("item",))):
+        with refused("setting-without-effect", name, "gates"):
+            FinalMLP.parse({"gates": False, name: value})
+
+
+def test_autoint_adds_its_input_where_the_widths_agree() -> None:
+    always, needed = (AutoInt(layers=2, width=4, residual_map=how).build(FIELDS, 3) for how in ("always", "as_needed"))
+    assert [isinstance(layer.residual, nn.Linear) for layer in always.layers] == [True, True]
+    assert [isinstance(layer.residual, nn.Linear) for layer in needed.layers] == [True, False]
+    layer, x = shaken(needed).layers[1], random(2, 7, 4)
+    with torch.no_grad():
+        layer.value.weight.zero_()  # of the attention nothing is left
+    assert close(layer(x), F.relu(x))
+    with refused("setting-without-effect", "residual_map"):
+        AutoInt.parse({"residual": False, "residual_map": "as_needed"})
 
 
 def test_rankmixer_block_is_the_papers() -> None:

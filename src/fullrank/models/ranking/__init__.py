@@ -51,6 +51,8 @@ class FieldTokens:
     """Bias plus one weight per id or number, summed; None where the ranker does not read it."""
     wanted: frozenset[str] = frozenset()
     """Names of the layers whose outputs are captured; `EVERY` captures all."""
+    contexts: tuple[Float[Tensor, "B _ E"], ...] = ()
+    """Second vectors of the fields in each group of `RankerSpec.contexts`, in its order."""
 
     def layer_outputs(self) -> LayerOutputs:
         """Where a ranker puts the outputs of its layers; the tokens themselves are `embedding`."""
@@ -75,6 +77,8 @@ class Ranker(nn.Module, ABC):
 
     flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
     """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
+    context_fields: tuple[int, ...] = ()
+    """How many fields each of the `contexts` that it reads has."""
 
     @abstractmethod
     def forward(self, x: FieldTokens) -> RankerOutput:
@@ -87,7 +91,8 @@ class Ranker(nn.Module, ABC):
         """
         rows = 2  # batch norm refuses one in training
         tokens = torch.empty(rows, fields, dim, device="meta")
-        found = forward_flops(self, FieldTokens(tokens, torch.empty(rows, device="meta")))
+        contexts = tuple(tokens.new_empty(rows, count, dim) for count in self.context_fields)
+        found = forward_flops(self, FieldTokens(tokens, tokens.new_empty(rows), contexts=contexts))
         if found is None:
             return {"ranker": None}
         return {part: count // rows for part, count in by_part(found, self.flop_parts).items()}
@@ -100,6 +105,11 @@ class RankerSpec(Spec):
     def reads(self) -> frozenset[str]:
         """The parts of `FieldTokens` that it needs, `tokens`, `linear` or both; only those are made."""
         return frozenset({"tokens"})
+
+    @property
+    def contexts(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of fields of which it needs a second vector, each group from tables of its own, beside the tokens."""
+        return ()
 
     @abstractmethod
     def build(self, fields: Sequence[FieldInfo], dim: int) -> Ranker: ...

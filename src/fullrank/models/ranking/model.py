@@ -92,7 +92,7 @@ class RankingModule(nn.Module):
                 "the store has no fields, so there is nothing to rank by: prepare it with at least one",
                 code="too-few-fields",
             )
-        self.embedding = spec.embedding.build(fields, spec.ranker.reads)
+        self.embedding = spec.embedding.build(fields, spec.ranker.reads, spec.ranker.contexts)
         self.ranker = spec.ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
         self.penalties = frozenset({"l2", "routing"})

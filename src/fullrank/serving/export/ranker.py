@@ -59,6 +59,8 @@ class RankerGraph(nn.Module):
         embedding.tables = nn.ModuleList(PaddedTable(table) for table in embedding.tables)  # type: ignore[arg-type]
         if embedding.linear_table is not None:
             embedding.linear_table = PaddedTable(embedding.linear_table)  # type: ignore[assignment]
+        for group, table in embedding.contexts.items():
+            embedding.contexts[group] = PaddedTable(table)  # type: ignore[arg-type]
         self.model = model
 
     def forward(self, *given: Tensor) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
