@@ -51,6 +51,9 @@ class FieldTokens:
     """Bias plus one weight per id or number, summed; None where the ranker does not read it."""
     wanted: frozenset[str] = frozenset()
     """Names of the layers whose outputs are captured; `EVERY` captures all."""
+    events: Float[Tensor, "B n E"] | None = None
+    """The newest events of each sequence, sequence after sequence, for a ranker that reads them; zeros where there are
+    fewer."""
 
     def layer_outputs(self) -> LayerOutputs:
         """Where a ranker puts the outputs of its layers; the tokens themselves are `embedding`."""
@@ -73,6 +76,8 @@ class RankerOutput:
 class Ranker(nn.Module, ABC):
     """`FieldTokens` -> `RankerOutput`."""
 
+    events: int = 0
+    """How many vectors it reads of `FieldTokens.events`."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
     """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
 
@@ -87,7 +92,8 @@ class Ranker(nn.Module, ABC):
         """
         rows = 2  # batch norm refuses one in training
         tokens = torch.empty(rows, fields, dim, device="meta")
-        found = forward_flops(self, FieldTokens(tokens, torch.empty(rows, device="meta")))
+        events = torch.empty(rows, self.events, dim, device="meta") if self.events else None
+        found = forward_flops(self, FieldTokens(tokens, torch.empty(rows, device="meta"), events=events))
         if found is None:
             return {"ranker": None}
         return {part: count // rows for part, count in by_part(found, self.flop_parts).items()}
@@ -100,6 +106,11 @@ class RankerSpec(Spec):
     def reads(self) -> frozenset[str]:
         """The parts of `FieldTokens` that it needs, `tokens`, `linear` or both; only those are made."""
         return frozenset({"tokens"})
+
+    @property
+    def reads_events(self) -> int:
+        """How many of the newest events of each sequence it reads, as `FieldTokens.events`."""
+        return 0
 
     @abstractmethod
     def build(self, fields: Sequence[FieldInfo], dim: int) -> Ranker: ...

@@ -15,6 +15,10 @@ The tokeniser makes T tokens of width D of the field vectors: [B, F, E] is flatt
     matrix  cut into T chunks, one perceptron (500 hidden, ReLU, dropout) shared by all of them -> D. A chunk may begin
             in the middle of a field.
     vector  one perceptron (800 hidden) on the whole vector -> T D.
+
+With `event_tokens` = n the newest n events of each sequence follow as tokens of their own, the newest first: one linear
+map, E -> D, of each event's vector (normalised as the fields are); a place without an event is the map of zeros. The
+paper's Table 4 has none: there a sequence is one field vector like any other (`model.sequences`).
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.feed_forwards import FeedForwardSpec
@@ -121,6 +125,8 @@ class Blocks(RankerSpec):
     """T, tokens."""
     width: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
+    event_tokens: int = later(0, ge=0, le=MOST_PARTS)
+    """Newest events of each sequence that are tokens of their own, behind the T of the fields."""
     blocks: int = Field(2, ge=1, le=MOST_PARTS)
     """Blocks, each a mixing and a feed-forward."""
     tokeniser: Tokeniser = Tokeniser()
@@ -132,28 +138,48 @@ class Blocks(RankerSpec):
     head: Heads
     """Tokens -> logit."""
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> BlocksRanker:
-        inputs = len(fields) * dim
-        return BlocksRanker(inputs, self.width or self._width(inputs), self)
+    @property
+    def reads_events(self) -> int:
+        return self.event_tokens
 
-    def _width(self, inputs: int) -> int:
+    def build(self, fields: Sequence[FieldInfo], dim: int) -> BlocksRanker:
+        sequences = sum(field.kind == "sequence" for field in fields)
+        if self.event_tokens and not sequences:
+            raise UserError(
+                f"event_tokens={self.event_tokens} needs a sequence and this store has none: leave it out",
+                code="no-sequences",
+            )
+        events = sequences * self.event_tokens
+        width = self.width or self._width(len(fields) * dim, self.tokens + events)
+        return BlocksRanker(len(fields), dim, width, events, self)
+
+    def _width(self, inputs: int, tokens: int) -> int:
         width = -(-inputs // self.tokens)
-        return -(-width // self.tokens) * self.tokens if self.mixing.divides else width
+        return -(-width // tokens) * tokens if self.mixing.divides else width
 
 
 class BlocksRanker(Ranker):
-    flop_parts = {"tokenise": "tokens", "mixings.*": "mixing_*", "feed_forwards.*": "ffn_*", "head": "head"}
+    flop_parts = {
+        "tokenise": "tokens", "event_map": "event_tokens", "mixings.*": "mixing_*", "feed_forwards.*": "ffn_*",
+        "head": "head",
+    }  # fmt: skip
 
-    def __init__(self, inputs: int, width: int, spec: Blocks):
+    def __init__(self, fields: int, dim: int, width: int, events: int, spec: Blocks):
         super().__init__()
-        self.tokenise = spec.tokeniser.build(inputs, spec.tokens, width)
-        self.mixings = nn.ModuleList(spec.mixing.build(spec.tokens, width) for _ in range(spec.blocks))
-        self.feed_forwards = nn.ModuleList(spec.feed_forward.build(spec.tokens, width) for _ in range(spec.blocks))
-        self.head = Head(spec.head, spec.tokens, width)
+        tokens, self.events = spec.tokens + events, events
+        self.tokenise = spec.tokeniser.build(fields * dim, spec.tokens, width)
+        self.mixings = nn.ModuleList(spec.mixing.build(tokens, width) for _ in range(spec.blocks))
+        self.feed_forwards = nn.ModuleList(spec.feed_forward.build(tokens, width) for _ in range(spec.blocks))
+        self.head = Head(spec.head, tokens, width)
+        if events:
+            norm: nn.Module = nn.RMSNorm(dim, eps=1e-12) if spec.tokeniser.norm else nn.Identity()
+            self.event_map = nn.Sequential(norm, xavier(nn.Linear(dim, width)))
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         outputs = x.layer_outputs()
         tokens = self.tokenise(x.tokens)
+        if self.events:
+            tokens = torch.cat([tokens, self.event_map(x.events)], 1)
         outputs("tokens", tokens)
         aux: dict[str, Tensor] = {}
         for number, (mixing, feed_forward) in enumerate(zip(self.mixings, self.feed_forwards, strict=True)):
