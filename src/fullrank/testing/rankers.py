@@ -59,6 +59,7 @@ def extra(base: Spec) -> list[Spec]:
     kinds = ("mixing=full", "mixing=block_transpose", "feed_forward=glu", "feed_forward=gelu", "feed_forward=experts")
     found = [base.override("width=12", kind) for kind in kinds]
     found += [base.override("tokeniser={mode: none}", "width=null"), base.override("tokeniser={mode: vector}")]
+    found += [base.override("event_tokens=3", "width=14"), base.override("event_tokens=2", "mixing=full")]
     glu = ("bias=false", "inner_skip=true", "outer_skip=true", "norm=false")
     found += [base.override("feed_forward=glu", f"feed_forward.{one}") for one in glu]
     found += [base.override("feed_forward=gelu", "feed_forward.hidden=[3, 5]")]
@@ -66,11 +67,21 @@ def extra(base: Spec) -> list[Spec]:
 
 
 def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: torch.device | str = "cpu") -> FieldTokens:
-    """Random vectors of `FIELDS`, and the linear part where the ranker reads it."""
+    """Random vectors of `FIELDS`, and the linear part and the newest events where the ranker reads them."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, len(FIELDS), DIM, generator=draw)
     linear = torch.randn(rows, generator=draw).to(device) if "linear" in spec.reads else None
-    return FieldTokens(x.to(device), linear)
+    events = None
+    if spec.reads_events:
+        sequences = sum(field.kind == "sequence" for field in FIELDS)
+        events = torch.randn(rows, sequences * spec.reads_events, DIM, generator=draw).to(device)
+    return FieldTokens(x.to(device), linear, events=events)
+
+
+def row(x: FieldTokens, at: int) -> FieldTokens:
+    """One row alone."""
+    parts = {key: value[at : at + 1] for key, value in vars(x).items() if isinstance(value, torch.Tensor)}
+    return replace(x, **parts)
 
 
 def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
@@ -78,8 +89,7 @@ def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str =
     x = tokens(spec, device=device)
     whole = ranker(replace(x, wanted=EVERY))
     assert whole.logits.shape == (9,) and whole.logits.isfinite().all()
-    one = replace(x, tokens=x.tokens[4:5], linear=None if x.linear is None else x.linear[4:5], wanted=EVERY)
-    alone = ranker(one)
+    alone = ranker(replace(row(x, 4), wanted=EVERY))
     assert close(alone.logits, whole.logits[4:5]), "a row's logit depends on the other rows"
     assert all(close(alone.captures[key], value[4:5]) for key, value in whole.captures.items())
 
@@ -106,12 +116,10 @@ def check_cost(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu"
 def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
     """Every parameter and every input gets a gradient."""
     x = tokens(spec, rows=40, device=device)
-    parts = {"tokens": x.tokens} | ({} if x.linear is None else {"linear": x.linear})
-    for part in parts.values():
-        part.requires_grad_()
+    parts = {key: value.requires_grad_() for key, value in vars(x).items() if isinstance(value, torch.Tensor)}
     out = ranker.train()(x)
     (out.logits.pow(3).sum() + sum(out.aux.values())).backward()
-    read = {key: part for key, part in parts.items() if key in spec.reads}
+    read = {key: part for key, part in parts.items() if key in (*spec.reads, "events")}
     for label, parameter in [*ranker.named_parameters(), *read.items()]:
         assert parameter.grad is not None and parameter.grad.isfinite().all(), label
         assert parameter.grad.any(), f"{label} does not learn"
@@ -120,7 +128,7 @@ def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device 
 
 def check_bf16(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
     x = tokens(spec, device=device)
-    for part in (x.tokens, x.linear):
+    for part in (x.tokens, x.linear, x.events):
         if part is not None:
             part.requires_grad_()
     with torch.autocast(torch.device(device).type, torch.bfloat16):

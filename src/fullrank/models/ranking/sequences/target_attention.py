@@ -83,7 +83,7 @@ class ActivationUnit(TargetPooling):
         super().__init__()
         self.softmax = spec.softmax
         self.hidden = spec.unit.build(4 * width)
-        self.head = xavier(nn.Linear(self.hidden.out, 1))
+        self.head = xavier(nn.Linear(self.hidden.out, 1, bias=not spec.softmax))  # a softmax sees no constant
 
     def forward(
         self, target: Float[Tensor, "B W"], events: Float[Tensor, "E W"], rows: Int[Tensor, "E"]
@@ -112,6 +112,6 @@ class ActivationUnit(TargetPooling):
 
 def softmax_by_row(scores: Float[Tensor, "E"], rows: Int[Tensor, "E"], count: int) -> Float[Tensor, "E"]:
     """exp(s_j) / sum of the exp(s_i) of the same row, of `count` rows; the row's largest score is taken off first."""
-    largest = scores.detach().new_full((count,), -torch.inf).index_reduce(0, rows, scores.detach(), "amax")
+    largest = scores.detach().new_full((count,), -torch.inf).scatter_reduce(0, rows, scores.detach(), "amax")
     shares = torch.exp(scores - largest[rows])
     return shares / shares.new_zeros(count).index_add(0, rows, shares)[rows]
