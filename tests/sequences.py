@@ -1,4 +1,4 @@
-"""Impressions with behaviour sequences: fields, random rows whose parallel sequences are aligned, and a planted truth."""
+"""Impressions with behaviour sequences: fields, random rows whose parallel sequences agree, and a planted truth."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def impressions(rows: int = 11, seed: int = 0, *, length: int = 6, extra: int = 
         numeric=torch.randn(rows, 1, generator=draw).masked_fill(missing, 0.0),
         missing=missing,
         bags=(
-            Bag(items[:, :wide], lengths), Bag(whole(7, rows, 4), whole(5, rows)), Bag(whole(6, rows, 3), whole(4, rows)),
+            Bag(items[:, :wide], lengths),
+            Bag(whole(7, rows, 4), whole(5, rows)),
+            Bag(whole(6, rows, 3), whole(4, rows)),
             Bag(kinds[:, :wide], lengths),
         ),
         labels=whole(2, rows).float(),

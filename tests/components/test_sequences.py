@@ -1,4 +1,4 @@
-"""Every way to read behaviour sequences passes the checks of `fullrank.testing.sequences`, which catch planted faults."""
+"""Every kind of `rankers.sequences` passes the checks of `fullrank.testing.sequences`, which catch planted faults."""
 
 from __future__ import annotations
 

@@ -137,10 +137,10 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
 def history_bags(
     ranker: RankingStage, names: Collection[str], items: EncodedFields, histories: Jagged
 ) -> dict[int, Jagged]:
-    """The sequences of `names` by the number of their bag: of each event the ranker's id of the field that it shares.
+    """The sequences of `names` by the number of their bag: of each event the ranker's id of the shared field.
 
-    `items` has these fields, `histories` internal item ids, oldest first. An item whose value is missing is left out, as
-    in training, but where the model reads sequences event by event: there it is an event of the missing value.
+    `items` has these fields, `histories` internal item ids, oldest first. An item whose value is missing is left out,
+    as in training, but where the model reads sequences event by event: there it is an event of the missing value.
     """
     encoder, embedding = ranker.encoder, ranker.model.embedding
     aligned = {number for group in embedding.parallel for number in group}

@@ -8,8 +8,8 @@ ranking/ctr/DIN) are ``fullrank train fullrank.recipes.din:kuaivideo``, ``:taoba
 dropout, L2, batches, rate and patience of DIN_kuaivideo_x1_013, DIN_taobaoad_x1_012 and DIN_amazonelectronics_x1_015,
 with the sequences' public names. They want a GPU; none has been run yet.
 
-Differs: where they choose by AUC + gAUC we choose by AUC. KuaiVideo's frozen vectors of images, a second table there, are not read. `models/ranking/sequences`
-says how attention differs.
+Differs: where they choose by AUC + gAUC we choose by AUC. KuaiVideo's frozen vectors of images, a second table there,
+are not read. `models/ranking/sequences/target_attention.py` says how the attention differs.
 """
 
 from __future__ import annotations

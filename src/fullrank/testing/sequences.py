@@ -48,7 +48,7 @@ def packed(pooling: Any, target: Tensor, wide: Tensor, inside: Tensor) -> Tensor
 
 
 def check_padded_reference(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
-    """Packed events give what padded ones give, in value and gradient, and what stands in the padding changes nothing."""
+    """Packed events give what padded ones give, in value and gradient; what stands in the padding changes nothing."""
     found = []
     for run in (packed, lambda pooling, *given: pooling.padded(*given)):
         for extra in (0, 3):

@@ -172,7 +172,8 @@ class BlocksRanker(Ranker):
         self.feed_forwards = nn.ModuleList(spec.feed_forward.build(tokens, width) for _ in range(spec.blocks))
         self.head = Head(spec.head, tokens, width)
         if events:
-            norm: nn.Module = nn.RMSNorm(dim, eps=1e-12) if spec.tokeniser.norm else nn.Identity()
+            # a place without an event is zeros, and exporters drop a term as small as the tokeniser's 1e-12: 0 / 0
+            norm: nn.Module = nn.RMSNorm(dim, eps=1e-7) if spec.tokeniser.norm else nn.Identity()
             self.event_map = nn.Sequential(norm, xavier(nn.Linear(dim, width)))
 
     def forward(self, x: FieldTokens) -> RankerOutput:

@@ -6,8 +6,8 @@ One gather serves all categorical fields, where a list of tables needs one per f
 id 0, a bag without values takes that id, a missing number has a vector of its own; id 1 is every unknown value.
 Starting values N(0, 1e-4), and Xavier for the vectors of numbers, are FuxiCTR's.
 
-Behaviour sequences become vectors as `sequences` says (`models/ranking/sequences`): pooled like bags, or attended by the
-target. Hard search shortens them before anything is looked up.
+Behaviour sequences become vectors as `model.sequences` says (`models/ranking/sequences`): pooled like bags, or attended
+by the target. Hard search shortens them before anything is looked up.
 
 Fields of another width (`dims`) lie in a table of that width and are projected to the common one without a bias.
 

@@ -122,9 +122,9 @@ def flattened(bag: Bag) -> tuple[Int[Tensor, "n"], Int[Tensor, "B"]]:
 
 
 def inside_of(bag: Bag) -> tuple[Bool[Tensor, "B L"], Int[Tensor, "B L"]]:
-    """Which places of a padded bag hold a value, and the ids, 0 in all others; a row without values has the missing one.
+    """Which places of a padded bag hold a value, and the ids, 0 in all others: what `flattened` packs, for a graph.
 
-    What `flattened` packs, as a graph can hold it.
+    A row without values has the missing one.
     """
     inside = torch.arange(bag.ids.shape[1], device=bag.ids.device) < bag.lengths.clamp_min(1)[:, None]
     return inside, torch.where(inside & (bag.lengths[:, None] > 0), bag.ids, 0)

@@ -50,8 +50,8 @@ class RankingModel(Spec):
                     )
             if self.sequences.learns:
                 raise UserError(
-                    f"sequences={self.sequences.kind_of()} has no effect on {self.ranker.kind_of()}, which has one weight "
-                    "per value: leave it out, or use pooled",
+                    f"sequences={self.sequences.kind_of()} has no effect on {self.ranker.kind_of()}, which has one "
+                    "weight per value: leave it out, or use pooled",
                     code="setting-without-effect",
                 )
         return self

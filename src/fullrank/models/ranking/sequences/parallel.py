@@ -55,7 +55,7 @@ def aligned(bags: Sequence[Bag], names: Sequence[str]) -> list[Bag]:
             row = int(differ.nonzero()[0])
             raise UserError(
                 f"{names[0]!r} has {int(bags[0].lengths[row])} events where {name!r} has {int(bag.lengths[row])} (row "
-                f"{row} of the batch), and the two are read as one sequence: give them the same max_length, and a value "
+                f"{row} of the batch), and the two are read event by event: give them the same max_length, and a value "
                 "for every event (missing ones are left out of a sequence)",
                 code="lengths-differ",
             )

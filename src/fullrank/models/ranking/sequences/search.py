@@ -1,4 +1,4 @@
-"""Hard search: of a long history keep the events of the target's category (SIM; Pi et al., CIKM 2020, arXiv:2006.05639).
+"""Hard search: of a long history keep the events of the target's category (SIM: Pi et al., arXiv:2006.05639).
 
 Claim: what a user did in the target's category says most of what all of it says, and costs a fraction (Sec. 3.2).
 
@@ -50,8 +50,8 @@ def matching(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int | None) ->
     if most is not None:
         kept = kept & (kept.flip(1).long().cumsum(1).flip(1) <= most)  # counted from the newest
     lengths = kept.long().sum(1)
-    place = torch.where(kept, kept.long().cumsum(1) - 1, length)  # what is not kept goes to a column that is cut off
-    wide = [bag.ids.new_zeros(len(target), length + 1).scatter(1, place, bag.ids) for bag in bags]
+    place = torch.where(kept, kept.long().cumsum(1) - 1, length)  # what is not kept goes into one that is cut off
+    wide = [bag.ids.new_zeros(target.shape[0], length + 1).scatter(1, place, bag.ids) for bag in bags]
     return [Bag(ids[:, :length], lengths.to(bags[0].lengths.dtype)) for ids in wide]
 
 
