@@ -80,7 +80,7 @@ def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: torch.device 
 
 def row(x: FieldTokens, at: int) -> FieldTokens:
     """One row alone."""
-    parts = {key: value[at : at + 1] for key, value in vars(x).items() if isinstance(value, torch.Tensor)}
+    parts: dict[str, Any] = {key: v[at : at + 1] for key, v in vars(x).items() if isinstance(v, torch.Tensor)}
     return replace(x, **parts)
 
 

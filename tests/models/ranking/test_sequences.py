@@ -15,7 +15,7 @@ from fullrank.metrics.ctr import auc
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.embedding import EVENTS
 from fullrank.models.ranking.model import RankingModel, RankingModule
-from fullrank.models.ranking.sequences.parallel import joined
+from fullrank.models.ranking.sequences.parallel import in_parallel
 from fullrank.models.ranking.sequences.search import matching, matching_reference
 from fullrank.ops.flop_count import counted
 from refusals import refused
@@ -257,7 +257,7 @@ def test_sequences_that_do_not_run_in_parallel_are_refused(settings: tuple[str, 
 
 
 def test_groups_with_a_common_member_run_in_parallel() -> None:
-    assert joined([[0, 3], [5, 6], [3, 4], [8, 5]]) == [[0, 3, 4], [5, 6, 8]] and joined([]) == []
+    assert in_parallel([[0, 3], [5, 6], [3, 4], [8, 5]]) == [[0, 3, 4], [5, 6, 8]] and in_parallel([]) == []
 
 
 def test_a_default_model_has_nothing_new() -> None:

@@ -18,7 +18,7 @@ whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -33,8 +33,8 @@ from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Flops
 from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of
 from fullrank.models.ranking.sequences import SequenceSpec
-from fullrank.models.ranking.sequences.attended import Attended
-from fullrank.models.ranking.sequences.parallel import joined, members
+from fullrank.models.ranking.sequences.attended import AttendedGroup
+from fullrank.models.ranking.sequences.parallel import in_parallel, members
 from fullrank.models.ranking.sequences.pooled import Pooled
 from fullrank.models.ranking.sequences.search import HardSearch
 
@@ -127,9 +127,9 @@ class FieldEmbedding(nn.Module):
         self.attended = nn.ModuleList()
         for group in groups:
             sizes = [widths[one.name] for one in group]
-            self.attended.append(Attended(group, sizes, sequences.build(sum(sizes))))
+            self.attended.append(AttendedGroup(group, sizes, sequences.build(sum(sizes))))
         together = [*groups, *(self.search.groups if self.search is not None else ())]
-        self.parallel = joined([one.bag for one in group] for group in together if len(group) > 1)
+        self.parallel = in_parallel([one.bag for one in group] for group in together if len(group) > 1)
         """Numbers of the bags that are read event by event, those of the same events together."""
         self.padded = False
         """Whether histories are computed with their padding, as the references and exported graphs do."""
@@ -197,6 +197,7 @@ class FieldEmbedding(nn.Module):
         fields = {place: vectors[:, n] for places, vectors in parts for n, place in enumerate(places)}
         found: Found = []
         for group in self.attended:
+            assert isinstance(group, AttendedGroup)
             tables = [self._table(one.name) for one in group.members]
             found += group(batch, fields, tables, padded=self.padded)
         return found
@@ -220,9 +221,9 @@ class FieldEmbedding(nn.Module):
         """Places of the sequences in the schema."""
         return [place for place, field in enumerate(self.fields) if field.kind == "sequence"]
 
-    def _table(self, name: str) -> FusedTable:
-        """The table that holds a field."""
-        return next(table for table in self.tables if name in table.starts)
+    def _table(self, name: str) -> Any:
+        """The `FusedTable` that holds a field, or what a graph that is exported has in its place."""
+        return next(table for table in self._all_tables() if name in table.starts)
 
     def _linear(self, batch: Impressions) -> Float[Tensor, "B"]:
         assert self.linear_table is not None and self.bias is not None

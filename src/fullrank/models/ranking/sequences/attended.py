@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fullrank.data.batch import Impressions
-from fullrank.models.ranking.fused import Found, FusedTable, flattened, inside_of
+from fullrank.models.ranking.fused import Found, flattened, inside_of
 from fullrank.models.ranking.sequences import TargetPooling
 from fullrank.models.ranking.sequences.parallel import Member, aligned
 
 
-class Attended(nn.Module):
+class AttendedGroup(nn.Module):
     """Sequences of the same events, pooled together by their targets.
 
     Widths are those of the tables: a projection to the common width is linear and comes behind the sum.
@@ -24,9 +25,9 @@ class Attended(nn.Module):
         self.members, self.widths, self.pooling = list(group), list(widths), pooling
 
     def forward(
-        self, batch: Impressions, fields: Mapping[int, Tensor], tables: Sequence[FusedTable], *, padded: bool = False
+        self, batch: Impressions, fields: Mapping[int, Tensor], tables: Sequence[Any], *, padded: bool = False
     ) -> Found:
-        """`fields` are the vectors of the categorical fields by place, `tables` those of the members.
+        """`fields` are the vectors of the categorical fields by place, `tables` the `FusedTable` of each member.
 
         `padded` computes the reference, which a graph can hold.
         """

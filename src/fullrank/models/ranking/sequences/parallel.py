@@ -63,7 +63,7 @@ def aligned(bags: Sequence[Bag], names: Sequence[str]) -> list[Bag]:
     return [Bag(bag.ids[:, :wide], bag.lengths) for bag in bags]
 
 
-def joined(groups: Iterable[Iterable[int]]) -> list[list[int]]:
+def in_parallel(groups: Iterable[Iterable[int]]) -> list[list[int]]:
     """Groups that have a member in common, as one: what runs in parallel to what, in all."""
     found: list[set[int]] = []
     for group in map(set, groups):
