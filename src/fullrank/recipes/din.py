@@ -45,9 +45,12 @@ def kuaivideo() -> Experiment:
 
 
 def taobaoad() -> Experiment:
-    """TaobaoAd: category, brand and kind of the same 50 events, attended together."""
+    """TaobaoAd: category, brand and kind of the last 50 events, attended together.
+
+    The published histories lack missing values, each by itself, so the newest are aligned as BARS's padding does.
+    """
     unit = Deep(hidden=(512, 256), dropout=0.4)
-    attention = TargetAttention(unit=unit, together=(("cate_his", "brand_his", "btag_his"),))
+    attention = TargetAttention(unit=unit, together=(("cate_his", "brand_his", "btag_his"),), uneven="newest")
     deep = Deep(hidden=(512, 256, 128), dropout=0.1)
     training: dict[str, JsonValue] = {"max_epochs": 100, "batch_size": 8192, "patience": 1}
     return _experiment("din-taobaoad", _table(32, 5e-6), attention, deep, **training)

@@ -129,7 +129,7 @@ def test_search_equals_its_reference(most: int | None, seed: int) -> None:
 def test_search_comes_before_all_else() -> None:
     """Rows that it does not keep are not looked up, nor penalised, nor updated."""
     made, batch = model(*SETTINGS["together searched"], "embedding.l2=0.5"), impressions(30)
-    kept = made.embedding.searched(batch)
+    kept = made.embedding.reader(batch)
     assert 0 < kept.bags[0].lengths.sum() < batch.bags[0].lengths.sum()
     assert torch.equal(kept.bags[0].lengths, kept.bags[3].lengths) and kept.bags[1] is batch.bags[1]
     plain = model(ATTENTION, f"sequences.{TOGETHER}", "embedding.l2=0.5")
@@ -138,7 +138,7 @@ def test_search_comes_before_all_else() -> None:
     assert close(made.embedding.penalty(batch), plain.embedding.penalty(kept))
     other = Bag(torch.full_like(batch.bags[3].ids, 3), batch.bags[3].lengths)
     nothing = replace(batch, categorical=torch.full_like(batch.categorical, 2), bags=(*batch.bags[:3], other))
-    assert not made.embedding.searched(nothing).bags[0].lengths.any()
+    assert not made.embedding.reader(nothing).bags[0].lengths.any()
     table = made.embedding.tables[0]
     touched = gradients(made, nothing)["embedding.tables.0.table"].any(1).nonzero()[:, 0]
     items = [int(row) - table.starts["item"] for row in touched if 0 <= int(row) - table.starts["item"] < 9]
@@ -256,6 +256,32 @@ def test_sequences_that_do_not_run_in_parallel_are_refused(settings: tuple[str, 
     model(ATTENTION).output(replace(batch, bags=tuple(bags)))  # each by itself
 
 
+@pytest.mark.parametrize("settings", [(ATTENTION, f"sequences.{TOGETHER}"), (f"sequences.{SEARCH}",)])
+def test_uneven_sequences_are_aligned_at_the_newest(settings: tuple[str, ...]) -> None:
+    """The first says how many events there are; older ones of the others are cut off, and what they lack is missing."""
+    batch, made = impressions(40), model(*settings, "sequences.uneven=newest", "embedding.l2=0.5")
+    draw = torch.Generator().manual_seed(5)
+    history, kinds = batch.bags[0], Bag(batch.bags[3].ids, torch.randint(7, (40,), generator=draw))
+    given = replace(batch, bags=(*batch.bags[:3], kinds))
+    first, other = (kinds, history) if "search" in settings[0] else (history, kinds)
+    ids = torch.zeros_like(other.ids)
+    for row in range(40):
+        n, m = int(first.lengths[row]), int(other.lengths[row])
+        newest = other.ids[row, max(0, m - n) : m]
+        ids[row, n - len(newest) : n] = newest
+    moved = Bag(ids, first.lengths)
+    even = (first, moved) if first is history else (moved, first)
+    whole = replace(batch, bags=(even[0], *batch.bags[1:3], even[1]))
+    strict = model(*settings, "embedding.l2=0.5")
+    assert alike(gradients(made, given), gradients(strict, whole)), "equal to what is aligned by hand"
+    assert close(made.embedding.penalty(given), strict.embedding.penalty(whole))
+    assert close(made.output(batch).logits, strict.output(batch).logits), "nothing changes where they are even"
+    made.embedding.padded = True
+    assert alike(gradients(made, given), gradients(strict, whole))
+    empty = replace(given, bags=(*batch.bags[:3], Bag(torch.zeros(40, 0, dtype=torch.long), torch.zeros(40).long())))
+    assert made.output(empty).logits.isfinite().all()
+
+
 def test_groups_with_a_common_member_run_in_parallel() -> None:
     assert in_parallel([[0, 3], [5, 6], [3, 4], [8, 5]]) == [[0, 3, 4], [5, 6, 8]] and in_parallel([]) == []
 
@@ -263,7 +289,7 @@ def test_groups_with_a_common_member_run_in_parallel() -> None:
 def test_a_default_model_has_nothing_new() -> None:
     """The same parameters as before there were kinds of sequences, and settings of the default change nothing."""
     made = model()
-    assert not len(made.embedding.attended) and made.embedding.search is None and made.embedding.parallel == []
+    assert not len(made.embedding.attended) and made.embedding.parallel == []
     assert not any(key.startswith("embedding.attended") for key in made.state_dict())
     with pytest.raises(UserError):
         RankingModel.parse({"sequences": "din"})

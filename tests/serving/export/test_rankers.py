@@ -73,6 +73,7 @@ WITH_SEQUENCES = {
     "attention": ("sequences=target_attention",),
     "softmax": ("sequences=target_attention", "sequences.softmax=true", f"sequences.{TOGETHER}"),
     "searched": ("sequences=target_attention", f"sequences.{SEARCH}", "sequences.most=2"),
+    "uneven": ("sequences=target_attention", f"sequences.{TOGETHER}", "sequences.uneven=newest"),
     "pooled, searched": (f"sequences.{SEARCH}",),
     "tokens": ("ranker=rankmixer", "ranker.tokens=4", "ranker.event_tokens=2", "ranker.tokeniser.hidden=5"),
 }
@@ -92,7 +93,7 @@ def test_behaviour_sequences(settings: tuple[str, ...], to: str, tmp_path: Path)
     else:
         write_program(graph, tmp_path)
         answer = TorchGraph(tmp_path / "model.pt2", [port.name for port in graph.inputs])
-    batches = impression_batches(sequences.FIELDS, own.embedding.parallel)
+    batches = impression_batches(sequences.FIELDS, own.embedding.equally_long)
     assert compare_probabilities(answer, own, batches)["largest_difference"] <= TOLERANCE
     letters = {port.name: port.shape[1] for port in graph.inputs if port.name in ("bag_0", "bag_3")}
-    assert (letters["bag_0"] == letters["bag_3"]) == bool(own.embedding.parallel)
+    assert (letters["bag_0"] == letters["bag_3"]) == bool(own.embedding.equally_long)

@@ -36,7 +36,7 @@ from fullrank.models.ranking.sequences import SequenceSpec
 from fullrank.models.ranking.sequences.attended import AttendedGroup
 from fullrank.models.ranking.sequences.parallel import in_parallel, members
 from fullrank.models.ranking.sequences.pooled import Pooled
-from fullrank.models.ranking.sequences.search import HardSearch
+from fullrank.models.ranking.sequences.search import SequenceReader
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
 EVENTS = 50
@@ -123,14 +123,16 @@ class FieldEmbedding(nn.Module):
         self.bias = nn.Parameter(torch.zeros(())) if linear else None
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
-        self.search = HardSearch(fields, sequences) if sequences.search else None
         self.attended = nn.ModuleList()
         for group in groups:
             sizes = [widths[one.name] for one in group]
             self.attended.append(AttendedGroup(group, sizes, sequences.build(sum(sizes))))
-        together = [*groups, *(self.search.groups if self.search is not None else ())]
-        self.parallel = in_parallel([one.bag for one in group] for group in together if len(group) > 1)
+        self.reader = SequenceReader(fields, sequences, [group for group in groups if len(group) > 1])
+        read = [*self.reader.searched, *self.reader.together]
+        self.parallel = in_parallel([one.bag for one in group] for group in read if len(group) > 1)
         """Numbers of the bags that are read event by event, those of the same events together."""
+        self.equally_long = self.parallel if sequences.uneven == "error" else []
+        """Those of them that must have equally many values in every row."""
         self.padded = False
         """Whether histories are computed with their padding, as the references and exported graphs do."""
         self.most = EVENTS if sequences.most is None else sequences.most
@@ -164,18 +166,14 @@ class FieldEmbedding(nn.Module):
         return found
 
     def forward(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> FieldTokens:
-        batch = self.searched(batch)
+        batch = self.reader(batch)
         tokens = self._tokens(batch)
         linear = None if self.linear_table is None else self._linear(batch)
         return FieldTokens(tokens, linear, wanted, self._newest(batch) if self.events else None)
 
-    def searched(self, batch: Impressions) -> Impressions:
-        """With the events that the hard search keeps; a second search changes nothing."""
-        return batch if self.search is None else self.search(batch)
-
     def penalty(self, batch: Impressions) -> Float[Tensor, ""]:
         """l2 / 2 times the squared norm of the vectors."""
-        whole, batch = self.spec.l2_on == "table", self.searched(batch)
+        whole, batch = self.spec.l2_on == "table", self.reader(batch)
         parts = [t.table.square().sum() if whole else t.squared(batch) for t in self._all_tables()]
         numbers = [one for one in (self.numeric, self.linear_numeric) if one is not None]
         parts += [vectors.square().sum() for one in numbers for vectors in one.parameters()]

@@ -117,7 +117,7 @@ def _ranker(exported: Any, model: Any, folder: Path, to: str) -> dict[str, Any]:
     graph = ranker_graph(exported)
     traced, answer = _written(graph, folder, to)
     embedding = model.embedding
-    parity = compare_probabilities(answer, model, impression_batches(embedding.fields, embedding.parallel))
+    parity = compare_probabilities(answer, model, impression_batches(embedding.fields, embedding.equally_long))
     return _described(graph, traced, to) | {"parity": parity}
 
 

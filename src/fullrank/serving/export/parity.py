@@ -107,11 +107,11 @@ def _true_scores(
 
 
 def impression_batches(
-    fields: Sequence[FieldInfo], parallel: Sequence[Sequence[int]] = (), seed: int = 0
+    fields: Sequence[FieldInfo], equally_long: Sequence[Sequence[int]] = (), seed: int = 0
 ) -> list[Arrays]:
     """Inputs of a ranking model's graph: ids evenly from each vocabulary, a tenth of the numbers missing.
 
-    Bags whose numbers stand together in `parallel` are equally long.
+    Bags whose numbers stand together in `equally_long` are equally long.
     """
     draw = np.random.default_rng(seed)
     categorical, numeric, bags = (of_kind(tuple(fields), *kinds) for kinds in KINDS)
@@ -126,7 +126,7 @@ def impression_batches(
         for n, owner in enumerate(_owner(fields, bag) for bag in bags):
             batch[f"bag_{n}"] = draw.integers(0, max(owner.size, 1), (rows, MOST_VALUES))
             batch[f"bag_lengths_{n}"] = draw.integers(0, MOST_VALUES + 1, rows)
-        for group in parallel:
+        for group in equally_long:
             batch |= {f"bag_lengths_{n}": batch[f"bag_lengths_{group[0]}"] for n in group}
         found.append(batch)
     return found

@@ -1,7 +1,7 @@
 """The graph of a ranking model: encoded impressions in, click probabilities out.
 
 Bags come padded, with their lengths; pooling them is written as a gather and a masked sum, which every runtime has, and
-so is attention to histories (`FieldEmbedding.padded`). Sequences that run in parallel share the letter of their length.
+so is attention to histories (`FieldEmbedding.padded`). Sequences that must be equally long share a letter.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def ranker_graph(model: RankingModule) -> Graph:
         names = ", ".join(field.name for field in numeric)
         inputs.append(Port("numeric", "float32", ("B", len(numeric)), f"{names}, transformed; NaN where missing"))
         example.append(torch.zeros(EXAMPLE_ROWS, len(numeric)))
-    first = {number: group[0] for group in model.embedding.parallel for number in group}
+    first = {number: group[0] for group in model.embedding.equally_long for number in group}
     for number, field in enumerate(bags):
         own = first.get(number, number)
         letter = f"L{own}"

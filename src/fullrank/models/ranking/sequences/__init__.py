@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
@@ -54,6 +54,10 @@ class SequenceSpec(Spec):
     value in the first is the target's."""
     most: int | None = Field(None, ge=1, le=MOST_LENGTH)
     """Events kept of those that the search finds, the newest; null keeps all."""
+
+    uneven: Literal["error", "newest"] = "error"
+    """Parallel sequences of which one has fewer events in a row: an error; or aligned at the newest event, where the
+    first of the group says how many there are, and what the others lack is missing."""
 
     @model_validator(mode="after")
     def _search_is_sound(self) -> SequenceSpec:

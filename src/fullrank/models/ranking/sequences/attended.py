@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fullrank.data.batch import Impressions
 from fullrank.models.ranking.fused import Found, flattened, inside_of
 from fullrank.models.ranking.sequences import TargetPooling
-from fullrank.models.ranking.sequences.parallel import Member, aligned
+from fullrank.models.ranking.sequences.parallel import Member
 
 
 class AttendedGroup(nn.Module):
@@ -27,11 +27,13 @@ class AttendedGroup(nn.Module):
     def forward(
         self, batch: Impressions, fields: Mapping[int, Tensor], tables: Sequence[Any], *, padded: bool = False
     ) -> Found:
-        """`fields` are the vectors of the categorical fields by place, `tables` the `FusedTable` of each member.
+        """Of a batch that a `SequenceReader` gave.
+
+        `fields` are the vectors of the categorical fields by place, `tables` the `FusedTable` of each member.
 
         `padded` computes the reference, which a graph can hold.
         """
-        bags = aligned([batch.bags[one.bag] for one in self.members], [one.name for one in self.members])
+        bags = [batch.bags[one.bag] for one in self.members]
         pairs = list(zip(self.members, tables, strict=True))
         target = torch.cat([fields[one.target] for one in self.members], 1)
         if padded:

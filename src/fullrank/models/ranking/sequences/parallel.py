@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from torch import nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Bag
 from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.vocabulary import MISSING
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,16 @@ def members(names: Iterable[str], fields: Sequence[FieldInfo]) -> list[Member]:
     return found
 
 
-def aligned(bags: Sequence[Bag], names: Sequence[str]) -> list[Bag]:
-    """Parallel bags, equally wide. Raises `UserError` where a row's lengths differ.
+def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", "newest"] = "error") -> list[Bag]:
+    """Parallel bags, equally wide and long (`SequenceSpec.uneven`). Raises `UserError` where it says so.
 
     A graph that is being exported has sizes without values: there they are of one letter, so they agree.
     """
-    if len(bags) == 1 or torch.compiler.is_exporting():
+    if len(bags) == 1:
+        return list(bags)
+    if uneven == "newest":
+        return [bags[0], *(_at_the_newest(bag, bags[0]) for bag in bags[1:])]
+    if torch.compiler.is_exporting():
         return list(bags)
     for name, bag in zip(names[1:], bags[1:], strict=True):
         differ = bag.lengths != bags[0].lengths
@@ -56,11 +63,19 @@ def aligned(bags: Sequence[Bag], names: Sequence[str]) -> list[Bag]:
             raise UserError(
                 f"{names[0]!r} has {int(bags[0].lengths[row])} events where {name!r} has {int(bag.lengths[row])} (row "
                 f"{row} of the batch), and the two are read event by event: give them the same max_length, and a value "
-                "for every event (missing ones are left out of a sequence)",
+                "for every event (missing ones are left out of a sequence), or set uneven=newest",
                 code="lengths-differ",
             )
     wide = min(bag.ids.shape[1] for bag in bags)  # padding alone can be wider
     return [Bag(bag.ids[:, :wide], bag.lengths) for bag in bags]
+
+
+def _at_the_newest(bag: Bag, first: Bag) -> Bag:
+    """As many events as `first` has, the newest beside the newest; what is not there is missing."""
+    at = torch.arange(first.ids.shape[1], device=bag.ids.device) + (bag.lengths - first.lengths)[:, None]
+    inside = (at >= 0) & (at < bag.lengths[:, None])
+    ids = nn.functional.pad(bag.ids, (0, 1))  # a bag may have no column
+    return Bag(torch.where(inside, ids.gather(1, torch.where(inside, at, 0)), MISSING), first.lengths)
 
 
 def in_parallel(groups: Iterable[Iterable[int]]) -> list[list[int]]:

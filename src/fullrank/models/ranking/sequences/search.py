@@ -24,20 +24,25 @@ from fullrank.models.ranking.sequences import SequenceSpec, require_targets
 from fullrank.models.ranking.sequences.parallel import Member, aligned, members
 
 
-class HardSearch:
-    """The search of a model: batches -> batches with shorter histories."""
+class SequenceReader:
+    """What a model reads of a batch: parallel sequences aligned, and the events that the hard search keeps.
 
-    def __init__(self, fields: Sequence[FieldInfo], spec: SequenceSpec):
+    Before anything is looked up, so that penalties and updates are of these events alone. Twice is as once.
+    """
+
+    def __init__(self, fields: Sequence[FieldInfo], spec: SequenceSpec, together: Sequence[Sequence[Member]]):
         require_targets("search", [name for group in spec.search for name in group], fields)
-        self.groups: list[list[Member]] = [members(group, fields) for group in spec.search]
-        self.most = spec.most
+        self.searched: list[list[Member]] = [members(group, fields) for group in spec.search]
+        self.together = [list(group) for group in together]
+        self.most, self.uneven = spec.most, spec.uneven
 
     def __call__(self, batch: Impressions) -> Impressions:
         bags = list(batch.bags)
-        for group in self.groups:
-            found = aligned([bags[one.bag] for one in group], [one.name for one in group])
-            target = batch.categorical[:, group[0].column]
-            for one, bag in zip(group, matching(found, target, self.most), strict=True):
+        for group in (*self.searched, *self.together):
+            found = aligned([bags[one.bag] for one in group], [one.name for one in group], self.uneven)
+            if group in self.searched:
+                found = matching(found, batch.categorical[:, group[0].column], self.most)
+            for one, bag in zip(group, found, strict=True):
                 bags[one.bag] = bag
         return replace(batch, bags=tuple(bags))
 
