@@ -38,9 +38,12 @@ from fullrank.training.ranking_data import ImpressionLoader
 ROWS = 1_000_000
 """Impressions generated, of which eight tenths train."""
 MATCHED = {name: f"fullrank.recipes.rankelastor:matched_{name}" for name in ("rankelastor", "rankmixer")}
-PAPER = {"rankelastor": [], "rankmixer": ["model.ranker.head=mlp"]}
-"""Settings that give the recipes one head. RankMixer's width is 32, the next that 16 tokens divide."""
-PLAIN = ("dcnv2", "rankelastor")
+HEAD = ("model.ranker.head=mlp", "model.ranker.tokeniser.hidden_norm=null")
+EQUATION_4 = ("model.ranker.feed_forward=glu", *HEAD)
+PAPER = {"rankelastor": EQUATION_4, "rankmixer": HEAD}
+"""Settings of the recipes: Eq. 4 and one head. RankMixer's width is 32, the next that 16 tokens divide."""
+PLAIN: dict[str, tuple[str, ...]] = {"dcnv2": (), "rankelastor": EQUATION_4}
+"""Recipes that have a plain twin, with the settings that it has."""
 TOLERANCE = 1e-3
 """Largest difference between the twins' losses in training; before the first step it is a thousandth of that."""
 
@@ -90,9 +93,9 @@ def check(plain: PlainOf = plain_of, products: type[LinearLayers] = LinearLayers
     """An epoch holds every training row; twins learn alike; the floor's products are those; the pair is matched."""
     with tempfile.TemporaryDirectory() as folder:
         store = prepared(3000, Path(folder) / "store")
-        for recipe in PLAIN:
+        for recipe, form in PLAIN.items():
             settings = ("model.embedding.l2=0", "model.embedding.std=0.3", "training.batch_size=500")
-            ours = Trainee(recipe, store, *settings)  # vectors so large that no part hides behind small values
+            ours = Trainee(recipe, store, *form, *settings)  # vectors so large that no part hides behind small values
             epoch = [ours.batches.batch(k) for k in range(ours.batches.steps_per_epoch)]
             rows = torch.cat([b.rows for b in epoch if b.rows is not None])
             require(sorted(rows.tolist()) == list(store.split("train")), "an epoch does not hold every row once")
@@ -136,8 +139,8 @@ def stepping(
 ) -> tuple[dict[str, list[float]], dict[str, Trainee]]:
     """Seconds of a step of each, in each round."""
     trainees = {"dcnv2": Trainee("dcnv2", store)}
-    for recipe in PLAIN:
-        trainees[f"{recipe} without l2"] = Trainee(recipe, store, "model.embedding.l2=0")
+    for recipe, form in PLAIN.items():
+        trainees[f"{recipe} without l2"] = Trainee(recipe, store, *form, "model.embedding.l2=0")
     trainees |= {f"matched {name}": Trainee(recipe, store) for name, recipe in MATCHED.items()}
     trainees |= {f"paper {name}": Trainee(name, store, *settings) for name, settings in PAPER.items()}
     actions: dict[str, Callable[[int], object]] = {name: one.step for name, one in trainees.items()}

@@ -1,15 +1,14 @@
 """``python -m benchmarks.peers``: SASRec of this library, RecTools and RePlay on one split, scored by one scorer.
 
 Every library trains at width 64, two layers, histories of 50, for the same wall time; then it lists ten unseen items
-for each test user. The table says seconds per epoch, accuracy, users a second and peak memory.
+for each test user. The table says seconds per epoch, accuracy, users a second and peak memory. With ``--task ranking``
+it is DCNv2 and FinalMLP of this library and FuxiCTR on frappe and ml-1m: AUC, LogLoss, seconds per epoch and memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,20 +18,30 @@ import numpy as np
 import polars as pl
 
 from benchmarks.data import beauty, tiny
-from benchmarks.harness import ROOT, Benchmark, Figures, Say, main, require, rounded
+from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
+from benchmarks.impressions import prepared
+from benchmarks.peers import ranking
 from benchmarks.peers.environments import HERE, python_of
 from benchmarks.peers.exchange import K, export, read_lists, score
+from benchmarks.peers.launch import launch
+from fullrank.core.errors import UserError
 
 LIBRARIES = ("ours", "rectools", "replay")
 SETTINGS: dict[str, Any] = {
-    "dim": 64, "layers": 2, "heads": 2, "max_length": 50, "dropout": 0.2, "lr": 1e-3, "rows": 128, "seed": 0,
+    "dim": 64, "layers": 2, "heads": 2, "max_length": 50, "dropout": 0.2, "lr": 1e-3, "rows": 128,
 }  # fmt: skip
 GRACE = 900
 """Seconds that a library may take beyond the budget, to read, compile and recommend."""
 
 
 def check() -> None:
-    """The scorer: lists with the target at a known place give known numbers; lists of seen items are noticed."""
+    """Both scorers."""
+    check_lists()
+    check_probabilities()
+
+
+def check_lists() -> None:
+    """Lists with the target at a known place give known numbers; lists of seen items are noticed."""
     store = tiny()
     asked = store.eval_set("test")
     users, targets = asked.users, asked.next_items
@@ -53,13 +62,37 @@ def check() -> None:
         require(bool(((back == ids) | (back == -1)).all()), "lists change on their way through Parquet")
 
 
+def check_probabilities() -> None:
+    """Probabilities that order all but one pair rightly give a known AUC, whatever the order of their rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = prepared(300, Path(folder) / "store")
+        labels = store.labels("test").astype(float)
+        given = 0.25 + 0.5 * labels
+        given[[labels.argmax(), labels.argmin()]] = 0.25, 0.5  # one positive below one negative, level with the others
+        pairs = labels.sum() * (len(labels) - labels.sum())
+        frame = pl.DataFrame({"row": np.arange(len(labels)), "probability": given})
+        frame.sample(fraction=1, shuffle=True, seed=0).write_parquet(f"{folder}/p")
+        found = ranking.score(store, ranking.read_probabilities(store, Path(folder) / "p"))
+    wrong = 1 + (len(labels) - labels.sum() - 1) / 2
+    require(abs(found["auc"] - (1 - wrong / pairs)) < 1e-9, "AUC is not the share of pairs in the right order")
+    likelihood = np.where(labels == 1, given, 1 - given)
+    require(abs(found["logloss"] + np.log(likelihood).mean()) < 1e-9, "LogLoss is not the mean of -log p")
+
+
 def measure(options: argparse.Namespace, say: Say) -> Figures:
-    store = beauty(options.data, say)
-    pythons = {name: python_of(name, say) for name in options.only}
+    known = LIBRARIES if options.task == "recommend" else ranking.LIBRARIES
+    libraries = options.only or known
+    if set(libraries) - set(known):
+        raise UserError(f"--task {options.task} compares {', '.join(known)}, not {', '.join(libraries)}")
     if options.install:
-        return {"environments": {name: str(path) for name, path in pythons.items()}}
+        return {"environments": {name: str(python_of(name, say)) for name in libraries}}
+    if options.task == "ranking":
+        most = {"epochs": options.epochs, "threads": options.threads, "seed": options.seed}
+        return ranking.compare(libraries, options.models, options.sets, most, say)
+    store = beauty(options.data, say)
+    pythons = {name: python_of(name, say) for name in libraries}
     settings = SETTINGS | {
-        "seconds": 60 * options.minutes, "epochs": options.epochs, "threads": options.threads,
+        "seconds": 60 * options.minutes, "epochs": options.epochs, "threads": options.threads, "seed": options.seed,
         "store": str(store.path.resolve()),
     }  # fmt: skip
     rows = []
@@ -75,23 +108,14 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
 
 def run(name: str, python: Path, folder: Path, store: Any, settings: dict[str, Any]) -> Figures:
     """One library's row; a library that fails gets a row that says how."""
-    out = folder / name
-    out.mkdir()
-    path = os.pathsep.join([str(ROOT / "src")] if name == "ours" else [])
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | ({"PYTHONPATH": path} if path else {})
-    environment["OMP_NUM_THREADS"] = str(settings["threads"])
-    command = [str(python), str(HERE / "runners" / f"run_{name}.py"), str(folder), str(out)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=out, timeout=settings["seconds"] + GRACE
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"library": name, "failed": f"still running {GRACE} s after its budget"}
-    if done.returncode:
-        return {"library": name, "failed": " | ".join(done.stderr.strip().splitlines()[-3:])}
-    timing = json.loads((out / "timing.json").read_text(encoding="utf-8"))
+    timing = launch(
+        name, name, python, folder, threads=settings["threads"], limit=settings["seconds"] + GRACE,
+        runners=HERE / "runners",
+    )  # fmt: skip
+    if "failed" in timing:
+        return timing
     timing["users_per_s"] = timing["users"] / timing["recommend_seconds"]
-    return rounded(timing | score(store, read_lists(store, out / "lists.parquet")))
+    return rounded(timing | score(store, read_lists(store, folder / name / "lists.parquet")))
 
 
 def ratios(rows: list[Figures]) -> Figures:
@@ -121,9 +145,18 @@ def shown(rows: list[Figures]) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, help="a prepared store (default: amazon-beauty from FULLRANK_DATA)")
-    parser.add_argument("--only", nargs="+", choices=LIBRARIES, default=list(LIBRARIES), help="libraries to run")
-    parser.add_argument("--minutes", type=float, default=5.0, help="wall time of each library's training (default 5)")
+    every = dict.fromkeys((*LIBRARIES, *ranking.LIBRARIES))
+    parser.add_argument("--task", choices=("recommend", "ranking"), default="recommend", help="what is compared")
+    parser.add_argument(
+        "--data", type=Path, help="recommend: a prepared store (default: amazon-beauty of FULLRANK_DATA)"
+    )
+    parser.add_argument("--models", nargs="+", choices=ranking.MODELS, default=ranking.MODELS, help="ranking: models")
+    parser.add_argument(
+        "--sets", nargs="+", choices=ranking.SETS, default=list(ranking.SETS), help="ranking: data sets"
+    )
+    parser.add_argument("--only", nargs="+", choices=every, help="libraries to run (default: all of the task)")
+    parser.add_argument("--minutes", type=float, default=5.0, help="recommend: wall time of each training (default 5)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all trainings (default 0)")
     parser.add_argument("--epochs", type=int, default=1000, help="most epochs, whatever time is left (default 1000)")
     parser.add_argument("--install", action="store_true", help="make the environments and stop")
 

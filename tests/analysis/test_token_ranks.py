@@ -137,6 +137,7 @@ def observed(kind: str, *settings: str) -> tuple[list[Row], list[Row], Any]:
 LAYERS = {
     "lr": [], "fm": ["embedding"], "dnn": ["embedding"], "dcnv2": ["embedding", "cross_0", "cross_1", "cross_2"],
     "xdeepfm": ["embedding", "cin_0", "cin_1"], "autoint": ["embedding", "attention_0", "attention_1", "attention_2"],
+    "finalmlp": ["embedding", "selected_0", "selected_1"],
     "rankmixer": ["embedding", "tokens", "mixing_0", "ffn_0", "mixing_1", "ffn_1"],
     "rankelastor": ["embedding", "tokens", "mixing_0", "ffn_0", "mixing_1", "ffn_1"],
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import importlib.util
 import json
 import sys
@@ -13,14 +15,20 @@ import polars as pl
 import pytest
 import torch
 
+import fullrank as fr
 from benchmarks.data import tiny
 from benchmarks.harness import Wrong
+from benchmarks.impressions import prepared
 from benchmarks.peers import __main__ as peers
-from benchmarks.peers import environments
+from benchmarks.peers import environments, ranking
 from benchmarks.peers.exchange import K, export, read_lists, score
 from benchmarks.retrieve import model_of
+from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
+from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation import Evaluation, evaluate
+from fullrank.experiment import Experiment
+from fullrank.inference.predict import predict_batch
 from fullrank.inference.rank import rank
 
 
@@ -162,7 +170,7 @@ def test_an_environment_is_made_again_when_its_pins_change(monkeypatch: pytest.M
     assert len(commands) == 6
 
 
-@pytest.mark.parametrize("name", ["rectools", "replay"])
+@pytest.mark.parametrize("name", ["rectools", "replay", "fuxictr"])
 def test_requirements_are_pinned_to_one_torch(name: str) -> None:
     lines = [x for x in environments.requirements(name).read_text().splitlines() if not x.startswith("#")]
     assert all("==" in line for line in lines) and environments.TORCH in lines
@@ -180,3 +188,109 @@ def test_a_part_of_an_epoch_is_scaled_up() -> None:
     clock.last, clock.batches, clock.epochs = 35.0, 25, [10.0, 22.0, 34.0]
     figures = clock.figures(10)
     assert figures["seconds_per_epoch"] == 12 and not figures["epoch_extrapolated"] and figures["epochs"] == 2.5
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> ImpressionStore:
+    return prepared(400, tmp_path / "impressions")
+
+
+def test_a_scorer_of_probabilities_that_is_wrong_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ranking.score
+    monkeypatch.setattr(ranking, "score", lambda store, p: right(store, np.roll(p, 1)))
+    with pytest.raises(Wrong, match="AUC"):
+        peers.check()
+    monkeypatch.setattr(ranking, "score", lambda store, p: right(store, p) | {"logloss": 0.5})
+    with pytest.raises(Wrong, match="LogLoss"):
+        peers.check()
+
+
+def test_rankers_get_the_splits_and_no_test_labels(shown: ImpressionStore, tmp_path: Path) -> None:
+    settings = ranking.settings_of("finalmlp", shown, {"epochs": 2, "threads": 1, "seed": 5})
+    ranking.export(shown, tmp_path, settings)
+    tables = {part: pl.read_parquet(tmp_path / f"{part}.parquet") for part in ranking.PARTS}
+    assert [("label" in table.columns) for table in tables.values()] == [True, True, False]
+    names = [field.name for field in shown.fields]
+    for part, table in tables.items():
+        batch = shown.batch(shown.split(part))
+        single = [field.name for field in shown.fields if field.kind == "categorical"]
+        assert np.array_equal(table.select(single).to_numpy(), batch.categorical.numpy())
+        assert table["genres"].to_list() == batch.bags[0].ids.tolist()
+        assert table.columns[: len(names)] == names
+    assert np.array_equal(tables["train"]["label"].to_numpy(), shown.labels("train"))
+    spec = Experiment.parse(json.loads((tmp_path / "settings.json").read_text())["experiment"])
+    assert (spec.seed, spec.training.max_epochs, spec.recipe) == (5, 2, "finalmlp-frappe")
+
+
+def test_scores_of_probabilities_are_those_of_evaluation(shown: ImpressionStore, tmp_path: Path) -> None:
+    run = fr.train("dnn", shown, tmp_path / "run", set=["training.max_epochs=1"], device="cpu", progress=False)
+    found = predict_batch(run.model(), shown.batch(shown.split("test")))
+    wanted = fr.evaluate(run, split="test", data=shown).metrics
+    assert ranking.score(shown, found) == pytest.approx({name: wanted[name] for name in ("auc", "logloss")})
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (pl.col("row") + 1, "one row for each"),
+        (pl.lit(0).alias("row"), "one row for each"),
+        (pl.col("probability") + 1, "outside 0 to 1"),
+        (pl.lit(float("nan")).alias("probability"), "or none"),
+    ],
+)
+def test_what_is_no_table_of_probabilities_is_refused(
+    shown: ImpressionStore, tmp_path: Path, fault: pl.Expr, named: str
+) -> None:
+    count = len(shown.split("test"))
+    table = pl.DataFrame({"row": np.arange(count), "probability": np.full(count, 0.5)})
+    table.with_columns(fault).write_parquet(tmp_path / "p")
+    with pytest.raises(Wrong, match=named):
+        ranking.read_probabilities(shown, tmp_path / "p")
+
+
+@pytest.mark.slow
+def test_our_ranker_runs_as_a_peer(shown: ImpressionStore, tmp_path: Path) -> None:
+    most = {"epochs": 1, "threads": 1, "seed": 0}
+    ranking.export(shown, tmp_path, ranking.settings_of("dcnv2", shown, most))
+    row = ranking.run("ours", Path(sys.executable), tmp_path, shown, most)
+    assert row["library"] == "fullrank" and row["epochs"] == 1 and 0 <= row["auc"] <= 1
+    assert 0 < row["seconds_per_epoch"] <= row["train_seconds"]
+
+
+def test_ratios_of_rankers() -> None:
+    alike = {"data": "frappe", "model": "dcnv2"}
+    ours = alike | {"library": "fullrank", "seconds_per_epoch": 2.0, "auc": 0.98, "logloss": 0.15}
+    theirs = alike | {"library": "fuxictr", "seconds_per_epoch": 5.0, "auc": 0.97, "logloss": 0.16}
+    other = theirs | {"model": "finalmlp"}
+    found = ranking.ratios([ours, theirs, other])
+    assert found == {
+        "fuxictr_epoch_over_ours_dcnv2_frappe": 2.5, "auc_above_fuxictr_dcnv2_frappe": 0.01,
+        "logloss_below_fuxictr_dcnv2_frappe": 0.01,
+    }  # fmt: skip
+    failed = alike | {"library": "fuxictr", "failed": "out of memory"}
+    assert ranking.ratios([ours, failed]) == {} and "out of memory" in ranking.shown([failed])
+
+
+def test_a_library_of_the_other_task_is_refused() -> None:
+    options = argparse.Namespace(task="ranking", only=["replay"], install=True)
+    with pytest.raises(UserError, match="compares ours, fuxictr, not replay"):
+        peers.measure(options, lambda text: None)
+
+
+def test_models_are_those_of_the_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(environments, "ZOO", tmp_path / "zoo")
+    monkeypatch.setattr(environments, "MODELS", {"M": hashlib.sha256(b"class M: ...").hexdigest()})
+    monkeypatch.setenv("FULLRANK_FUXICTR", str(tmp_path))
+    with pytest.raises(UserError, match="FULLRANK_FUXICTR"):
+        environments.fetch_models(lambda text: None)
+    file = tmp_path / "model_zoo" / "M" / "src" / "M.py"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"class N: ...")
+    with pytest.raises(UserError, match="not the file of commit"):
+        environments.fetch_models(lambda text: None)
+    file.write_bytes(b"class M: ...")
+    environments.fetch_models(lambda text: None)
+    monkeypatch.delenv("FULLRANK_FUXICTR")
+    monkeypatch.setattr(environments, "_downloaded", lambda url: pytest.fail("fetched twice"))
+    environments.fetch_models(lambda text: None)
+    assert (tmp_path / "zoo" / "M.py").read_bytes() == b"class M: ..."

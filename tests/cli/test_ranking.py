@@ -99,7 +99,14 @@ def test_diagnose(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_pa
         found["impressions"] == 60 and found["seed"] == 1 and len(rows.read_text().splitlines()) == len(found["rows"])
     )
     said = call("diagnose", clicks / "rankelastor", "--impressions", 60, "--out", rows)
-    for word in ("60 impressions of the test split", "mixing_0", "stable", "gain", "left out: rank_theorems"):
+    for word in (
+        "60 impressions of the test split",
+        "mixing_0",
+        "stable",
+        "gain",
+        "left out: rank_theorems",
+        "directions that pass",
+    ):
         assert word in " ".join(said.out.split())
     assert (
         max(len(line) for line in said.out.splitlines() if str(tmp_path) not in line and str(clicks) not in line) <= 80

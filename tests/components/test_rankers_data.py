@@ -46,7 +46,7 @@ def test_unknown_and_missing_values_have_vectors_of_their_own(pair: Pair) -> Non
         ids[:, 1] = special
         before = made.output(replace(batch, categorical=ids)).logits
         with torch.no_grad():
-            for table in made.embedding._all_tables():
+            for table in [one for one in made.embedding._all_tables() if "item" in one.starts]:
                 table.table[table.starts["item"] + 2 :][: 9 - 2].add_(0.0)
                 table.table[table.starts["item"] + special] += 0.5
         after = made.output(replace(batch, categorical=ids)).logits

@@ -78,7 +78,7 @@ def carried(one: RankingModule, two: RankingModule, symmetric: bool) -> None:
     for label, value in new.items():
         if label in tables[0]:
             for field in FIELDS:
-                if field.kind != "numeric":
+                if field.name in tables[0][label].starts:
                     owner = next(f for f in FIELDS if f.name == (field.shares or field.name))
                     here, there = (side[label].starts[field.name] for side in (tables[1], tables[0]))
                     value[here : here + owner.size] = old[label][there : there + owner.size]

@@ -23,16 +23,18 @@ def trace(spec: Spec) -> tuple[Any, ...] | None:
     """What can be seen of a spec: the shapes of its parameters, starting values, an output, and one in training."""
     try:
         torch.manual_seed(0)
-        ranker = shaken(spec.build(FIELDS, DIM))
+        ranker = spec.build(FIELDS, DIM)
     except UserError:
         return None
+    start = tuple(p.double().norm().item() for p in ranker.parameters())
+    shaken(ranker)
     x = tokens(spec)
     out = [ranker.eval()(x).logits]
     torch.manual_seed(0)
     trained = ranker.train()(x)
     out += [trained.logits, *trained.aux.values()]
     shapes = [(label, tuple(p.shape)) for label, p in ranker.named_parameters()]
-    return shapes, *(tuple(o.flatten().tolist()) for o in out)
+    return shapes, start, *(tuple(o.flatten().tolist()) for o in out)
 
 
 def check_effects(spec: Spec) -> None:

@@ -54,6 +54,11 @@ def prepared(tmp_path: Path, frame: Any = FRAME, **schema: Any) -> fr.Impression
         ("fields: [{kind: numeric, name: a, buckets: 5}]", ("setting-without-effect", "buckets", "transform=standard")),
         ("fields: [{kind: bag, name: a, shares: itm}, item]", ("unknown-categorical-field", "itm", "'item'")),
         ("fields: [{kind: bag, name: a, shares: b, min_count: 3}, b]", ("setting-without-effect", "'b'", "min_count")),
+        ("fields: [{kind: bag, name: a, extends: true}]", ("setting-without-effect", "'a'", "extends", "shares")),
+        (
+            "fields: [{kind: bag, name: a, shares: b, extends: true}, {name: b, hash_buckets: 9}]",
+            ("setting-without-effect", "'a'", "extends", "'b'"),
+        ),
         ("fields: [a]\nsplit: temporal", ("split-needs-times", "temporal", "time")),
         ("fields: [a]\nsplit: tmporal", ("unknown-split", "tmporal", "'temporal'")),
         ("fields: [a]\ntime_unit: ms", ("setting-without-effect", "time_unit")),

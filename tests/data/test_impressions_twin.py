@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fullrank.core.random import uniform_of_rows
+from fullrank.core.spec import spec_tree
 from fullrank.data import frames
 from fullrank.data.impressions import prepare as prepare_impressions
 from fullrank.data.impressions.fields import Schema
@@ -80,7 +81,7 @@ def frame_of(rows: list[Row]) -> pl.DataFrame:
 class Twin:
     """What a store should hold, one row at a time."""
 
-    def __init__(self, rows: list[Row]):
+    def __init__(self, rows: list[Row], extends: bool = False):
         order = sorted(range(len(rows)), key=lambda at: (rows[at]["time"], at))
         cuts = [int(len(rows) * share + 1e-6) for share in (0.8, 0.9)]
         part = [0] * len(rows)
@@ -90,7 +91,8 @@ class Twin:
         self.sizes = [part.count(number) for number in range(3)]
         train = [rows[at] for at in range(len(rows)) if part[at] == 0]
         self.user = self._vocabulary((row["user"] for row in train), 1)
-        self.item = self._vocabulary((row["item"] for row in train), 2)
+        read = (value for row in train for value in self.read(row)) if extends else ()
+        self.item = self._vocabulary((row["item"] for row in train), 2, read)
         self.tags = self._vocabulary((tag for row in train for tag in self.split(row["tags"])), 2)
         prices = [row["price"] for row in train if row["price"] is not None and not math.isnan(row["price"])]
         self.mean = sum(prices) / len(prices)
@@ -100,14 +102,21 @@ class Twin:
         self.groups = sorted({row["user"] for row in rows})
 
     @staticmethod
-    def _vocabulary(values: Any, least: int) -> dict[Any, int]:
-        counts = Counter(value for value in values if value not in (None, ""))
-        kept = sorted((value for value in counts if counts[value] >= least), key=lambda value: (-counts[value], value))
+    def _vocabulary(values: Any, least: int, more: Any = ()) -> dict[Any, int]:
+        counts: Counter[Any] = Counter()
+        for column in (values, more):  # often enough in one of them
+            found = Counter(value for value in column if value not in (None, ""))
+            counts.update({value: count for value, count in found.items() if count >= least})
+        kept = sorted(counts, key=lambda value: (-counts[value], value))
         return {value: number + 2 for number, value in enumerate(kept)}
 
     @staticmethod
     def split(text: str | None) -> list[str]:
         return [part.strip() for part in (text or "").split("|") if part.strip()][:3]
+
+    @staticmethod
+    def read(row: Row) -> list[str]:
+        return [value for value in row["history"] or [] if value is not None][-2:]
 
     def categorical(self, row: Row) -> list[int]:
         device = 0 if row["device"] in (None, "") else 2 + hash_bucket(row["device"], 3)
@@ -120,16 +129,15 @@ class Twin:
         return [(price - self.mean) / self.deviation, math.copysign(math.log1p(abs(clicks)), clicks), raw]
 
     def bags(self, row: Row) -> list[list[int]]:
-        history = [value for value in row["history"] or [] if value is not None][-2:]
         return [
             [self.tags.get(tag, 1) for tag in self.split(row["tags"])],
-            [self.item.get(value, 1) for value in history],
+            [self.item.get(value, 1) for value in self.read(row)],
             [2 + hash_bucket(str(value), 2) for value in row["colours"]],
         ]
 
 
-def check(store: ImpressionStore, rows: list[Row]) -> None:
-    twin = Twin(rows)
+def check(store: ImpressionStore, rows: list[Row], extends: bool = False) -> None:
+    twin = Twin(rows, extends)
     assert [len(store.split(name)) for name in ("train", "validation", "test")] == twin.sizes
     chosen = np.random.default_rng(0).permutation(len(rows))
     batch = store.batch(chosen)
@@ -163,6 +171,23 @@ def test_the_store_is_that_of_the_twin(tmp_path: Path, monkeypatch: pytest.Monke
     check(store, given)
     assert [field.name for field in store.fields] == [field.name for field in Schema.parse(SCHEMA).fields]
     assert [field.kind for field in store.fields].count("categorical") == 4
+
+
+@pytest.mark.parametrize("chunk", [1 << 17, 7])
+def test_a_sequence_that_extends_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(frames, "CHUNK", chunk)
+    given = table(211, seed=3)
+    assert all(row["item"] != "unseen" for row in given)
+    fields = [field | {"extends": True} if "shares" in field else field for field in SCHEMA["fields"]]
+    schema = SCHEMA | {"fields": fields}
+    store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=schema)
+    check(store, given, extends=True)
+    plain = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "plain", schema=SCHEMA)
+    assert plain.fingerprint != store.fingerprint
+    assert "extends" not in str(spec_tree(plain.schema)), (
+        "stores without it keep the fingerprint that they had before it"
+    )
+    assert "unseen" in store.vocabulary("item") and store.fields[7].size == store.fields[2].size
 
 
 def test_the_random_split_is_a_function_of_the_row(tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ from fullrank.data.sources.yelp import Yelp
 from refusals import refused
 
 EVENTS = ["amazon", "gowalla", "movielens", "planted", "retailrocket", "steam", "yelp"]
-CLICKS = ["avazu", "criteo", "frappe", "movielens_ctr", "planted_clicks"]
+CLICKS = [
+    "amazonelectronics", "avazu", "criteo", "frappe", "kuaivideo", "movielens_ctr", "planted_clicks",
+    "planted_sequences", "taobaoad",
+]  # fmt: skip
 KINDS = sorted(EVENTS + CLICKS)
 
 

@@ -13,6 +13,8 @@ SEQUENCES = (
 SIZED = "model.embedding.dim=6"
 DEEP = (SIZED, "model.ranker.deep.hidden=[12]")
 CLICKS = ("training.max_epochs=5", "training.batch_size=140", "training.patience=null", "evaluation.bootstrap=20")
+TOKENS = (SIZED, "model.ranker.tokens=4", "model.ranker.tokeniser.hidden_norm=null")
+"""With head and feed-forward, what the baseline's recipes of the pair have; today's have others."""
 CODED = (*BLOCKS, "model.items.codes=codes")
 REASONING = (*BLOCKS, "training.batch_size=280")
 """Each prefix is a row of its own, of which there are more."""
@@ -73,9 +75,12 @@ RANKING: dict[str, Family] = {
     "dcnv2, sparse": Family("dcnv2", (*DEEP, "model.embedding.update=rowwise_adagrad"), clicks=True),
     "xdeepfm": Family("xdeepfm", (*DEEP, "model.ranker.cin=[4,5]"), clicks=True),
     "autoint": Family("autoint", (SIZED, "model.ranker.layers=2", "model.ranker.width=8"), clicks=True),
-    "rankmixer": Family("rankmixer", (SIZED, "model.ranker.tokens=4", "model.ranker.width=8"), clicks=True),
+    "rankmixer": Family("rankmixer", (*TOKENS, "model.ranker.width=8", "model.ranker.head=mean"), clicks=True),
     "rankelastor": Family(
-        "rankelastor", (SIZED, "model.ranker.tokens=4", "model.ranker.width=6"), clicks=True, diagnose=True
+        "rankelastor",
+        (*TOKENS, "model.ranker.width=6", "model.ranker.head=mlp", "model.ranker.feed_forward=glu"),
+        clicks=True,
+        diagnose=True,
     ),
 }
 FAMILIES = RETRIEVAL | RANKING

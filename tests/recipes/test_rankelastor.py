@@ -51,6 +51,29 @@ def test_the_pair_differs_in_mixing_ffn_and_width_alone() -> None:
     assert one == other
 
 
+def test_the_recipes_of_the_pair_differ_in_mixing_ffn_and_width_alone() -> None:
+    one, other = (find_experiment(name).dump() for name in ("rankelastor", "rankmixer"))
+    for tree in (one, other):
+        del tree["recipe"]
+        for key in ("kind", "width", "mixing", "feed_forward"):
+            del tree["model"]["ranker"][key]
+    assert one == other and one["model"]["ranker"]["head"] == "flatten"
+
+
+def test_the_authors_block_and_equation_4() -> None:
+    """One is the recipe, the other its FFN alone without what the code adds."""
+    recipe, letter = find_experiment("rankelastor").dump(), recipes.equation_4().dump()
+    added = {"inner_skip", "outer_skip", "closing", "norm"}
+    (ours, theirs) = (tree["model"]["ranker"].pop("feed_forward") for tree in (recipe, letter))
+    assert all(ours[name] and not theirs[name] for name in added)
+    assert {k: v for k, v in ours.items() if k not in added} == {k: v for k, v in theirs.items() if k not in added}
+    assert recipe.pop("recipe") != letter.pop("recipe") and recipe == letter
+    for made in (recipes.equation_4(), recipes.deep(), recipes.ml1m(), recipes.frappe()):
+        assert Experiment.from_text(made.to_yaml()) == made
+    deep = recipes.deep()
+    assert deep.model.ranker.initial == "identity" and deep.training.warmup > 0  # type: ignore[attr-defined]
+
+
 def test_rungs_rise_and_meet_their_twins() -> None:
     cells = {cell.name: cell for cell in Grid.read(GRID).expand()}
     sizes = {

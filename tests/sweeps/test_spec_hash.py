@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fullrank.core.spec import Spec, later
+from fullrank.core.spec import Spec, later, spec_tree
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.jobs import ADDED, Job, spec_tree, tree_hash
+from fullrank.sweeps.jobs import ADDED, Job, tree_hash
 from fullrank.sweeps.records import is_row_of
 
 

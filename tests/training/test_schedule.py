@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fullrank.experiment import Training
-from fullrank.training.schedule import lr_factor
+from fullrank.training.schedule import lr_factor, plateau_factor
 
 
 def curve(total: int, **settings: object) -> list[float]:
@@ -15,6 +15,12 @@ def curve(total: int, **settings: object) -> list[float]:
 
 def test_constant_after_warmup() -> None:
     assert curve(10, warmup=0.3) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1, 1])
+
+
+def test_plateau_warms_up_and_is_cut_by_validations_alone() -> None:
+    training = Training(schedule="plateau", warmup=0.3, lr=1e-3)
+    assert curve(10, schedule="plateau", warmup=0.3) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1, 1])
+    assert [plateau_factor(training, cuts) for cuts in range(5)] == pytest.approx([1, 0.1, 0.01, 1e-3, 1e-3])
 
 
 def test_linear_falls_to_nothing() -> None:

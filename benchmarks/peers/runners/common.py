@@ -49,8 +49,9 @@ class Clock:
         }
 
 
-def finish(out: Path, timing: dict[str, Any], lists: Any) -> None:
-    """Writes lists.parquet (a DataFrame of user_id, item_id, rank) and timing.json with this process's peak memory."""
-    lists.to_parquet(out / "lists.parquet", index=False)
+def finish(out: Path, timing: dict[str, Any], table: Any, name: str = "lists") -> None:
+    """Writes the DataFrame that is scored (lists: user_id, item_id, rank; probabilities: row, probability), and
+    timing.json with this process's peak memory."""
+    table.to_parquet(out / f"{name}.parquet", index=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     (out / "timing.json").write_text(json.dumps(timing | {"peak_rss_mb": peak}), encoding="utf-8")

@@ -39,7 +39,7 @@ ORDER: Mapping[Problem, Sequence[str]] = {
         "norms", "ablation", "robustness", "shortcut", "latent_attention", "case", "step_curve", "oracle_step",
         "gate_gain",
     ),
-    "ranking": ("token_ranks", "rank_theorems"),
+    "ranking": ("token_ranks", "rank_theorems", "jacobian"),
 }  # fmt: skip
 """Order of the rows: these first, then the diagnostics that are not named here, by name."""
 PASS = 0.4

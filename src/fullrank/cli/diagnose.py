@@ -30,6 +30,10 @@ TRANSPOSE = (
     "Theorem 2.1: stable rank behind block transpose, its two bounds, and what they assume: overlap near 0 and "
     "coherence near 1; within: share of impressions between the bounds."
 )
+JACOBIAN = (
+    "Jacobian of the last block's output by the tokens, at a few impressions: directions that pass (entropy rank), of "
+    "how many, and singular values."
+)
 
 
 def add(app: typer.Typer) -> None:
@@ -208,7 +212,7 @@ def _largest(found: Diagnosis, layer: int, name: str, label: str) -> float | Non
 
 
 def _print_ranking(output: Output, found: Diagnosis) -> None:
-    for headers, rows, said in (_trajectory(found), _feed_forwards(found), _transposes(found)):
+    for headers, rows, said in (_trajectory(found), _feed_forwards(found), _transposes(found), _jacobian(found)):
         if rows:
             output.table(headers, rows)
             output.say(said)
@@ -237,6 +241,12 @@ def _feed_forwards(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], 
 def _transposes(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
     names = ("rank", "lower", "upper", "within", "overlap", "coherence")
     return ("mixing", *names), _by_layer(found, "transpose", names), TRANSPOSE
+
+
+def _jacobian(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
+    names = ("entropy_rank", "directions", "largest", "median")
+    values = {one["name"]: one["value"] for one in found.of("jacobian")}
+    return ("pass", "of", "largest", "median"), [[values[name] for name in names]] if values else [], JACOBIAN
 
 
 def _by_layer(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[Any]]:

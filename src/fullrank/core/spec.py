@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import yaml
@@ -116,11 +117,43 @@ def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:
     """The `Field` of a setting that joins a Spec after sweeps with it were recorded.
 
     `before` (left out: the default) is the value with which everything is as it was without the setting. The hash of a
-    spec leaves the setting out while it stands there (`sweeps.jobs.spec_tree`), so recorded rows still count as run.
+    spec leaves the setting out while it stands there (`spec_tree`), so recorded rows still count as run.
     """
     # as a dump has it: a tuple is a list there, a Spec a mapping
     plain = TypeAdapter(Any).dump_python(default if before is ... else before, mode="json")
     return Field(default, json_schema_extra={BEFORE: plain}, **limits)
+
+
+def spec_tree(spec: Spec, without: Mapping[tuple[str, str], Any] | None = None) -> Any:
+    """A spec as its hash sees it: plain data in which fields of `later` are left out at their old value.
+
+    `without` names further fields, (kind, field) -> old value, that must stand there and are left out: the spec as it
+    was before they existed. None where one of them stands elsewhere, for then there was no such spec.
+    """
+    try:
+        return _without(spec, spec.dump(), without or {})
+    except LookupError:
+        return None
+
+
+def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_without(one, plain, without) for one, plain in zip(value, dumped, strict=True)]
+    if isinstance(value, Mapping):  # a dump keeps the order of a mapping, and has its keys as text
+        inside = zip(dumped, value.values(), dumped.values(), strict=True)
+        return {key: _without(one, plain, without) for key, one, plain in inside}
+    if not isinstance(value, Spec):
+        return dumped
+    tree = {}
+    for name, about in type(value).model_fields.items():
+        inner, key = _without(getattr(value, name), dumped[name], without), (type(value).kind_of(), name)
+        if key in without and inner != without[key]:
+            raise LookupError(name)
+        extra = about.json_schema_extra
+        at_old_value = isinstance(extra, dict) and BEFORE in extra and dumped[name] == extra[BEFORE]
+        if key not in without and not at_old_value:
+            tree[name] = inner
+    return tree
 
 
 def error_sentence(error: ValidationError) -> str:

@@ -6,17 +6,20 @@ xDeepFM, AutoInt and DNN (Table 2: by about .001 on Criteo and Avazu); each of t
 Commands: ``fullrank train rankelastor --data data/ctr --out runs/rankelastor``, or any function below as ``fullrank
 train fullrank.recipes.rankelastor:ml1m``. `ml1m` and `frappe` are of CPU size. `criteo_x1` and `avazu_x4` fix the
 paper's sizes and training (100 epochs at most, a tenth of the rate at each epoch without gain, stop after two); they
-want a GPU. `mixing_*` are Table 3: mixing (full or block transpose) times FFN (glu or gelu), all else equal.
-`matched_*` have equally many dense parameters, `ladder_*` are the lowest common rung of the ladders of Figures 7 and 8.
-Cost: an epoch of RankElastor takes about 90 s of one core on ml-1m and 20 s on frappe, of RankMixer 40 s and 9 s.
-Numbers: results/rankelastor/, docs/log.md. Tuned alike, it is ahead of RankMixer on both and behind DCNv2 on ml-1m.
+want a GPU. These have the block of the authors' code, `equation_4` has the paper's formula. `mixing_*` are Table 3:
+mixing (full or block transpose) times FFN (glu or gelu), all else equal. `matched_*` have equally many dense
+parameters, `ladder_*` are the lowest common rung of the ladders of Figures 7 and 8, `deep` has 16 blocks that start
+near the identity. Cost: with Eq. 4 an epoch of RankElastor takes about 90 s of one core on ml-1m and 20 s on frappe,
+of RankMixer 40 s and 9 s. Numbers: results/rankelastor/, docs/log.md, all of Eq. 4: tuned alike, it is ahead of
+RankMixer on both and behind DCNv2 on ml-1m.
 
-Differs: the ablation shares RankElastor's head, and T = 16 tokens of width 32, which block transpose can divide, where
-the paper's shapes (15, 26) and (16, 24) cannot be transposed. With the paper's hidden widths (r = 3 against D) a block
-of RankElastor has (T^2 + 10 T) D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where RankMixer is three
-times as wide. So the pair and the ladders have T = 8 and share a head whose weights hardly count (`flatten`). The
-paper's ladder of width widens the FFNs alone; ours of that name widens the tokens, and the paper's is `hidden`. The
-paper stops by validation loss, the code by AUC (Criteo) or AUC - LogLoss (Avazu): ours is the code's.
+Differs: `mixing_*`, `matched_*` and `ladder_*` have Eq. 4 behind a norm (`feed_forward=glu`), as they were run and as
+their weights are counted. The ablation shares one head, and T = 16 tokens of width 32, which block transpose can
+divide, where the paper's shapes (15, 26) and (16, 24) cannot be transposed. With the paper's hidden widths (r = 3
+against D) a block of RankElastor has (T^2 + 10 T) D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where
+RankMixer is three times as wide. So the pair and the ladders have T = 8 and share a head whose weights hardly count
+(`flatten`). The paper's ladder of width widens the FFNs alone; ours of that name widens the tokens, and the paper's is
+`hidden`. The paper stops by validation loss, the code by AUC (Criteo) or AUC - LogLoss (Avazu): ours is the code's.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from pydantic import JsonValue
 
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking import RankerSpec
-from fullrank.models.ranking.blocks import Tokeniser
+from fullrank.models.ranking.blocks import Heads, Tokeniser
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.feed_forwards import FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
@@ -46,25 +49,50 @@ SMALL = Training(
 """What the small recipes share: FuxiCTR's training, 20 epochs at most."""
 TOKENS = Tokeniser(hidden=64, dropout=0.0)
 """Their tokeniser; the code's 500 hidden units with dropout, for every token, cost more than all the rest on a CPU."""
+NORMED = TOKENS.override("hidden_norm=true")
+"""The same with the norm of the code's best configurations, of the recipes `rankelastor` and `rankmixer`."""
+HEAD: Heads = "flatten"
+"""The head of both: one linear layer on all tokens. The code's `mlp` (on both sides too) has 2 T^2 D^2 weights, as many
+as the full mixings of two blocks, and more on RankMixer's side, whose tokens are wider: a table would compare heads."""
 
 
 class RankElastorRecipe(RecipeSpec):
-    """Full mixing and gated per-token FFNs at CPU size."""
+    """Full mixing and gated per-token FFNs at CPU size, in the blocks of the authors' code."""
 
     kind: Literal["rankelastor"] = "rankelastor"
 
     def build(self) -> Experiment:
-        return _experiment("rankelastor", RankElastor(tokeniser=TOKENS))
+        return _experiment("rankelastor", RankElastor(tokeniser=NORMED, head=HEAD))
+
+
+def equation_4() -> Experiment:
+    """The recipe with Eq. 4 to the letter as its FFN.
+
+    In `model.ranker.feed_forward` the switches inner_skip, outer_skip, closing and norm are off, and hidden is empty;
+    the biases, which the paper omits "for clarity", are on. All else is the recipe's. What results/ call rankelastor up
+    to 2026-11-22 has the norm too (`feed_forward=glu`), the head `mlp`, and no hidden norm in the tokeniser.
+    """
+    ranker = RankElastor(tokeniser=NORMED, head=HEAD, feed_forward=Glu(norm=False))
+    return _experiment("rankelastor-equation_4", ranker)
+
+
+def deep() -> Experiment:
+    """16 blocks of the ladders' width that pass what they are given at the start, with a warm-up.
+
+    The paper's ladders end at 4 blocks on Criteo and 5 on Avazu.
+    """
+    settings = ("model.ranker.blocks=16", "model.ranker.initial=identity", "training.warmup=0.02")
+    return ladder_rankelastor().override("recipe=rankelastor-deep", *settings)
 
 
 def ml1m() -> Experiment:
     """MovieLens-1M, clicks are ratings of at least 4, split by time."""
-    return _experiment("rankelastor-ml1m", RankElastor(tokeniser=TOKENS))
+    return _experiment("rankelastor-ml1m", RankElastor(tokeniser=NORMED, head=HEAD))
 
 
 def frappe() -> Experiment:
     """Frappe: use of apps in ten contexts, two sampled negatives for each event."""
-    return _experiment("rankelastor-frappe", RankElastor(tokeniser=TOKENS))
+    return _experiment("rankelastor-frappe", RankElastor(tokeniser=NORMED, head=HEAD))
 
 
 def criteo_x1() -> Experiment:
@@ -112,7 +140,7 @@ def matched_rankmixer() -> Experiment:
 
 def ladder_rankelastor() -> Experiment:
     """What the ladders change: 8 tokens of width 16, 2 blocks; 79 thousand dense parameters on ml-1m."""
-    ranker = RankElastor(tokens=8, width=16, head="flatten", tokeniser=TOKENS)
+    ranker = RankElastor(tokens=8, width=16, head="flatten", tokeniser=TOKENS, feed_forward=Glu())
     return _experiment("ladder_rankelastor", ranker)
 
 

@@ -17,7 +17,7 @@ from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
 from fullrank.core.errors import UserError, brief
 from fullrank.core.overrides import read_setting
 from fullrank.core.registry import kinds
-from fullrank.core.spec import BEFORE, Spec
+from fullrank.core.spec import Spec, spec_tree
 from fullrank.evaluation.spec import Evaluation, RankingEvaluation
 from fullrank.experiment import Experiment, find_experiment
 
@@ -228,38 +228,6 @@ def check_distinct_folders(jobs: Iterable[Job]) -> None:
                 f"two cells share the run folder {job.folder!r}; give each cell its own name", code="same-run-folder"
             )
         seen.add(job.folder.lower())
-
-
-def spec_tree(spec: Spec, without: Mapping[tuple[str, str], Any] | None = None) -> Any:
-    """A spec as its hash sees it: plain data in which fields of `core.spec.later` are left out at their old value.
-
-    `without` names further fields, (kind, field) -> old value, that must stand there and are left out: the spec as it
-    was before they existed. None where one of them stands elsewhere, for then there was no such spec.
-    """
-    try:
-        return _without(spec, spec.dump(), without or {})
-    except LookupError:
-        return None
-
-
-def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) -> Any:
-    if isinstance(value, list | tuple):
-        return [_without(one, plain, without) for one, plain in zip(value, dumped, strict=True)]
-    if isinstance(value, Mapping):  # a dump keeps the order of a mapping, and has its keys as text
-        inside = zip(dumped, value.values(), dumped.values(), strict=True)
-        return {key: _without(one, plain, without) for key, one, plain in inside}
-    if not isinstance(value, Spec):
-        return dumped
-    tree = {}
-    for name, about in type(value).model_fields.items():
-        inner, key = _without(getattr(value, name), dumped[name], without), (type(value).kind_of(), name)
-        if key in without and inner != without[key]:
-            raise LookupError(name)
-        extra = about.json_schema_extra
-        at_old_value = isinstance(extra, dict) and BEFORE in extra and dumped[name] == extra[BEFORE]
-        if key not in without and not at_old_value:
-            tree[name] = inner
-    return tree
 
 
 def tree_hash(tree: Any) -> str:

@@ -29,6 +29,7 @@ FIELDS = (
 SMALL: dict[str, tuple[str, ...]] = {
     "dnn": ("deep.hidden=[5]",), "dcnv2": ("deep.hidden=[5]", "crosses=2"), "xdeepfm": ("deep.hidden=[5]", "cin=[3,5]"),
     "autoint": ("layers=2", "width=8", "deep.hidden=[5]"),
+    "finalmlp": ("first.hidden=[6]", "second.hidden=[4]", "heads=2", "gate_hidden=[5]", "first_context=[user]"),
     "rankmixer": ("tokens=4", "width=12", "blocks=1", "tokeniser.hidden=5"),
     "rankelastor": ("tokens=4", "width=6", "blocks=1", "tokeniser.hidden=5", "feed_forward.expansion=1.5"),
 }  # fmt: skip
@@ -54,6 +55,9 @@ def extra(base: Spec) -> list[Spec]:
     """Pairs of settings that go together only."""
     if base.kind_of() == "dcnv2":
         return [base.override("rank=3"), base.override("rank=3", "experts=2"), base.override("rank=2", "experts=1")]
+    if base.kind_of() == "finalmlp":
+        contexts = ("first_context=[]", "second_context=[genres, item]", "first_context=[item, user]", "gate_hidden=[]")
+        return [base.override("gates=false", "first_context=[]", "gate_hidden=[64]"), *map(base.override, contexts)]
     if "mixing" not in type(base).model_fields:
         return []
     kinds = ("mixing=full", "mixing=block_transpose", "feed_forward=glu", "feed_forward=gelu", "feed_forward=experts")
@@ -63,6 +67,8 @@ def extra(base: Spec) -> list[Spec]:
     glu = ("bias=false", "inner_skip=true", "outer_skip=true", "norm=false")
     found += [base.override("feed_forward=glu", f"feed_forward.{one}") for one in glu]
     found += [base.override("feed_forward=gelu", "feed_forward.hidden=[3, 5]")]
+    stacked = ("feed_forward=glu", "feed_forward.closing=true", "feed_forward.hidden=[5, 3]", "feed_forward.bias=false")
+    found += [base.override(*stacked), base.override("head=mlp", "head_dropout=0.3", "head_batch_norm=true")]
     return found + [base.override("mixing=full", f"mixing.{one}") for one in ("norm=post", "factor=2")]
 
 
@@ -71,17 +77,18 @@ def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: torch.device 
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, len(FIELDS), DIM, generator=draw)
     linear = torch.randn(rows, generator=draw).to(device) if "linear" in spec.reads else None
+    contexts = tuple(torch.randn(rows, len(names), DIM, generator=draw).to(device) for names in spec.contexts)
     events = None
     if spec.reads_events:
         sequences = sum(field.kind == "sequence" for field in FIELDS)
         events = torch.randn(rows, sequences * spec.reads_events, DIM, generator=draw).to(device)
-    return FieldTokens(x.to(device), linear, events=events)
+    return FieldTokens(x.to(device), linear, contexts=contexts, events=events)
 
 
 def row(x: FieldTokens, at: int) -> FieldTokens:
     """One row alone."""
     parts: dict[str, Any] = {key: v[at : at + 1] for key, v in vars(x).items() if isinstance(v, torch.Tensor)}
-    return replace(x, **parts)
+    return replace(x, contexts=tuple(part[at : at + 1] for part in x.contexts), **parts)
 
 
 def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
@@ -116,11 +123,14 @@ def check_cost(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu"
 def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
     """Every parameter and every input gets a gradient."""
     x = tokens(spec, rows=40, device=device)
-    parts = {key: value.requires_grad_() for key, value in vars(x).items() if isinstance(value, torch.Tensor)}
+    parts = {key: value for key, value in vars(x).items() if isinstance(value, torch.Tensor)}
+    contexts = {f"context {n}": part for n, part in enumerate(x.contexts) if part.shape[1]}
+    for part in [*parts.values(), *contexts.values()]:
+        part.requires_grad_()
     out = ranker.train()(x)
     (out.logits.pow(3).sum() + sum(out.aux.values())).backward()
     read = {key: part for key, part in parts.items() if key in (*spec.reads, "events")}
-    for label, parameter in [*ranker.named_parameters(), *read.items()]:
+    for label, parameter in [*ranker.named_parameters(), *read.items(), *contexts.items()]:
         assert parameter.grad is not None and parameter.grad.isfinite().all(), label
         assert parameter.grad.any(), f"{label} does not learn"
     ranker.eval().zero_grad()

@@ -52,6 +52,9 @@ GROWN: dict[str, tuple[str, tuple[str, ...], Any, Any]] = {
     "ranker.experts": ("dcnv2", ("model.ranker.rank=2",), 2, 4),
     "ranker.cin": ("xdeepfm", (), "[4]", "[4, 4]"),
     "ranker.deep.hidden": ("dnn", (), "[16]", "[16, 16]"),
+    "ranker.first.hidden": ("finalmlp", (), "[20]", "[20, 20]"),
+    "ranker.second.hidden": ("finalmlp", (), "[20]", "[20, 20]"),
+    "ranker.gate_hidden": ("finalmlp", (), "[8]", "[16]"),
 }
 """Each setting of size but the heads: a recipe that has it, and a smaller and a larger value."""
 HEADS = {"encoder.attention.heads", "ranker.heads"}

@@ -171,3 +171,26 @@ def test_wrong_fields_are_refused() -> None:
         RankingModel(ranker="fm").build(FIELDS[:1])
     with refused("too-few-fields", "no fields"):
         RankingModel(ranker="lr").build(())
+
+
+def test_contexts_have_tables_of_their_own() -> None:
+    torch.manual_seed(0)
+    groups = (("item", "user"), (), ("genres",))
+    module, batch = shaken(Embedding(dim=6, l2=0.5).build(FIELDS, frozenset({"tokens"}), groups)), impressions()
+    found = module(batch).contexts
+    assert [tuple(part.shape) for part in found] == [(11, 2, 6), (11, 0, 6), (11, 1, 6)]
+    own = module.contexts["0"]
+    assert close(found[0][:, 0], own.table[own.starts["user"] + batch.categorical[:, 0]]), "in the order of the schema"
+    assert close(found[0][:, 1], own.table[own.starts["item"] + batch.categorical[:, 1]])
+    plain = Embedding(dim=6, l2=0.5).build(FIELDS, frozenset({"tokens"}))
+    assert module.looked_up() - plain.looked_up() == 6 * (12 + 9 + 7)
+    assert len(module._all_tables()) == 3 and not plain(batch).contexts
+    module.penalty(batch).backward()
+    assert all(table.table.grad.any() for table in module.contexts.values())
+
+
+@pytest.mark.parametrize("names", [("users",), ("price",), ("history",), ("user", "user")])
+def test_a_context_that_cannot_be_looked_up_is_refused(names: tuple[str, ...]) -> None:
+    code, said = ("repeated-field", "user") if len(names) > 1 else ("unknown-field", names[0])
+    with refused(code, said):
+        Embedding().build(FIELDS, frozenset({"tokens"}), (names,))

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clicks import FIELDS
+from fullrank.analysis.diagnostics.jacobian import jacobian
 from fullrank.models.ranking import EVERY, FieldTokens
-from fullrank.models.ranking.blocks import Tokeniser
+from fullrank.models.ranking.autoint import AutoInt
+from fullrank.models.ranking.blocks import Blocks, Tokeniser
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
-from fullrank.models.ranking.feed_forwards.glu import Glu, GluFeedForward
+from fullrank.models.ranking.feed_forwards.glu import AUTHORS_BLOCK, Glu, GluFeedForward
+from fullrank.models.ranking.finalmlp import FinalMLP, bilinear, bilinear_reference
 from fullrank.models.ranking.fm import pairs, pairs_reference
 from fullrank.models.ranking.mixings.block_transpose import transposed, transposed_reference
 from fullrank.models.ranking.mixings.full import Full, kronecker
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import interact, interact_reference
+from fullrank.ops.effective_rank import entropy_rank
 from fullrank.ops.per_token import per_token
 from refusals import refused
 from tiny import close, shaken
@@ -39,6 +45,8 @@ def test_twins() -> None:
     x, maps, weight = random(5, 7, 3), random(5, 4, 3), random(6, 28)
     same(pairs(x), pairs_reference(x), x)
     same(interact(x, maps, weight), interact_reference(x, maps, weight), x, maps, weight)
+    one, two, heads, linear = random(5, 6), random(5, 4), random(2, 3, 2), random(4)
+    same(bilinear(one, two, heads, linear), bilinear_reference(one, two, heads, linear), one, two, heads, linear)
     grid = random(3, 5, 15)
     same(transposed(grid), transposed_reference(grid), grid)
     assert torch.equal(transposed(transposed(grid)), grid)
@@ -55,6 +63,8 @@ def test_twins() -> None:
         (GluFeedForward, Glu()),
         (GluFeedForward, Glu(inner_skip=True, outer_skip=True, expansion=0.7)),
         (GluFeedForward, Glu(inner_skip=True, bias=False, norm=False)),
+        (GluFeedForward, AUTHORS_BLOCK.override("hidden=[6, 6, 5]")),
+        (GluFeedForward, Glu(hidden=(3, 7), bias=False, closing=True)),
         (ExpertsFeedForward, Experts(experts=3)),
     ],
 )
@@ -84,6 +94,103 @@ def test_glu_is_equation_4() -> None:
         assert close(ffn(x)[0][:, t], gate @ ffn.down[t] + three[t] + x[:, t] @ ffn.residual[t])
 
 
+def test_the_authors_block_unit_by_unit() -> None:
+    """RMSNorm, GLU, a map where the width changes; behind all of them a map to the token's width, and the input."""
+    ffn = shaken(AUTHORS_BLOCK.override("hidden=[5, 5]").build(3, 4))
+    x = random(2, 3, 4)
+
+    def glu(unit: Any, inner: Tensor, t: int) -> Tensor:
+        one, two, three = (b[t, 0] for b in unit.biases)
+        lifted = inner @ unit.skip[t] + F.gelu(inner @ unit.gate[t] + one)
+        return (lifted * (inner @ unit.value[t] + two)) @ unit.down[t] + three + inner @ unit.residual[t]
+
+    (second,) = ffn.further
+    assert second.turn is None and list(ffn.turn[0].shape) == [3, 4, 5] and list(ffn.closing[0].shape) == [3, 5, 4]
+    for t in range(3):
+        state = glu(ffn, ffn.norm(x[:, t]), t) @ ffn.turn[0][t] + ffn.turn[1][t, 0]
+        state = glu(second, second.norm(state), t)
+        assert close(ffn(x)[0][:, t], state @ ffn.closing[0][t] + ffn.closing[1][t, 0] + x[:, t])
+
+
+def test_a_unit_of_the_tokens_width_is_what_no_units_are() -> None:
+    plain, named = (shaken(AUTHORS_BLOCK.override(one).build(3, 4)) for one in ("hidden=[]", "hidden=[4]"))
+    assert torch.equal(plain(random(2, 3, 4))[0], named(random(2, 3, 4))[0])
+    with refused("invalid-width", "leaves a width of 5", "4", "closing=true"):
+        Glu(hidden=(5,)).build(3, 4)
+
+
+def test_weights_saved_before_there_were_units_keep_their_names() -> None:
+    names = ["gate", "value", "down", "residual", "norm.weight", "biases.0", "biases.1", "biases.2"]
+    assert [label for label, _ in Glu().build(3, 4).named_parameters()] == names
+
+
+@pytest.mark.parametrize("spec", [AUTHORS_BLOCK, Gelu(), Gelu(hidden=(6, 5)), Experts()], ids=lambda one: one.kind)
+@pytest.mark.parametrize("how", ["loop", "batched"])
+def test_dropout_drops_in_training_alone(spec: Any, how: Any) -> None:
+    ffn = shaken(spec.override("dropout=0.5").build(3, 4))
+    ffn.how, x = how, random(64, 3, 4)
+    torch.manual_seed(0)
+    one, other = ffn.train()(x)[0], ffn(x)[0]
+    whole = ffn.eval()(x)[0]
+    assert not close(one, other) and torch.equal(whole, ffn(x)[0])
+    assert close(whole, shaken(spec.build(3, 4))(x)[0])
+
+
+def test_the_units_of_the_head_are_dropped_and_normalised() -> None:
+    made = RankElastor(tokens=4, width=6, head="mlp", head_dropout=0.25, head_batch_norm=True).build(FIELDS, 4)
+    kinds = [type(layer).__name__ for layer in made.head.map]
+    assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Dropout", "Linear"] and made.head.map[3].p == 0.25
+    for setting in ("head_dropout=0.25", "head_batch_norm=true"):
+        with refused("setting-without-effect", "head=flatten"):
+            RankElastor(head="flatten").override(setting)
+
+
+def directions(spec: Blocks, seed: int) -> float:
+    """Entropy rank of the Jacobian of all blocks at the start, at a random point."""
+    torch.manual_seed(seed)
+    ranker = spec.build(FIELDS, 16).eval()
+    return float(entropy_rank(torch.linalg.svdvals(jacobian(ranker, torch.randn(spec.tokens, spec.width or 0)))))
+
+
+@pytest.mark.parametrize(
+    ("ranker", "random_start", "identity_start"),
+    [
+        (RankElastor(feed_forward=Glu()), 40, 90),
+        (RankElastor(feed_forward=Glu(norm=False), mixing=Full(norm="post")), 40, 90),
+        (RankElastor(), 40, 70),
+        (RankMixer(), 30, 45),  # of 72: X and its transpose add up to what is symmetric
+    ],
+    ids=["eq4", "letter", "authors", "rankmixer"],
+)
+def test_identity_starts_let_deep_stacks_pass(ranker: Blocks, random_start: float, identity_start: float) -> None:
+    """Of 128 directions; measured at the start of 16 blocks."""
+    sized = ranker.override("tokens=8", "width=16", "blocks=16", "tokeniser.mode=vector")
+    for seed in range(2):
+        assert directions(sized, seed) < random_start
+        assert directions(sized.override("initial=identity"), seed) > identity_start
+
+
+def test_what_an_identity_start_changes() -> None:
+    spec = RankElastor(tokens=4, width=6, blocks=8, tokeniser=Tokeniser(mode="vector"))
+    for one in (spec, spec.override("feed_forward=glu"), spec.override("feed_forward=gelu")):
+        made = []
+        for start in ("xavier", "identity"):
+            torch.manual_seed(0)
+            made.append(dict(one.override(f"initial={start}").build(FIELDS, 4).named_parameters()))
+        before, after = made
+        scaled = {k: 0.1 if k.startswith("mixings") else 0.25 for k in before if not torch.equal(before[k], after[k])}
+        ends = {"glu": "closing.0" if one.feed_forward == AUTHORS_BLOCK else "down", "gelu": "weights.1"}
+        for label, factor in scaled.items():
+            if label.endswith("residual"):
+                assert torch.equal(after[label], torch.eye(6).expand(4, 6, 6))
+            else:
+                assert label.endswith(("linear.weight", ends[one.feed_forward.kind_of()])), label
+                assert close(after[label], before[label] * factor)
+        assert len(scaled) == 8 * (2 if one.feed_forward.kind_of() == "gelu" else 3)
+    with refused("no-identity-path", "outer_skip=true"):
+        spec.override("initial=identity", "feed_forward.outer_skip=false").build(FIELDS, 4)
+
+
 def test_mixing_of_paper_and_of_code() -> None:
     x = random(3, 4, 6)
     post = shaken(Full(norm="post").build(4, 6))
@@ -110,6 +217,70 @@ def test_dcnv2_crosses_are_equation_1() -> None:
     for cross in ranker.crosses:
         state = first * cross.linear(state) + state
     assert close(ranker(FieldTokens(x)).logits, ranker.head(state)[:, 0])
+
+
+TWO = {"first": {"hidden": [6]}, "second": {"hidden": [4]}, "heads": 2, "gate_hidden": [5]}
+
+
+def test_finalmlp_is_the_papers() -> None:
+    ranker = shaken(FinalMLP(**TWO, first_context=("user", "item"), second_context=("genres",)).build(FIELDS, 2))
+    x, contexts = random(3, 7, 2), (random(3, 2, 2), random(3, 1, 2))
+    out = ranker(FieldTokens(x, wanted=EVERY, contexts=contexts))
+    streams = []
+    for number, (gate, deep) in enumerate(zip(ranker.gates, (ranker.first, ranker.second), strict=True)):
+        up, _, down = gate.layers
+        selected = x.flatten(1) * 2 * torch.sigmoid(down(F.relu(up(contexts[number].flatten(1)))))
+        assert close(out.captures[f"selected_{number}"], selected.view(x.shape))
+        streams.append(F.relu(deep.layers[0](selected)))
+    fusion, (one, two) = ranker.fusion, streams
+    logits = fusion.first(one)[:, 0] + fusion.second(two)[:, 0]
+    for head in range(2):
+        mixed = one[:, 3 * head : 3 * head + 3] @ fusion.weight[head]
+        logits = logits + (mixed * two[:, 2 * head : 2 * head + 2]).sum(1)
+    assert close(out.logits, logits)
+
+
+def test_finalmlp_without_gates_reads_the_fields_twice() -> None:
+    ranker = shaken(FinalMLP(first={"hidden": [6]}, second={"hidden": [4]}, heads=1, gates=False).build(FIELDS, 2))
+    x = random(3, 7, 2)
+    one, two = ranker.first(x.flatten(1)), ranker.second(x.flatten(1))
+    assert not len(ranker.gates) and close(ranker(FieldTokens(x)).logits, ranker.fusion(one, two))
+
+
+def test_a_learned_gate_learns_from_its_starting_values() -> None:
+    """From a vector of zeros all but its last bias would stand still, as the module says."""
+    torch.manual_seed(0)
+    ranker = FinalMLP(**TWO).build(FIELDS, 2)
+    x = FieldTokens(random(20, 7, 2), contexts=(torch.zeros(20, 0, 2),) * 2)
+    ranker(x).logits.sum().backward()
+    assert all(p.grad.any() for p in ranker.gates.parameters())
+    with torch.no_grad():
+        ranker.gates[0].learned.zero_()
+    ranker.zero_grad()
+    ranker(x).logits.sum().backward()
+    assert [bool(p.grad.any()) for p in ranker.gates[0].parameters()] == [False] * 4 + [True]
+
+
+def test_what_finalmlp_cannot_fuse_is_refused() -> None:
+    with refused("width-not-divisible", "second.hidden", 4, 3):
+        FinalMLP.parse({"first": {"hidden": [6]}, "second": {"hidden": [4]}, "heads": 3})
+    with refused("no-hidden-layers", "first.hidden"):
+        FinalMLP.parse({"first": {"hidden": []}})
+    for name, value in (("gate_hidden", (3,)), ("first_context", ("user",)), ("second_context", ("item",))):
+        with refused("setting-without-effect", name, "gates"):
+            FinalMLP.parse({"gates": False, name: value})
+
+
+def test_autoint_adds_its_input_where_the_widths_agree() -> None:
+    always, needed = (AutoInt(layers=2, width=4, residual_map=how).build(FIELDS, 3) for how in ("always", "as_needed"))
+    assert [isinstance(layer.residual, nn.Linear) for layer in always.layers] == [True, True]
+    assert [isinstance(layer.residual, nn.Linear) for layer in needed.layers] == [True, False]
+    layer, x = shaken(needed).layers[1], random(2, 7, 4)
+    with torch.no_grad():
+        layer.value.weight.zero_()  # of the attention nothing is left
+    assert close(layer(x), F.relu(x))
+    with refused("setting-without-effect", "residual_map"):
+        AutoInt.parse({"residual": False, "residual_map": "as_needed"})
 
 
 def test_rankmixer_block_is_the_papers() -> None:

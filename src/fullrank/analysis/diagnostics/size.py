@@ -43,6 +43,7 @@ RANKER_SIZES = tuple(
     for name in (
         "tokens", "width", "blocks", "tokeniser.hidden", "feed_forward.expansion", "feed_forward.hidden",
         "feed_forward.experts", "layers", "heads", "crosses", "rank", "experts", "cin", "deep.hidden",
+        "first.hidden", "second.hidden", "gate_hidden",
     )
 )  # fmt: skip
 """Settings of a ranking model that add dense parameters. Not `embedding.dim`: the tables would grow with it unseen."""

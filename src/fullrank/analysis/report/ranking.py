@@ -12,7 +12,7 @@ from fullrank.analysis.report.results import RunResult, not_comparable
 from fullrank.analysis.report.sections import blocks_of_runs, joint_figures, metric_cell
 from fullrank.evaluation.spec import selection_sign
 
-ORDER = ("reliability", "token_ranks", "size", "curves", "rank_theorems")
+ORDER = ("reliability", "token_ranks", "size", "curves", "rank_theorems", "jacobian")
 """Order of the sections on the page: these first, then those that are not named here, by name."""
 METRICS = ("auc", "logloss", "gauc", "ece", "pcoc")
 WORDS = (

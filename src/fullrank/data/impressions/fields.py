@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.values import Unit
 
@@ -86,7 +86,10 @@ class _Multivalued(Spec):
     max_length: int = Field(50, ge=1, le=MOST_LENGTH)
     """Most values kept."""
     shares: str | None = None
-    """A categorical field whose vocabulary and embedding table it uses; its own values do not add to that."""
+    """A categorical field whose vocabulary and embedding table it uses."""
+    extends: bool = later(False)
+    """Its values get ids in the shared vocabulary too: those that training rows hold `min_count` times there or here,
+    the `min_count` of that field; False: what that field never was is unknown."""
     min_count: int = Field(1, ge=1, le=MOST_COUNT)
     """Occurrences in training rows that a value needs to get an id of its own."""
     hash_buckets: int | None = Field(None, ge=1, le=MOST_COUNT)
@@ -98,6 +101,11 @@ class _Multivalued(Spec):
         if self.shares is not None and (self.hash_buckets is not None or self.min_count != 1):
             raise UserError(
                 f"field {self.name!r} shares the vocabulary of {self.shares!r}: set min_count or hash_buckets there",
+                code="setting-without-effect",
+            )
+        if self.extends and self.shares is None:
+            raise UserError(
+                f"field {self.name!r}: extends has no effect without shares, the field whose vocabulary grows",
                 code="setting-without-effect",
             )
         return self
@@ -176,12 +184,18 @@ class Schema(Spec):
         if self.time is None and self.time_unit != "s":
             raise UserError("time_unit has no effect without `time`", code="setting-without-effect")
         owners = [field.name for field in self.fields if isinstance(field, Categorical)]
+        hashed = [f.name for f in self.fields if isinstance(f, Categorical) and f.hash_buckets is not None]
         for field in self.several():
             if field.shares is not None and field.shares not in owners:
                 raise UserError(
                     f"field {field.name!r} shares {field.shares!r}, which is no categorical field"
                     f"{did_you_mean(field.shares, owners)} (categorical: {', '.join(owners) or 'none'})",
                     code="unknown-categorical-field",
+                )
+            if field.extends and field.shares in hashed:
+                raise UserError(
+                    f"field {field.name!r}: extends has no effect, {field.shares!r} is hashed and has no vocabulary",
+                    code="setting-without-effect",
                 )
         return self
 

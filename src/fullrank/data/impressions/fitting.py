@@ -32,6 +32,7 @@ class Fit:
         """Values of each bag in each part."""
         self.missing = {field.name: 0 for field in schema.fields}
         self._counted = {field.name: Counts() for field in schema.fields if _has_vocabulary(field)}
+        self._extending = {field.name: Counts() for field in self.multivalued if field.extends}
         self._numbers = {
             field.name: numeric.statistics_of(field) for field in schema.fields if isinstance(field, Numeric)
         }
@@ -67,8 +68,9 @@ class Fit:
             found, lengths = bag_values(column, bag, name)
             self.missing[bag.name] += int((lengths == 0).sum())
             self.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
-            if bag.name in self._counted:
-                self._counted[bag.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
+            counts = self._extending if bag.extends else self._counted
+            if bag.name in counts:
+                counts[bag.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
         if schema.group is not None:
             name = f"column {schema.group!r} of {what}"
             group = canonical(frame[schema.group], name)
@@ -96,9 +98,14 @@ class Fit:
         if self._tables is None:
             least = {field.name: getattr(field, "min_count", 1) for field in self.schema.fields}
             self._tables = {
-                name: counts.table(least=least[name], numbers=not self.typed) for name, counts in self._counted.items()
+                name: counts.table(*self._others(name), least=least[name], numbers=not self.typed)
+                for name, counts in self._counted.items()
             }
         return self._tables
+
+    def _others(self, owner: str) -> list[Counts]:
+        """The counts of the bags and sequences that extend a vocabulary."""
+        return [self._extending[bag.name] for bag in self.multivalued if bag.extends and bag.shares == owner]
 
     def encoder(self) -> FieldEncoder:
         """The fitted schema."""

@@ -9,6 +9,7 @@ when a batch reads them.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +23,7 @@ import polars as pl
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.jagged import Jagged
+from fullrank.core.spec import spec_tree
 from fullrank.data import manifest as manifests
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
@@ -248,7 +250,10 @@ def array_shapes(
 
 def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
     """SHA-256 of what a ranker can see: schema, vocabularies and arrays; neither engine nor file format enter."""
-    state = hashlib.sha256(schema.to_json().encode())
+    fields = (
+        json.dumps(spec_tree(schema), indent=2) + "\n"
+    )  # without later settings: a store is what it was before them
+    state = hashlib.sha256(fields.encode())
     for name in sorted(files):
         if name.endswith(".npy"):
             state.update(f"{name} {files[name]['sha256']}\n".encode())

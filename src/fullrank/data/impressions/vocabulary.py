@@ -36,32 +36,39 @@ class Counts:
         if self._held > 2 * self._merged + _MERGE:
             self._merge()
 
-    def table(self, *, least: int = 1, numbers: bool = False) -> pl.DataFrame:
+    def table(self, *more: Counts, least: int = 1, numbers: bool = False) -> pl.DataFrame:
         """`value` (text) and `count` of the values that occur at least so often, in the order of their ids.
 
+        `more` are counts of other columns with the same vocabulary; a value has to occur so often in one of them.
         `numbers` orders text like numbers where all of it are whole numbers (files without types).
         """
-        self._merge()
-        if not self._parts:
+        parts = [part.filter(pl.col("count") >= least) for counts in (self, *more) for part in counts._merge()]
+        if not parts:
             return pl.DataFrame(schema={"value": pl.String, "count": pl.Int64})
-        (table,) = self._parts
+        table = _summed(parts) if len(parts) > 1 else parts[0]
         whole = as_whole_numbers(table["value"]) if numbers else None
         if whole is not None:
             table = table.with_columns(whole.alias("value"))
-        table = table.filter(pl.col("count") >= least).sort(["count", "value"], descending=[True, False])
-        return table.cast({"value": pl.String})
+        return table.sort(["count", "value"], descending=[True, False]).cast({"value": pl.String})
 
     @property
     def whole(self) -> bool:
         """Whether the values came as whole numbers, not as text."""
         return all(part["value"].dtype == pl.Int64 for part in self._parts)
 
-    def _merge(self) -> None:
-        if len({part["value"].dtype for part in self._parts}) > 1:
-            self._parts = [part.cast({"value": pl.String}) for part in self._parts]
+    def _merge(self) -> list[pl.DataFrame]:
+        """What is held as one table, or none."""
         if self._parts:
-            merged = pl.concat(self._parts).group_by("value").agg(pl.col("count").sum())
+            merged = _summed(self._parts)
             self._parts, self._held, self._merged = [merged], len(merged), len(merged)
+        return self._parts
+
+
+def _summed(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """The counts of each value over all parts; as text where one of them is."""
+    if len({part["value"].dtype for part in parts}) > 1:
+        parts = [part.cast({"value": pl.String}) for part in parts]
+    return pl.concat(parts).group_by("value").agg(pl.col("count").sum())
 
 
 class Vocabulary:

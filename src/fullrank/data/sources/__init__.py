@@ -1,4 +1,4 @@
-"""Public data sets, one per file, and those that the library generates itself (`planted`, `planted_clicks`).
+"""Public data sets, one per file, and those that the library generates itself (`planted`, `planted_clicks`, ...).
 
 A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for recommenders, or of
 impressions (`impressions`), for rankers. It downloads nothing: `fullrank.data.download` does, so that files fetched by

@@ -18,11 +18,10 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit, RandomSplit
-from fullrank.data.sources import ImpressionTables, RemoteFile
-from fullrank.data.sources._archive import extract
+from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
 from fullrank.data.sources._parse import scanned
 
-BASE = "https://huggingface.co/datasets/reczoo/Avazu_x4/resolve/main"
+BASE = f"{_reczoo.HOST}/Avazu_x4/resolve/main"
 PAGE = "https://www.kaggle.com/competitions/avazu-ctr-prediction/data"
 ARCHIVE = "Avazu_x4.zip"
 PARTS = {"train.csv": "train", "valid.csv": "validation", "test.csv": "test"}
@@ -53,7 +52,7 @@ class Avazu(Spec):
     def files(self) -> tuple[RemoteFile, ...]:
         """Kaggle's train.csv, by hand, or BARS's archive."""
         if self.split == "given":
-            return (RemoteFile(f"{self.base_url.rstrip('/')}/{ARCHIVE}", ARCHIVE, alternatives=tuple(PARTS)),)
+            return (_reczoo.remote_file(self.base_url, ARCHIVE, tuple(PARTS)),)
         if self.base_url != BASE:
             return (RemoteFile(f"{self.base_url.rstrip('/')}/train.csv", "train.csv", alternatives=("train.gz",)),)
         why = "Kaggle wants a login: accept the rules there, download train.gz and put it there"
@@ -62,7 +61,9 @@ class Avazu(Spec):
     def impressions(self, folder: Path) -> ImpressionTables:
         """The fields in the publisher's order, times behind them."""
         if self.split == "given":
-            frame = pl.concat([_fields(path).with_columns(split=pl.lit(part)) for path, part in self._given(folder)])
+            paths = _reczoo.unpacked(folder, ARCHIVE, tuple(PARTS), "fullrank download avazu --set split=given")
+            parts = zip(paths, PARTS.values(), strict=True)
+            frame = pl.concat([_fields(path).with_columns(split=pl.lit(part)) for path, part in parts])
         else:
             path = next((folder / name for name in ("train.csv", "train.gz") if (folder / name).is_file()), None)
             if path is None:
@@ -74,16 +75,6 @@ class Avazu(Spec):
         rule = GivenSplit() if self.split == "given" else RandomSplit(seed=self.seed)
         fields = tuple(Categorical(name=name, min_count=2) for name in (*KEPT, *TIMES))
         return ImpressionTables(frame, Schema(label="click", fields=fields, split=rule), ("Avazu x4: for research",))
-
-    def _given(self, folder: Path) -> list[tuple[Path, str]]:
-        if not all((folder / name).is_file() for name in PARTS):
-            if not (folder / ARCHIVE).is_file():
-                command = f"fullrank download avazu --set split=given --out {folder}"
-                raise UserError(
-                    f"{folder} has neither {ARCHIVE} nor {', '.join(PARTS)}; run: {command}", code="missing-file"
-                )
-            extract(folder / ARCHIVE, tuple(PARTS), folder)
-        return [(folder / name, part) for name, part in PARTS.items()]
 
 
 def _fields(path: Path) -> pl.LazyFrame:

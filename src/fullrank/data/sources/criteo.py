@@ -13,15 +13,13 @@ from typing import Literal
 
 import polars as pl
 
-from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import GivenSplit
-from fullrank.data.sources import ImpressionTables, RemoteFile
-from fullrank.data.sources._archive import extract
+from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
 from fullrank.data.sources._parse import scanned
 
-BASE = "https://huggingface.co/datasets/reczoo/Criteo_x1/resolve/main"
+BASE = f"{_reczoo.HOST}/Criteo_x1/resolve/main"
 ARCHIVE = "Criteo_x1.zip"
 PARTS = {"train.csv": "train", "valid.csv": "validation", "test.csv": "test"}
 NUMBERS = tuple(f"I{at}" for at in range(1, 14))
@@ -37,21 +35,16 @@ class Criteo(Spec):
 
     def files(self) -> tuple[RemoteFile, ...]:
         """One zip archive of three CSV files."""
-        url = f"{self.base_url.rstrip('/')}/{ARCHIVE}"
-        return (RemoteFile(url, ARCHIVE, alternatives=tuple(PARTS)),)
+        return (_reczoo.remote_file(self.base_url, ARCHIVE, tuple(PARTS)),)
 
     def impressions(self, folder: Path) -> ImpressionTables:
         """The three files behind each other, unpacked into `folder` where they lie there as an archive."""
-        if not all((folder / name).is_file() for name in PARTS):
-            if not (folder / ARCHIVE).is_file():
-                raise UserError(
-                    f"{folder} has neither {ARCHIVE} nor {', '.join(PARTS)}; "
-                    f"run: fullrank download criteo --out {folder}",
-                    code="missing-file",
-                )
-            extract(folder / ARCHIVE, tuple(PARTS), folder)
+        paths = _reczoo.unpacked(folder, ARCHIVE, tuple(PARTS), "fullrank download criteo")
         columns = ("label", *NUMBERS, *CATEGORIES)
-        frames = [scanned(folder / name, columns).select(*columns, split=pl.lit(part)) for name, part in PARTS.items()]
+        frames = [
+            scanned(path, columns).select(*columns, split=pl.lit(part))
+            for path, part in zip(paths, PARTS.values(), strict=True)
+        ]
         fields: list[AnyField] = [Numeric(name=name, transform="linear") for name in NUMBERS]
         fields += [Categorical(name=name) for name in CATEGORIES]
         note = "Criteo x1: the split and the scaling of AFN, as BARS distributes them; for research"

@@ -51,6 +51,8 @@ class FieldTokens:
     """Bias plus one weight per id or number, summed; None where the ranker does not read it."""
     wanted: frozenset[str] = frozenset()
     """Names of the layers whose outputs are captured; `EVERY` captures all."""
+    contexts: tuple[Float[Tensor, "B _ E"], ...] = ()
+    """Second vectors of the fields in each group of `RankerSpec.contexts`, in its order."""
     events: Float[Tensor, "B n E"] | None = None
     """The newest events of each sequence, sequence after sequence, for a ranker that reads them; zeros where there are
     fewer."""
@@ -80,6 +82,8 @@ class Ranker(nn.Module, ABC):
     """How many vectors it reads of `FieldTokens.events`."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
     """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
+    context_fields: tuple[int, ...] = ()
+    """How many fields each of the `contexts` that it reads has."""
 
     @abstractmethod
     def forward(self, x: FieldTokens) -> RankerOutput:
@@ -92,8 +96,9 @@ class Ranker(nn.Module, ABC):
         """
         rows = 2  # batch norm refuses one in training
         tokens = torch.empty(rows, fields, dim, device="meta")
-        events = torch.empty(rows, self.events, dim, device="meta") if self.events else None
-        found = forward_flops(self, FieldTokens(tokens, torch.empty(rows, device="meta"), events=events))
+        events = tokens.new_empty(rows, self.events, dim) if self.events else None
+        contexts = tuple(tokens.new_empty(rows, count, dim) for count in self.context_fields)
+        found = forward_flops(self, FieldTokens(tokens, tokens.new_empty(rows), contexts=contexts, events=events))
         if found is None:
             return {"ranker": None}
         return {part: count // rows for part, count in by_part(found, self.flop_parts).items()}
@@ -111,6 +116,11 @@ class RankerSpec(Spec):
     def reads_events(self) -> int:
         """How many of the newest events of each sequence it reads, as `FieldTokens.events`."""
         return 0
+
+    @property
+    def contexts(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of fields of which it needs a second vector, each group from tables of its own, beside the tokens."""
+        return ()
 
     @abstractmethod
     def build(self, fields: Sequence[FieldInfo], dim: int) -> Ranker: ...

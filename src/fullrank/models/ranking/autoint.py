@@ -3,8 +3,8 @@
     a^h = softmax_g(<W_Q^h v_f, W_K^h v_g>),  v'_f = ReLU([sum_g a^h_fg W_V^h v_g]_h + W_Res v_f)     (Eqs. 5 to 8)
     logit = w . [v'_1; ...; v'_F]  (+ MLP: AutoInt+)  (+ linear: `wide`)
 
-Differs: `scale` divides the scores by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual, as FuxiCTR
-offers; both are off, as in the paper.
+Differs: as FuxiCTR offers, `residual_map` may leave W_Res out where a layer keeps the width, `scale` divides the scores
+by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual; all are off, as in the paper.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
+from fullrank.core.spec import later
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
     FieldTokens,
@@ -43,6 +44,8 @@ class AutoInt(RankerSpec):
     """Heads; the width must divide by them."""
     residual: bool = True
     """Add a linear map of the layer's input."""
+    residual_map: Literal["always", "as_needed"] = later("always")
+    """Map the input in every layer (Eq. 7), or add it as it is where it has the layer's width, as FuxiCTR does."""
     norm: bool = False
     """LayerNorm behind the residual, before the ReLU."""
     scale: bool = False
@@ -58,6 +61,11 @@ class AutoInt(RankerSpec):
     def _divides(self) -> AutoInt:
         if self.width % self.heads:
             raise UserError(f"the width {self.width} does not divide by {self.heads} heads", code="width-not-divisible")
+        if not self.residual and self.residual_map != "always":
+            raise UserError(
+                f"residual_map={self.residual_map} has no effect without residual: leave it out",
+                code="setting-without-effect",
+            )
         return self
 
     @property
@@ -99,11 +107,12 @@ class FieldAttention(nn.Module):
         super().__init__()
         self.heads, self.dropout = spec.heads, spec.dropout
         self.scale = (spec.width // spec.heads) ** -0.5 if spec.scale else 1.0
-        maps = [nn.Linear(dim, spec.width, bias=False) for _ in range(4 if spec.residual else 3)]
+        mapped = spec.residual and (spec.residual_map == "always" or dim != spec.width)
+        maps = [nn.Linear(dim, spec.width, bias=False) for _ in range(4 if mapped else 3)]
         for one in maps:
             xavier(one)
         self.query, self.key, self.value = maps[:3]
-        self.residual = maps[3] if spec.residual else None
+        self.residual = (maps[3] if mapped else nn.Identity()) if spec.residual else None
         self.norm = nn.LayerNorm(spec.width) if spec.norm else None
 
     def forward(self, x: Float[Tensor, "B F D"]) -> Float[Tensor, "B F W"]:

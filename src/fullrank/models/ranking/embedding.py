@@ -84,10 +84,15 @@ class Embedding(Spec):
         return self
 
     def build(
-        self, fields: Sequence[FieldInfo], reads: frozenset[str], sequences: SequenceSpec | None = None, events: int = 0
+        self,
+        fields: Sequence[FieldInfo],
+        reads: frozenset[str],
+        contexts: Sequence[Sequence[str]] = (),
+        sequences: SequenceSpec | None = None,
+        events: int = 0,
     ) -> FieldEmbedding:
         """For a ranker that reads these parts of `FieldTokens`, and so many of the newest events of each sequence."""
-        return FieldEmbedding(fields, reads, self, sequences or Pooled(), events)
+        return FieldEmbedding(fields, reads, self, contexts, sequences or Pooled(), events)
 
 
 class FieldEmbedding(nn.Module):
@@ -98,6 +103,7 @@ class FieldEmbedding(nn.Module):
         fields: Sequence[FieldInfo],
         reads: frozenset[str],
         spec: Embedding,
+        contexts: Sequence[Sequence[str]],
         sequences: SequenceSpec,
         events: int,
     ):
@@ -121,6 +127,15 @@ class FieldEmbedding(nn.Module):
             self.numeric = Numbers(self.numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
         self.linear_numeric = Numbers(self.numbers, 1, spec.std, spec.std) if linear and numbers else None
         self.bias = nn.Parameter(torch.zeros(())) if linear else None
+        _check_contexts(fields, contexts)
+        self.groups = len(contexts)
+        self.contexts = nn.ModuleDict(
+            {
+                str(group): FusedTable(fields, set(names), spec.dim, spec.bags, sparse)
+                for group, names in enumerate(contexts)
+                if names
+            }
+        )
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
         self.attended = nn.ModuleList()
@@ -139,7 +154,7 @@ class FieldEmbedding(nn.Module):
 
     def _all_tables(self) -> list[FusedTable]:
         extra = [] if self.linear_table is None else [self.linear_table]
-        return [*self.tables, *extra]
+        return [*self.tables, *extra, *self.contexts.values()]
 
     def row_parameters(self) -> list[nn.Parameter]:
         """The tables whose touched rows alone are updated (`update`)."""
@@ -169,7 +184,8 @@ class FieldEmbedding(nn.Module):
         batch = self.reader(batch)
         tokens = self._tokens(batch)
         linear = None if self.linear_table is None else self._linear(batch)
-        return FieldTokens(tokens, linear, wanted, self._newest(batch) if self.events else None)
+        contexts = tuple(self._context(group, batch) for group in range(self.groups))
+        return FieldTokens(tokens, linear, wanted, contexts, self._newest(batch) if self.events else None)
 
     def penalty(self, batch: Impressions) -> Float[Tensor, ""]:
         """l2 / 2 times the squared norm of the vectors."""
@@ -189,6 +205,12 @@ class FieldEmbedding(nn.Module):
             places = [p for p, field in enumerate(self.fields) if field.kind == "numeric"]
             parts.append((places, self.numeric(batch.numeric, batch.missing)))
         return in_order(parts, dict(self.projections.items()))
+
+    def _context(self, group: int, batch: Impressions) -> Float[Tensor, "B C E"]:
+        """The fields of a group in the order of the schema, perhaps none."""
+        if str(group) not in self.contexts:
+            return batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
+        return in_order(self.contexts[str(group)](batch), {})
 
     def _attended(self, batch: Impressions, parts: Found) -> Found:
         """The vectors of the sequences that are not pooled; `parts` have those of their targets."""
@@ -255,6 +277,21 @@ def _widths(fields: Sequence[FieldInfo], spec: Embedding) -> dict[str, int]:
             )
         own[name] = width
     return {f.name: own[f.shares or f.name] for f in fields if f.kind != "numeric"}
+
+
+def _check_contexts(fields: Sequence[FieldInfo], contexts: Sequence[Sequence[str]]) -> None:
+    """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
+    own = [field.name for field in fields if field.kind != "numeric" and field.shares is None]
+    for names in contexts:
+        for name in names:
+            if name not in own:
+                raise UserError(
+                    f"a context names {name!r}, no field with a table of its own{did_you_mean(name, own)} "
+                    f"(allowed: {', '.join(own) or 'none'})",
+                    code="unknown-field",
+                )
+        if len(set(names)) < len(names):
+            raise UserError(f"a context names each field once, given {list(names)}", code="repeated-field")
 
 
 def _xavier(inner: int, outer: int) -> nn.Parameter:

@@ -103,7 +103,9 @@ class RankingModule(nn.Module):
                 code="too-few-fields",
             )
         ranker = spec.ranker
-        self.embedding = spec.embedding.build(fields, ranker.reads, spec.sequences, ranker.reads_events)
+        self.embedding = spec.embedding.build(
+            fields, ranker.reads, ranker.contexts, spec.sequences, ranker.reads_events
+        )  # fmt: skip
         self.ranker = ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
         self.penalties = frozenset({"l2", "routing"})

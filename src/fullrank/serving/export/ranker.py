@@ -63,6 +63,8 @@ class RankerGraph(nn.Module):
         if embedding.linear_table is not None:
             embedding.linear_table = PaddedTable(embedding.linear_table)  # type: ignore[assignment]
         embedding.padded = True
+        for group, table in embedding.contexts.items():
+            embedding.contexts[group] = PaddedTable(table)  # type: ignore[arg-type]
         self.model = model
 
     def forward(self, *given: Tensor) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:

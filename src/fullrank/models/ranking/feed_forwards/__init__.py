@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 
 
@@ -21,6 +22,13 @@ class FeedForward(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
         """The tokens, and scalars to be added to the loss, by name."""
+
+    def start_near_identity(self, blocks: int) -> None:
+        """Change the starting values so that a stack of so many blocks passes what it is given (`Blocks.initial`)."""
+        raise UserError(
+            f"{type(self).__name__} has no starting values near the identity: leave initial at xavier",
+            code="no-identity-path",
+        )
 
 
 class FeedForwardSpec(Spec):

@@ -11,14 +11,17 @@ training and one for sparse inference; and all experts are computed, so a zero g
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
+from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.gelu import perceptron
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
@@ -34,6 +37,8 @@ class Experts(FeedForwardSpec):
     """Hidden width of an expert as a multiple of the token's."""
     sparsity: float = Field(1e-3, ge=0, le=MOST_FACTOR)
     """Weight of the mean gate in the loss; 0 adds nothing."""
+    dropout: float = later(0.0, ge=0, lt=1)
+    """Share of each expert's hidden units dropped in training."""
 
     def build(self, tokens: int, width: int) -> ExpertsFeedForward:
         return ExpertsFeedForward(tokens, width, self)
@@ -50,12 +55,20 @@ class ExpertsFeedForward(FeedForward):
         self.down_bias = nn.ParameterList(biases(tokens, width) for _ in range(spec.experts))
         self.router, self.router_bias = stack_of(tokens, width, spec.experts), biases(tokens, spec.experts)
         self.norm = nn.LayerNorm(width)
+        self.dropout = spec.dropout
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
         gates = F.relu(per_token(affine, x, [self.router, self.router_bias], self.how))
+        network = partial(perceptron, dropout=self.dropout if self.training else 0.0)
         out = x
         for number in range(self.experts):
             weights = [self.up[number], self.down[number], self.up_bias[number], self.down_bias[number]]
-            out = out + gates[..., number, None] * per_token(perceptron, x, weights, self.how)
+            out = out + gates[..., number, None] * per_token(network, x, weights, self.how)
         aux = {"routing": self.sparsity * gates.mean()} if self.sparsity else {}
         return self.norm(out), aux
+
+    def start_near_identity(self, blocks: int) -> None:
+        """The last map of every expert / sqrt(2 blocks), as in `gelu.py`."""
+        with torch.no_grad():
+            for down in self.down:
+                down.div_((2 * blocks) ** 0.5)

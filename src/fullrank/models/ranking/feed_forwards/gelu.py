@@ -9,8 +9,10 @@ takes two hidden layers of 200 or 400 (`hidden: [200, 200]`) and adds the skip w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field, model_validator
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, Width
 from fullrank.core.errors import UserError
+from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -32,6 +35,8 @@ class Gelu(FeedForwardSpec):
     """Hidden widths written out, in place of `expansion`."""
     norm: bool = True
     """LayerNorm of the sum with the input; without it the input is added alone."""
+    dropout: float = later(0.0, ge=0, lt=1)
+    """Share of hidden units dropped in training (the code)."""
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Gelu:
@@ -55,17 +60,26 @@ class GeluFeedForward(FeedForward):
         self.weights = nn.ParameterList(stack_of(tokens, a, b) for a, b in pairs)
         self.biases = nn.ParameterList(biases(tokens, b) for _, b in pairs)
         self.norm = nn.LayerNorm(width) if spec.norm else None
+        self.dropout = spec.dropout
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
-        out = x + per_token(perceptron, x, [*self.weights, *self.biases], self.how)
+        network = partial(perceptron, dropout=self.dropout if self.training else 0.0)
+        out = x + per_token(network, x, [*self.weights, *self.biases], self.how)
         return out if self.norm is None else self.norm(out), {}
 
+    def start_near_identity(self, blocks: int) -> None:
+        """The last map / sqrt(2 blocks): what all blocks add to their input is then about as large as it."""
+        with torch.no_grad():
+            self.weights[-1].div_((2 * blocks) ** 0.5)
 
-def perceptron(x: Tensor, *weights: Tensor) -> Tensor:
-    """Layers of one token (or of all): first the matrices, then as many biases; GELU between layers."""
+
+def perceptron(x: Tensor, *weights: Tensor, dropout: float = 0.0) -> Tensor:
+    """Layers of one token (or of all): first the matrices, then as many biases; GELU and dropout between layers."""
     layers = len(weights) // 2
     for place in range(layers):
         x = affine(x, weights[place], weights[layers + place])
         if place < layers - 1:
             x = F.gelu(x)
+            if dropout:
+                x = F.dropout(x, dropout)
     return x

@@ -1,12 +1,17 @@
-"""GLU-improved per-token FFN (RankElastor, Sec. 3.2, Eq. 4).
+"""GLU-improved per-token FFN (RankElastor, Sec. 3.2, Eq. 4), alone or as the authors' code builds a block of it.
 
 Claim: a gate multiplies coordinates, so that a token's network no longer shrinks the effective rank (Theorem 3.2).
 
-    Z_t = (GELU(M_t W1) * (M_t W2)) W3 + M_t W_r,   W1, W2 in R^{D x rD}, W3 in R^{rD x D}, W_r in R^{D x D}
+    glu(M)  = (GELU(M W1) * (M W2)) W3 + M W_r,   W1, W2 in R^{D x rD}, W3 in R^{rD x D}, W_r in R^{D x D}      (Eq. 4)
+    unit(M) = dropout(glu'(RMSNorm(M)) W_h),  glu'(M) = ((M W_s + GELU(M W1)) * (M W2)) W3 + M W_r
+    Z       = unit_n(...unit_1(M)) W_c + M                                                          (the authors' code)
 
-Differs: an RMSNorm stands before it, and every map but W_r has a bias (the paper omits biases "for clarity"). The
-authors' code adds a linear skip inside the gate, (S2 M + GELU(M W1)) * (M W2) (`inner_skip`), and the input once more
-outside (`outer_skip`): both are off, as in the paper.
+The defaults are Eq. 4 with a norm before it. The code's pieces are settings, and `AUTHORS_BLOCK` has them: the linear
+skip W_s inside the gate (`inner_skip`), the closing map W_c (`closing`), the input itself (`outer_skip`), and
+several units one behind the other (`hidden`), with a map W_h where the next one has another width.
+
+Differs: every map but W_r and W_s has a bias (the paper omits biases "for clarity", the code has them on these two as
+well), the gain of a norm is shared by the tokens, and W3 is there with `expansion` 1 too, where the code has none.
 """
 
 from __future__ import annotations
@@ -14,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import MOST_PARTS, Width
+from fullrank.core.errors import UserError
+from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -29,24 +37,43 @@ class Glu(FeedForwardSpec):
 
     kind: Literal["glu"] = "glu"
     expansion: float = Field(3.0, gt=0, le=MOST_PARTS)
-    """r: hidden width as a multiple of the token's."""
+    """r: hidden width of a unit as a multiple of the width that it reads."""
     norm: bool = True
-    """RMSNorm of the input of all maps."""
+    """RMSNorm of the input of all maps of a unit."""
     bias: bool = True
-    """Biases on W1, W2 and W3."""
+    """Biases on W1, W2, W3, and on the maps between and behind units."""
     inner_skip: bool = False
     """A linear map of the token beside GELU, inside the gate (the code)."""
     outer_skip: bool = False
     """The input itself added to the output, beside W_r (the code)."""
+    hidden: tuple[Width, ...] = later((), max_length=MOST_PARTS)
+    """Units one behind the other (the code): the width that each leaves; empty is one unit of the token's width."""
+    closing: bool = later(False)
+    """A linear map to the token's width behind the last unit (the code)."""
+    dropout: float = later(0.0, ge=0, lt=1)
+    """Share of each unit's outputs dropped in training (the code)."""
 
     def build(self, tokens: int, width: int) -> GluFeedForward:
+        if self.hidden and self.hidden[-1] != width and not self.closing:
+            raise UserError(
+                f"the last unit leaves a width of {self.hidden[-1]} and a token has {width}: set closing=true, or end "
+                f"hidden={list(self.hidden)} with {width}",
+                code="invalid-width",
+            )
         return GluFeedForward(tokens, width, self)
 
 
-class GluFeedForward(FeedForward):
-    def __init__(self, tokens: int, width: int, spec: Glu, how: How | None = None):
+AUTHORS_BLOCK = Glu(inner_skip=True, outer_skip=True, closing=True)
+"""The block of the authors' code, with one unit of the token's width as in its configurations for Avazu; for Criteo it
+takes two, `hidden=(64, 64)`, which have many times the weights."""
+
+
+class GatedUnit(nn.Module):
+    """RMSNorm, Eq. 4, and a linear map where the unit leaves another width than it reads."""
+
+    def __init__(self, tokens: int, width: int, out: int, spec: Glu, how: How | None = None):
         super().__init__()
-        self.how, self.outer_skip = how, spec.outer_skip
+        self.how = how
         hidden = max(1, round(spec.expansion * width))
         self.norm = nn.RMSNorm(width) if spec.norm else None
         self.gate, self.value = stack_of(tokens, width, hidden), stack_of(tokens, width, hidden)
@@ -54,15 +81,72 @@ class GluFeedForward(FeedForward):
         self.skip = stack_of(tokens, width, hidden) if spec.inner_skip else None
         widths = (hidden, hidden, width) if spec.bias else ()
         self.biases = nn.ParameterList(biases(tokens, size) for size in widths)
+        self.turn = _map(tokens, width, out, spec.bias) if out != width else None
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+    def unit(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H"]:
         inner = x if self.norm is None else self.norm(x)
         weights = [self.gate, self.value, self.down, self.residual, *self.biases]
         if self.skip is None:
             out = per_token(gated, inner, weights, self.how)
         else:
             out = per_token(gated_with_skip, inner, [self.skip, *weights], self.how)
+        return out if self.turn is None else per_token(mapped, out, list(self.turn), self.how)
+
+    @property
+    def last(self) -> nn.Parameter:
+        """The matrix of the map that ends the unit, W_r apart."""
+        last: nn.Parameter = self.down if self.turn is None else self.turn[0]
+        return last
+
+
+class GluFeedForward(GatedUnit, FeedForward):
+    """The first unit is the module itself: its parameters keep the names of weights saved when it was the only one."""
+
+    def __init__(self, tokens: int, width: int, spec: Glu, how: How | None = None):
+        first, *others = spec.hidden or (width,)
+        super().__init__(tokens, width, first, spec, how)
+        pairs = zip((first, *others), others, strict=False)
+        self.further = nn.ModuleList(GatedUnit(tokens, inner, outer, spec, how) for inner, outer in pairs)
+        self.closing = _map(tokens, [first, *others][-1], width, spec.bias) if spec.closing else None
+        self.outer_skip, self.dropout = spec.outer_skip, spec.dropout
+
+    @property
+    def units(self) -> tuple[GatedUnit, ...]:
+        return (self, *self.further)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+        out = x
+        for one in self.units:
+            out = one.unit(out)
+            if self.dropout:
+                out = F.dropout(out, self.dropout, self.training)
+        if self.closing is not None:
+            out = per_token(mapped, out, list(self.closing), self.how)
         return out + x if self.outer_skip else out, {}
+
+    def start_near_identity(self, blocks: int) -> None:
+        """W_r = I, and what is added to the path that they open is divided by sqrt(2 blocks)."""
+        if not self.outer_skip and (self.closing is not None or any(one.turn is not None for one in self.units)):
+            raise UserError(
+                "initial=identity needs a way past the random maps of a block: set feed_forward.outer_skip=true, or "
+                "leave out feed_forward.closing and other widths in feed_forward.hidden",
+                code="no-identity-path",
+            )
+        with torch.no_grad():
+            for one in self.units:
+                one.residual.copy_(torch.eye(one.residual.shape[-1]))
+            for last in [one.last for one in self.units] if self.closing is None else [self.closing[0]]:
+                last.div_((2 * blocks) ** 0.5)
+
+
+def _map(tokens: int, inner: int, outer: int, bias: bool) -> nn.ParameterList:
+    """A matrix per token, and a bias if asked for."""
+    return nn.ParameterList([stack_of(tokens, inner, outer), *([biases(tokens, outer)] if bias else [])])
+
+
+def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear map of one token (or of all)."""
+    return affine(x, weight, bias)
 
 
 def gated(x: Tensor, gate: Tensor, value: Tensor, down: Tensor, residual: Tensor, *bias: Tensor) -> Tensor:

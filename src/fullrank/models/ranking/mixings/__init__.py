@@ -22,6 +22,9 @@ class Mixing(nn.Module, ABC):
         """The mixed tokens before the last norm, which diagnostics read (as RankElastor's code does), and behind it,
         which goes on."""
 
+    def start_near_identity(self) -> None:
+        """Make what is added to the tokens small at the start (`Blocks.initial`); without weights there is nothing."""
+
 
 class MixingSpec(Spec):
     """Base of every token mixing."""

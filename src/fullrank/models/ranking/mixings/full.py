@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
@@ -59,6 +60,11 @@ class FullMixing(Mixing):
         moved = self.linear(flat) if self.factor == 1 else kronecker(self.linear.weight, flat, self.factor)
         mixed = x + moved.view(x.shape)
         return mixed, self.after(mixed)
+
+    def start_near_identity(self) -> None:
+        """W x 0.1: Xavier's W has a spectral radius of 1, so that I + W is far from I."""
+        with torch.no_grad():
+            self.linear.weight.mul_(0.1)
 
 
 def kronecker(weight: Float[Tensor, "N N"], x: Float[Tensor, "B M"], factor: int) -> Float[Tensor, "B M"]:

@@ -1,0 +1,89 @@
+"""Sets that reczoo distributes for BARS (J. Zhu et al., SIGIR 2022): one zip archive of CSV files, one for each part.
+
+The sets with behaviour sequences have train.csv and test.csv and no validation rows: BARS stops training and selects
+settings on the test rows. Here a tenth of the training rows is held out, or the test rows validate too, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from fullrank.core.errors import UserError
+from fullrank.core.random import uniform_of_rows
+from fullrank.data.impressions.fields import Schema
+from fullrank.data.sources import RemoteFile
+from fullrank.data.sources._archive import extract
+from fullrank.data.sources._parse import damaged_download, scanned
+
+HOST = "https://huggingface.co/datasets/reczoo"
+TRAIN, TEST = "train.csv", "test.csv"
+HELD_OUT = 0.1
+"""Share of train.csv that validates where the test rows do not."""
+SEPARATOR = "^"
+"""Between the values of a sequence."""
+LOOK = 1_000
+"""Rows whose sequences are looked at."""
+Validation = Literal["train", "test"]
+
+
+def remote_file(base_url: str, archive: str, names: Sequence[str] = (TRAIN, TEST)) -> RemoteFile:
+    """The archive below `base_url`; the files `names` that were taken out of it serve as well."""
+    return RemoteFile(f"{base_url.rstrip('/')}/{archive}", archive, alternatives=tuple(names))
+
+
+def unpacked(folder: Path, archive: str, names: Sequence[str], command: str) -> list[Path]:
+    """The files `names` of a folder, taken out of the archive first where one is missing.
+
+    `command` is the fullrank command that downloads it, without `--out`, for the error where both are missing.
+    """
+    if not all((folder / name).is_file() for name in names):
+        if not (folder / archive).is_file():
+            raise UserError(
+                f"{folder} has neither {archive} nor {', '.join(names)}; run: {command} --out {folder}",
+                code="missing-file",
+            )
+        extract(folder / archive, tuple(names), folder)
+    return [folder / name for name in names]
+
+
+def train_and_test(folder: Path, archive: str, kind: str, schema: Schema, validation: Validation) -> pl.LazyFrame:
+    """The columns of a schema in train.csv and test.csv, and the column `split`, by which it splits."""
+    paths = unpacked(folder, archive, (TRAIN, TEST), f"fullrank download {kind}")
+    columns = [name for name in schema.columns if name != "split"]
+    train, test = (scanned(path, columns).select(*columns) for path in paths)
+    for path, frame in zip(paths, (train, test), strict=True):
+        _require_separator(path, frame, [field.name for field in schema.several()])
+    parts = [train.with_columns(split=pl.lit("train"))]
+    if validation == "train":
+        # by a hash of the row number: a rule such as every tenth row would meet the order positive, negative, ...
+        held_out = pl.col("row").map_batches(_held_out, return_dtype=pl.Boolean, is_elementwise=True)
+        split = pl.when(held_out).then(pl.lit("validation")).otherwise(pl.lit("train"))
+        parts = [train.with_row_index("row").with_columns(split=split).drop("row")]
+    else:
+        parts.append(test.with_columns(split=pl.lit("validation")))
+    return pl.concat([*parts, test.with_columns(split=pl.lit("test"))])
+
+
+def _held_out(rows: pl.Series) -> pl.Series:
+    return pl.Series(uniform_of_rows(0, rows.to_numpy().astype(np.int64)) < HELD_OUT)
+
+
+def _require_separator(path: Path, frame: pl.LazyFrame, names: Sequence[str]) -> None:
+    """Refuse other separators: a whole history would be read as one value that nothing knows."""
+    try:
+        head = frame.select(names).head(LOOK).collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise damaged_download(path, error) from None
+    for name in names:
+        other = head[name].drop_nulls().str.extract(r"([\s,;|\[\]])", 1).drop_nulls()
+        if len(other):
+            raise UserError(
+                f"{path} is not in the publisher's format: the values of {name!r} have {other[0]!r} between them "
+                f"and not {SEPARATOR!r}; convert the column, or download the file again",
+                code="wrong-separator",
+            )

@@ -1,0 +1,48 @@
+"""Amazon Electronics as DIN uses it, `amazonelectronics_x1`: which product does a user review next?
+
+The set of G. Zhou et al. (DIN, KDD 2018, arXiv:1706.06978) as BARS (J. Zhu et al., SIGIR 2022) distributes it: for each
+review a drawn negative, the products reviewed before and their categories. The last review of a user is tested.
+Columns: label, user_id, item_id, cate_id, item_history, cate_history. As in BARS, every value keeps an id, those of
+histories too, the last 100 events of a history are read, and the user is the group of gAUC and no field.
+
+Differs: rows to validate are held out of train.csv; `validation=test` is BARS's own choice.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
+from fullrank.data.impressions.splits import GivenSplit
+from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
+
+BASE = f"{_reczoo.HOST}/AmazonElectronics_x1/resolve/main"
+ARCHIVE = "AmazonElectronics_x1.zip"
+FIELDS = (
+    Categorical(name="item_id"),
+    Categorical(name="cate_id"),
+    SequenceOf(name="item_history", shares="item_id", extends=True, separator=_reczoo.SEPARATOR, max_length=100),
+    SequenceOf(name="cate_history", shares="cate_id", extends=True, separator=_reczoo.SEPARATOR, max_length=100),
+)
+
+
+class AmazonElectronics(Spec):
+    """2,993,570 impressions, half of them positive: 2,608,764 to train on, 384,806 to test."""
+
+    kind: Literal["amazonelectronics"] = "amazonelectronics"
+    validation: _reczoo.Validation = "train"
+    """train: a tenth of train.csv, drawn by row; test: the test rows, on which BARS selects too."""
+    base_url: str = BASE
+    """Folder of the archive on the server."""
+
+    def files(self) -> tuple[RemoteFile, ...]:
+        """One zip archive of two CSV files."""
+        return (_reczoo.remote_file(self.base_url, ARCHIVE),)
+
+    def impressions(self, folder: Path) -> ImpressionTables:
+        """Both files behind each other, unpacked into `folder` where they lie there as an archive."""
+        schema = Schema(fields=FIELDS, group="user_id", split=GivenSplit())
+        table = _reczoo.train_and_test(folder, ARCHIVE, self.kind, schema, self.validation)
+        return ImpressionTables(table, schema, ("Amazon Electronics x1: as BARS distributes it; for research",))
